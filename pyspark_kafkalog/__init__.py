@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.embedded import EmbeddedBroker
-    from pyspark_kafkalog.load.load import LoadResult, load
+    from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.source.datasource import DefaultSource
 
 __version__ = "0.1.0"
@@ -18,8 +18,8 @@ __version__ = "0.1.0"
 _HOME = {
     "DefaultSource": "pyspark_kafkalog.source.datasource",
     "EmbeddedBroker": "pyspark_kafkalog.embedded",
-    "LoadResult": "pyspark_kafkalog.load.load",
-    "load": "pyspark_kafkalog.load.load",
+    "LoadResult": "pyspark_kafkalog.warehouse.load",
+    "load": "pyspark_kafkalog.warehouse.load",
 }
 
 __all__ = ["DefaultSource", "EmbeddedBroker", "LoadResult", "__version__", "load"]
