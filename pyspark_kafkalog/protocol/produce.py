@@ -1,0 +1,166 @@
+"""Produce (API key 0), request and response, versions 0 to 11, both directions.
+
+Written by hand since `kafka.protocol` copies the records: here a request's `records` stay a view of
+the frame that was received (writable when the frame is, so that the broker stamps offsets into it),
+and are sent as parts of their own. Tagged fields (KIP-951's leader hints) are passed over when read
+and not written. Left out: version 12 (KIP-890's implicit AddPartitionsToTxn) and 13 (topic ids).
+
+Bytes only, no sockets. Pure functions: any thread.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_kafkalog.protocol.frames import is_flexible
+from pyspark_kafkalog.protocol.wire import INT32, Reader, Writer, by_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+API_KEY = 0
+MAX_VERSION = 11
+
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_RESULT_V0 = struct.Struct(">ihq")
+_RESULT_V2 = struct.Struct(">ihqq")
+_RESULT_V5 = struct.Struct(">ihqqq")
+
+
+@dataclass(slots=True)
+class ProducePartition:
+    """Records for one partition: whole record batches (or an old message set), or null."""
+
+    topic: str
+    partition: int
+    records: "Buffer | None"
+
+
+@dataclass(slots=True)
+class ProduceRequest:
+    version: int
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[ProducePartition]
+
+
+@dataclass(slots=True)
+class ProducedPartition:
+    """One partition's answer; -1 where a field does not apply (base offset on error, times)."""
+
+    topic: str
+    partition: int
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
+    """The request in `body`; raises KafkaProtocolError."""
+    reader = Reader(body, is_flexible(API_KEY, version))
+    transactional_id = reader.nullable_string() if version >= 3 else None
+    acks, timeout_ms = reader.fields(_ACKS_AND_TIMEOUT)
+    partitions = []
+    for _ in range(reader.count()):
+        topic = reader.string()
+        for _ in range(reader.count()):
+            (partition,) = reader.fields(INT32)
+            partitions.append(ProducePartition(topic, partition, reader.nullable_bytes()))
+            reader.skip_tags()
+        reader.skip_tags()
+    return ProduceRequest(version, transactional_id, acks, timeout_ms, partitions)
+
+
+def encode_produce_request(request: ProduceRequest) -> list["Buffer"]:
+    """The request's body as parts in order: headers, and each partition's records as they are."""
+    writer = Writer(is_flexible(API_KEY, request.version))
+    if request.version >= 3:
+        writer.string(request.transactional_id)
+    writer.fields(_ACKS_AND_TIMEOUT, request.acks, request.timeout_ms)
+    topics = by_topic(request.partitions)
+    writer.count(len(topics))
+    for topic, partitions in topics:
+        writer.string(topic)
+        writer.count(len(partitions))
+        for item in partitions:
+            writer.fields(INT32, item.partition)
+            size_bytes = 0 if item.records is None else memoryview(item.records).nbytes
+            writer.bulk(item.records, size_bytes)
+            writer.no_tags()
+        writer.no_tags()
+    writer.no_tags()
+    return writer.parts()
+
+
+def encode_produce_response(
+    partitions: list[ProducedPartition], version: int, throttle_ms: int = 0
+) -> "Buffer":
+    """The response's body."""
+    writer = Writer(is_flexible(API_KEY, version))
+    topics = by_topic(partitions)
+    writer.count(len(topics))
+    for topic, results in topics:
+        writer.string(topic)
+        writer.count(len(results))
+        for result in results:
+            _encode_result(writer, result, version)
+        writer.no_tags()
+    if version >= 1:
+        writer.fields(INT32, throttle_ms)
+    writer.no_tags()
+    return writer.parts()[0]
+
+
+def _encode_result(writer: Writer, result: ProducedPartition, version: int) -> None:
+    fields = (
+        result.partition,
+        result.error_code,
+        result.base_offset,
+        result.log_append_time_ms,
+        result.log_start_offset,
+    )
+    if version >= 5:
+        writer.fields(_RESULT_V5, *fields)
+    elif version >= 2:
+        writer.fields(_RESULT_V2, *fields[:4])
+    else:
+        writer.fields(_RESULT_V0, *fields[:3])
+    if version >= 8:
+        writer.count(0)
+        writer.string(result.error_message)
+    writer.no_tags()
+
+
+def decode_produce_response(body: memoryview, version: int) -> tuple[list[ProducedPartition], int]:
+    """The partitions' answers and the throttle time in ms; raises KafkaProtocolError."""
+    reader = Reader(body, is_flexible(API_KEY, version))
+    results = []
+    for _ in range(reader.count()):
+        topic = reader.string()
+        for _ in range(reader.count()):
+            results.append(_decode_result(reader, topic, version))
+        reader.skip_tags()
+    throttle_ms = reader.fields(INT32)[0] if version >= 1 else 0
+    return results, throttle_ms
+
+
+def _decode_result(reader: Reader, topic: str, version: int) -> ProducedPartition:
+    layout = _RESULT_V5 if version >= 5 else _RESULT_V2 if version >= 2 else _RESULT_V0
+    partition, error_code, base_offset, *times = reader.fields(layout)
+    result = ProducedPartition(topic, partition, error_code, base_offset)
+    if version >= 2:
+        result.log_append_time_ms = times[0]
+    if version >= 5:
+        result.log_start_offset = times[1]
+    if version >= 8:
+        for _ in range(reader.count()):
+            reader.fields(INT32)
+            record_message = reader.nullable_string()
+            result.error_message = result.error_message or record_message
+            reader.skip_tags()
+        result.error_message = reader.nullable_string() or result.error_message
+    reader.skip_tags()
+    return result

@@ -1,0 +1,10 @@
+"""Shared by all tests: hypothesis profiles (a failure prints the blob that replays it)."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

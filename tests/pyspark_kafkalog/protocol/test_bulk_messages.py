@@ -1,0 +1,224 @@
+"""Produce and Fetch as kafka-python, which generates them from Kafka's own JSON, writes and reads
+them: every version, both directions, and every way to cut a message off."""
+
+import pytest
+from kafka.errors import KafkaProtocolError
+from kafka.protocol.consumer import FetchRequest as OracleFetchRequest
+from kafka.protocol.consumer import FetchResponse as OracleFetchResponse
+from kafka.protocol.producer import ProduceRequest as OracleProduceRequest
+from kafka.protocol.producer import ProduceResponse as OracleProduceResponse
+
+from pyspark_kafkalog.protocol import fetch, produce
+
+PRODUCE_VERSIONS = range(produce.MAX_VERSION + 1)
+FETCH_VERSIONS = range(fetch.MAX_VERSION + 1)
+RECORDS = bytes(range(256)) * 3
+
+
+def joined(parts):
+    return b"".join(bytes(part) for part in parts)
+
+
+def encoded_again(oracle, version):
+    oracle._header = None  # what its decoder leaves unset and its encoder reads
+    return bytes(oracle.encode(version=version))
+
+
+def produce_request(version):
+    return produce.ProduceRequest(
+        version=version,
+        transactional_id="tx-é" if version >= 3 else None,
+        acks=-1,
+        timeout_ms=1500,
+        partitions=[
+            produce.ProducePartition("orders", 0, RECORDS),
+            produce.ProducePartition("orders", 7, b"x"),
+            produce.ProducePartition("empty", 1, None),
+        ],
+    )
+
+
+def oracle_produce_request(version):
+    request = OracleProduceRequest
+    return request(
+        version=version,
+        transactional_id="tx-é" if version >= 3 else None,
+        acks=-1,
+        timeout_ms=1500,
+        topic_data=[
+            request.TopicProduceData(
+                name="orders",
+                partition_data=[
+                    request.TopicProduceData.PartitionProduceData(index=0, records=RECORDS),
+                    request.TopicProduceData.PartitionProduceData(index=7, records=b"x"),
+                ],
+            ),
+            request.TopicProduceData(
+                name="empty",
+                partition_data=[
+                    request.TopicProduceData.PartitionProduceData(index=1, records=None)
+                ],
+            ),
+        ],
+    )
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_produce_request_is_written_as_the_oracle_writes_it(version):
+    ours = joined(produce.encode_produce_request(produce_request(version)))
+    assert ours == bytes(oracle_produce_request(version).encode(version=version))
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_produce_request_is_read_back_with_its_records_uncopied(version):
+    body = bytearray(oracle_produce_request(version).encode(version=version))
+    request = produce.decode_produce_request(memoryview(body), version)
+    assert request == produce_request(version)
+    request.partitions[0].records[0] = 99
+    assert bytes([99]) + RECORDS[1:] in bytes(body)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_produce_response_agrees_with_the_oracle(version):
+    results = [
+        produce.ProducedPartition("orders", 0, 0, 42),
+        produce.ProducedPartition("orders", 7, 10, -1),
+        produce.ProducedPartition("empty", 1, 87, -1),
+    ]
+    if version >= 2:
+        results[0].log_append_time_ms = 1_700_000_000_000
+    if version >= 5:
+        results[0].log_start_offset = 3
+    if version >= 8:
+        results[1].error_message = "too large"
+    ours = bytes(produce.encode_produce_response(results, version, throttle_ms=5))
+    oracle = OracleProduceResponse.decode(ours, version=version)
+    assert [
+        (topic.name, part.index, part.error_code, part.base_offset)
+        for topic in oracle.responses
+        for part in topic.partition_responses
+    ] == [(r.topic, r.partition, r.error_code, r.base_offset) for r in results]
+    assert encoded_again(oracle, version) == ours
+    decoded, throttle_ms = produce.decode_produce_response(memoryview(ours), version)
+    assert decoded == results
+    assert throttle_ms == (5 if version >= 1 else 0)
+
+
+def fetch_request(version):
+    request = fetch.FetchRequest(
+        version=version,
+        max_wait_ms=500,
+        min_bytes=1,
+        partitions=[
+            fetch.FetchPartition("orders", 0, 1 << 40, 1 << 20),
+            fetch.FetchPartition("orders", 3, 0, 100),
+            fetch.FetchPartition("other", 1, 5, 100),
+        ],
+    )
+    if version >= 3:
+        request.max_bytes = 50 << 20
+    if version >= 4:
+        request.isolation_level = 1
+    if version >= 7:
+        request.session_id, request.session_epoch = 0, -1
+    if version >= 11:
+        request.rack_id = "rack-1"
+    for ask in request.partitions:
+        ask.log_start_offset = 2 if version >= 5 else -1
+        ask.current_leader_epoch = 6 if version >= 9 else -1
+        ask.last_fetched_epoch = 4 if version >= 12 else -1
+    return request
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_request_agrees_with_the_oracle_both_ways(version):
+    ours = bytes(fetch.encode_fetch_request(fetch_request(version)))
+    oracle = OracleFetchRequest.decode(ours, version=version)
+    assert oracle.max_wait_ms == 500
+    assert [
+        (topic.topic, part.partition, part.fetch_offset, part.partition_max_bytes)
+        for topic in oracle.topics
+        for part in topic.partitions
+    ] == [("orders", 0, 1 << 40, 1 << 20), ("orders", 3, 0, 100), ("other", 1, 5, 100)]
+    assert encoded_again(oracle, version) == ours
+    assert fetch.decode_fetch_request(memoryview(ours), version) == fetch_request(version)
+
+
+def fetch_response(version):
+    response = fetch.FetchResponse(
+        [
+            fetch.FetchedPartition("orders", 0, 0, 100, RECORDS),
+            fetch.FetchedPartition("orders", 3, 1, -1),
+            fetch.FetchedPartition("other", 1, 0, 5, b"yz"),
+        ]
+    )
+    if version >= 1:
+        response.throttle_ms = 7
+    if version >= 7:
+        response.session_id = 0
+        response.error_code = 0
+    for found in response.partitions:
+        found.last_stable_offset = 90 if version >= 4 else -1
+        found.aborted = [(1000, 17), (1001, 20)] if version >= 4 else []
+        found.log_start_offset = 3 if version >= 5 else -1
+        found.preferred_read_replica = 2 if version >= 11 else -1
+    return response
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_response_agrees_with_the_oracle_both_ways(version):
+    ours = joined(fetch.encode_fetch_response(fetch_response(version), version))
+    oracle = OracleFetchResponse.decode(ours, version=version)
+    assert [
+        (topic.topic, part.partition_index, part.error_code, part.high_watermark)
+        for topic in oracle.responses
+        for part in topic.partitions
+    ] == [("orders", 0, 0, 100), ("orders", 3, 1, -1), ("other", 1, 0, 5)]
+    assert bytes(oracle.responses[0].partitions[0].records) == RECORDS
+    assert fetch.decode_fetch_response(memoryview(ours), version) == fetch_response(version)
+
+
+class Slice:
+    """Stands for the broker's slice of a segment file: it has a length and is never read."""
+
+    def __len__(self):
+        return 1_000_000_000
+
+
+def test_fetch_response_passes_sized_objects_through():
+    found = Slice()
+    response = fetch.FetchResponse([fetch.FetchedPartition("orders", 0, 0, 100, found)])
+    parts = fetch.encode_fetch_response(response, 12)
+    assert parts[1] is found
+    assert bytes(parts[0]).endswith(bytes([0x81, 0x94, 0xEB, 0xDC, 0x03]))
+
+
+@pytest.mark.parametrize(
+    ("decode", "encoded", "version"),
+    [
+        (produce.decode_produce_request, joined(produce.encode_produce_request(r)), r.version)
+        for r in map(produce_request, (0, 3, 9))
+    ]
+    + [
+        (fetch.decode_fetch_request, bytes(fetch.encode_fetch_request(r)), r.version)
+        for r in map(fetch_request, (0, 7, 12))
+    ]
+    + [
+        (fetch.decode_fetch_response, joined(fetch.encode_fetch_response(fetch_response(v), v)), v)
+        for v in (0, 7, 12)
+    ],
+)
+def test_every_cut_and_every_flipped_byte_is_read_or_refused(decode, encoded, version):
+    for size in range(len(encoded)):
+        try:
+            decode(memoryview(encoded[:size]), version)
+        except KafkaProtocolError:
+            continue
+    for index in range(min(len(encoded), 200)):
+        for bit in (0x80, 0x01, 0xFF):
+            damaged = bytearray(encoded)
+            damaged[index] ^= bit
+            try:
+                decode(memoryview(damaged), version)
+            except KafkaProtocolError:
+                continue
