@@ -1,0 +1,680 @@
+"""The broker's configuration: BrokerConfig (server.properties) and LogConfig (one topic's).
+
+Property names, types, defaults and legal values are Apache Kafka's; a field is listed when the
+broker honours it, or when it is a topic property that Kafka's clients set at creation: those are
+kept and described, and the description says so where nothing acts on them. A topic's property that
+the topic does not set comes from the broker's property of the same meaning
+(`retention.ms` <- `log.retention.ms`, `.minutes`, `.hours`).
+
+Values are frozen: any thread. Direct construction (`LogConfig(segment_bytes=200)`) is typed but
+not validated; `from_properties`, `from_file` and `log_config` validate.
+"""
+
+import difflib
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.config_def import (
+    LONG_MAX,
+    ConfigEntry,
+    ConfigError,
+    ConfigKey,
+    ConfigSource,
+    ConfigType,
+    Legal,
+    Value,
+    at_least,
+    between,
+    each_of,
+    keys_of,
+    one_of,
+    option,
+    split_known,
+)
+from broker.properties import parse_properties
+
+__all__ = ["BrokerConfig", "ConfigError", "Endpoint", "LogConfig"]
+
+_log = logging.getLogger(__name__)
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+
+_CODECS = one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
+_POLICIES = each_of("delete", "compact")
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+_STORED = "Kept and described; nothing in this broker acts on it."
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listener: `name://host:port`. An empty host means every interface."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Endpoint":
+        """Raises ConfigError unless `text` has the form NAME://HOST:PORT."""
+        name, slashes, address = text.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not (name and slashes and colon and port.isdigit() and int(port) < 65536):
+            raise ConfigError(f"invalid listener {text!r}: expected NAME://HOST:PORT")
+        return cls(name.upper(), host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def _parses_as_endpoints(listeners: tuple[str, ...]) -> bool:
+    try:
+        endpoints = [Endpoint.parse(listener) for listener in listeners]
+    except ConfigError:
+        return False
+    return all(endpoint.name == "PLAINTEXT" for endpoint in endpoints) and bool(endpoints)
+
+
+_LISTENERS = Legal("PLAINTEXT://HOST:PORT, comma-separated", _parses_as_endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How one topic's logs are kept. Made by `BrokerConfig.log_config`."""
+
+    segment_bytes: int = option(
+        "segment.bytes",
+        _INT,
+        1 << 30,
+        "Size in bytes at which a log goes on in a new segment file.",
+        at_least(1 << 20),
+        synonyms=[("log.segment.bytes", 1)],
+    )
+    segment_ms: int = option(
+        "segment.ms",
+        _LONG,
+        168 * _HOUR_MS,
+        "Age at which a log goes on in a new segment file even if the old one is not full.",
+        at_least(1),
+        synonyms=[("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)],
+    )
+    segment_jitter_ms: int = option(
+        "segment.jitter.ms",
+        _LONG,
+        0,
+        "Largest random part taken off segment.ms, so that logs do not all roll at once.",
+        at_least(0),
+        synonyms=[("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)],
+    )
+    segment_index_bytes: int = option(
+        "segment.index.bytes",
+        _INT,
+        10 << 20,
+        "Largest size of a segment's offset index; a full index makes the log roll.",
+        at_least(4),
+        synonyms=[("log.index.size.max.bytes", 1)],
+    )
+    index_interval_bytes: int = option(
+        "index.interval.bytes",
+        _INT,
+        4096,
+        "Bytes of log between two entries of its indexes.",
+        at_least(0),
+        synonyms=[("log.index.interval.bytes", 1)],
+    )
+    retention_ms: int = option(
+        "retention.ms",
+        _LONG,
+        168 * _HOUR_MS,
+        "Age of its newest record at which a segment is deleted; -1 = never.",
+        at_least(-1),
+        synonyms=[
+            ("log.retention.ms", 1),
+            ("log.retention.minutes", _MINUTE_MS),
+            ("log.retention.hours", _HOUR_MS),
+        ],
+    )
+    retention_bytes: int = option(
+        "retention.bytes",
+        _LONG,
+        -1,
+        "Size of a partition above which its oldest segments are deleted; -1 = no limit.",
+        synonyms=[("log.retention.bytes", 1)],
+    )
+    cleanup_policy: tuple[str, ...] = option(
+        "cleanup.policy",
+        _LIST,
+        ("delete",),
+        "'delete' drops old segments by age and size. 'compact' alone never drops a segment; "
+        "this broker does not compact yet.",
+        _POLICIES,
+        synonyms=[("log.cleanup.policy", 1)],
+    )
+    max_message_bytes: int = option(
+        "max.message.bytes",
+        _INT,
+        1_048_588,
+        "Largest record batch (after compression) that a producer may append.",
+        at_least(0),
+        synonyms=[("message.max.bytes", 1)],
+    )
+    message_timestamp_type: str = option(
+        "message.timestamp.type",
+        _STRING,
+        "CreateTime",
+        "CreateTime keeps the producer's timestamps, LogAppendTime sets the broker's own.",
+        _TIMESTAMP_TYPES,
+        synonyms=[("log.message.timestamp.type", 1)],
+    )
+    message_timestamp_before_max_ms: int = option(
+        "message.timestamp.before.max.ms",
+        _LONG,
+        LONG_MAX,
+        "How far the newest timestamp of a batch may lie in the past, with CreateTime.",
+        at_least(0),
+        synonyms=[("log.message.timestamp.before.max.ms", 1)],
+    )
+    message_timestamp_after_max_ms: int = option(
+        "message.timestamp.after.max.ms",
+        _LONG,
+        _HOUR_MS,
+        "How far the newest timestamp of a batch may lie in the future, with CreateTime.",
+        at_least(0),
+        synonyms=[("log.message.timestamp.after.max.ms", 1)],
+    )
+    flush_messages: int = option(
+        "flush.messages",
+        _LONG,
+        LONG_MAX,
+        "Number of records after which a log is forced to disk.",
+        at_least(1),
+        synonyms=[("log.flush.interval.messages", 1)],
+    )
+    flush_ms: int = option(
+        "flush.ms",
+        _LONG,
+        LONG_MAX,
+        "Time after which appended records are forced to disk.",
+        at_least(0),
+        synonyms=[("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)],
+    )
+    file_delete_delay_ms: int = option(
+        "file.delete.delay.ms",
+        _LONG,
+        60_000,
+        "Time from a segment's removal from the log to the removal of its files.",
+        at_least(0),
+        synonyms=[("log.segment.delete.delay.ms", 1)],
+    )
+    preallocate: bool = option(
+        "preallocate",
+        _BOOLEAN,
+        False,
+        "Reserve a new segment's disk space when it is created.",
+        synonyms=[("log.preallocate", 1)],
+    )
+    compression_type: str = option(
+        "compression.type",
+        _STRING,
+        "producer",
+        "Codec of stored batches. This broker stores every batch as its producer compressed it, "
+        "whatever is set here.",
+        _CODECS,
+        synonyms=[("compression.type", 1)],
+    )
+    compression_gzip_level: int = option("compression.gzip.level", _INT, -1, _STORED)
+    compression_lz4_level: int = option("compression.lz4.level", _INT, 9, _STORED, between(1, 17))
+    compression_zstd_level: int = option(
+        "compression.zstd.level", _INT, 3, _STORED, between(-131072, 22)
+    )
+    min_insync_replicas: int = option(
+        "min.insync.replicas",
+        _INT,
+        1,
+        "In-sync replicas that an append with acks=all needs.",
+        at_least(1),
+        synonyms=[("min.insync.replicas", 1)],
+    )
+    unclean_leader_election_enable: bool = option(
+        "unclean.leader.election.enable", _BOOLEAN, False, _STORED
+    )
+    delete_retention_ms: int = option(
+        "delete.retention.ms", _LONG, 24 * _HOUR_MS, _STORED, at_least(0)
+    )
+    min_cleanable_dirty_ratio: float = option(
+        "min.cleanable.dirty.ratio", _DOUBLE, 0.5, _STORED, between(0, 1)
+    )
+    min_compaction_lag_ms: int = option("min.compaction.lag.ms", _LONG, 0, _STORED, at_least(0))
+    max_compaction_lag_ms: int = option(
+        "max.compaction.lag.ms", _LONG, LONG_MAX, _STORED, at_least(1)
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = option(
+        "leader.replication.throttled.replicas", _LIST, (), _STORED
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = option(
+        "follower.replication.throttled.replicas", _LIST, (), _STORED
+    )
+    overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What was set on the topic, as text, under Kafka's names."""
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def stamps_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """One broker's server.properties. Made by `from_properties` or `from_file`."""
+
+    broker_id: int = option(
+        "broker.id",
+        _INT,
+        1,
+        "This broker's number, unique in its cluster.",
+        at_least(0),
+        alias="node.id",
+    )
+    cluster_id: str | None = option(
+        "cluster.id",
+        _STRING,
+        None,
+        "The cluster's id; generated and kept in the data directory when not set.",
+    )
+    listeners: tuple[str, ...] = option(
+        "listeners",
+        _LIST,
+        ("PLAINTEXT://:9092",),
+        "Addresses to listen on, as PLAINTEXT://HOST:PORT; port 0 takes a free one.",
+        _LISTENERS,
+    )
+    advertised_listeners: tuple[str, ...] | None = option(
+        "advertised.listeners",
+        _LIST,
+        None,
+        "Addresses that clients are told to connect to; default: the listeners.",
+        _LISTENERS,
+    )
+    broker_rack: str | None = option(
+        "broker.rack", _STRING, None, "Rack of this broker, as told to clients in Metadata."
+    )
+    log_dir: tuple[str, ...] = option(
+        "log.dir", _LIST, ("/tmp/kafka-logs",), "Data directories, when log.dirs is not set."
+    )
+    log_dirs: tuple[str, ...] | None = option(
+        "log.dirs", _LIST, None, "Data directories, comma-separated."
+    )
+    num_partitions: int = option(
+        "num.partitions", _INT, 1, "Partitions of a topic created without a number.", at_least(1)
+    )
+    default_replication_factor: int = option(
+        "default.replication.factor",
+        _INT,
+        1,
+        "Replicas of a topic created without a number.",
+        at_least(1),
+    )
+    auto_create_topics_enable: bool = option(
+        "auto.create.topics.enable", _BOOLEAN, True, "Create a topic when a client first asks."
+    )
+    delete_topic_enable: bool = option(
+        "delete.topic.enable", _BOOLEAN, True, "Whether topics may be deleted."
+    )
+    min_insync_replicas: int = option(
+        "min.insync.replicas", _INT, 1, "In-sync replicas that acks=all needs.", at_least(1)
+    )
+    message_max_bytes: int = option(
+        "message.max.bytes",
+        _INT,
+        1_048_588,
+        "Largest record batch (after compression) that a producer may append.",
+        at_least(0),
+    )
+    compression_type: str = option(
+        "compression.type",
+        _STRING,
+        "producer",
+        "Codec of stored batches. This broker stores every batch as its producer compressed it, "
+        "whatever is set here.",
+        _CODECS,
+    )
+    fetch_max_bytes: int = option(
+        "fetch.max.bytes", _INT, 55 << 20, "Largest answer to one fetch.", at_least(1024)
+    )
+    socket_request_max_bytes: int = option(
+        "socket.request.max.bytes", _INT, 100 << 20, "Largest request accepted.", at_least(1)
+    )
+    socket_send_buffer_bytes: int = option(
+        "socket.send.buffer.bytes",
+        _INT,
+        102_400,
+        "SO_SNDBUF of a connection; -1 = the system's default.",
+        at_least(-1),
+    )
+    socket_receive_buffer_bytes: int = option(
+        "socket.receive.buffer.bytes",
+        _INT,
+        102_400,
+        "SO_RCVBUF of a connection; -1 = the system's default.",
+        at_least(-1),
+    )
+    socket_listen_backlog_size: int = option(
+        "socket.listen.backlog.size", _INT, 50, "Connections waiting for accept.", at_least(1)
+    )
+    queued_max_requests: int = option(
+        "queued.max.requests",
+        _INT,
+        500,
+        "Requests received and not yet answered before reading from sockets pauses.",
+        at_least(1),
+    )
+    queued_max_request_bytes: int = option(
+        "queued.max.request.bytes",
+        _LONG,
+        -1,
+        "Bytes of requests received and not yet answered before reading pauses; -1 = no limit.",
+    )
+    connections_max_idle_ms: int = option(
+        "connections.max.idle.ms", _LONG, 600_000, "Idle time after which a connection is closed."
+    )
+    max_connections: int = option(
+        "max.connections", _INT, 2**31 - 1, "Most connections at once.", at_least(0)
+    )
+    log_segment_bytes: int = option(
+        "log.segment.bytes",
+        _INT,
+        1 << 30,
+        "Size in bytes at which a log goes on in a new segment file.",
+        at_least(1 << 20),
+    )
+    log_roll_ms: int | None = option(
+        "log.roll.ms", _LONG, None, "Age at which a log goes on in a new segment.", at_least(1)
+    )
+    log_roll_hours: int = option(
+        "log.roll.hours", _INT, 168, "The same in hours, when log.roll.ms is not set.", at_least(1)
+    )
+    log_roll_jitter_ms: int | None = option(
+        "log.roll.jitter.ms", _LONG, None, "Largest random part taken off log.roll.ms.", at_least(0)
+    )
+    log_roll_jitter_hours: int = option(
+        "log.roll.jitter.hours",
+        _INT,
+        0,
+        "The same in hours, when log.roll.jitter.ms is not set.",
+        at_least(0),
+    )
+    log_retention_ms: int | None = option(
+        "log.retention.ms", _LONG, None, "Age at which segments are deleted; -1 = never."
+    )
+    log_retention_minutes: int | None = option(
+        "log.retention.minutes",
+        _INT,
+        None,
+        "The same in minutes, if log.retention.ms is not set.",
+    )
+    log_retention_hours: int = option(
+        "log.retention.hours", _INT, 168, "The same in hours, when neither other is set."
+    )
+    log_retention_bytes: int = option(
+        "log.retention.bytes",
+        _LONG,
+        -1,
+        "Size of a partition above which its oldest segments are deleted; -1 = no limit.",
+    )
+    log_retention_check_interval_ms: int = option(
+        "log.retention.check.interval.ms",
+        _LONG,
+        300_000,
+        "How often retention looks for segments to delete.",
+        at_least(1),
+    )
+    log_cleanup_policy: tuple[str, ...] = option(
+        "log.cleanup.policy",
+        _LIST,
+        ("delete",),
+        "cleanup.policy of topics that do not set their own.",
+        _POLICIES,
+    )
+    log_index_interval_bytes: int = option(
+        "log.index.interval.bytes",
+        _INT,
+        4096,
+        "Bytes of log between two entries of its indexes.",
+        at_least(0),
+    )
+    log_index_size_max_bytes: int = option(
+        "log.index.size.max.bytes",
+        _INT,
+        10 << 20,
+        "Largest size of a segment's offset index; a full index makes the log roll.",
+        at_least(4),
+    )
+    log_flush_interval_messages: int = option(
+        "log.flush.interval.messages",
+        _LONG,
+        LONG_MAX,
+        "Number of records after which a log is forced to disk.",
+        at_least(1),
+    )
+    log_flush_interval_ms: int | None = option(
+        "log.flush.interval.ms",
+        _LONG,
+        None,
+        "Time after which appended records are forced to disk; "
+        "default: log.flush.scheduler.interval.ms.",
+    )
+    log_flush_scheduler_interval_ms: int = option(
+        "log.flush.scheduler.interval.ms",
+        _LONG,
+        LONG_MAX,
+        "How often logs are looked at for log.flush.interval.ms.",
+        at_least(1),
+    )
+    log_flush_offset_checkpoint_interval_ms: int = option(
+        "log.flush.offset.checkpoint.interval.ms",
+        _INT,
+        60_000,
+        "How often the recovery points are written down.",
+        at_least(0),
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = option(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        _INT,
+        60_000,
+        "How often the log start offsets are written down.",
+        at_least(0),
+    )
+    log_message_timestamp_type: str = option(
+        "log.message.timestamp.type",
+        _STRING,
+        "CreateTime",
+        "message.timestamp.type of topics that do not set their own.",
+        _TIMESTAMP_TYPES,
+    )
+    log_message_timestamp_before_max_ms: int = option(
+        "log.message.timestamp.before.max.ms",
+        _LONG,
+        LONG_MAX,
+        "How far the newest timestamp of a batch may lie in the past, with CreateTime.",
+        at_least(0),
+    )
+    log_message_timestamp_after_max_ms: int = option(
+        "log.message.timestamp.after.max.ms",
+        _LONG,
+        _HOUR_MS,
+        "How far the newest timestamp of a batch may lie in the future, with CreateTime.",
+        at_least(0),
+    )
+    log_preallocate: bool = option(
+        "log.preallocate", _BOOLEAN, False, "Reserve a new segment's disk space at creation."
+    )
+    log_segment_delete_delay_ms: int = option(
+        "log.segment.delete.delay.ms",
+        _LONG,
+        60_000,
+        "Time from a segment's removal from the log to the removal of its files.",
+        at_least(0),
+    )
+    num_recovery_threads_per_data_dir: int = option(
+        "num.recovery.threads.per.data.dir",
+        _INT,
+        2,
+        "Threads that open (and after a crash recover) logs at start.",
+        at_least(1),
+    )
+    producer_id_expiration_ms: int = option(
+        "producer.id.expiration.ms",
+        _INT,
+        86_400_000,
+        "Time after its last append at which an idempotent producer is forgotten.",
+        at_least(1),
+    )
+    producer_id_expiration_check_interval_ms: int = option(
+        "producer.id.expiration.check.interval.ms",
+        _INT,
+        600_000,
+        "How often producers to forget are looked for.",
+        at_least(1),
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = option(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _LONG,
+        5_000,
+        "How often high watermarks are written down.",
+        at_least(1),
+    )
+    given: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What was set in the file or on the command line, as text, under Kafka's names."""
+
+    @classmethod
+    def from_properties(cls, given: Mapping[str, str]) -> "BrokerConfig":
+        """Typed and checked. Warns of names that are no property; ConfigError for bad values."""
+        keys = keys_of(cls)
+        values, unknown = split_known(keys, given)
+        for name in unknown:
+            _log.warning("config.unknown name=%s %s", name, _nearest(name, keys))
+        if "node.id" in given and given.get("broker.id", given["node.id"]) != given["node.id"]:
+            raise ConfigError("broker.id and node.id differ: set one of them, or both the same")
+        known = {name: text for name, text in given.items() if name not in unknown}
+        return cls(**values, given=known)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_file(cls, path: Path, overrides: Mapping[str, str] | None = None) -> "BrokerConfig":
+        """From a properties file; `overrides` count above it. OSError when it cannot be read."""
+        properties = parse_properties(path.read_text(encoding="utf-8"))
+        return cls.from_properties(properties | dict(overrides or {}))
+
+    @property
+    def data_dirs(self) -> tuple[Path, ...]:
+        return tuple(Path(name) for name in self.log_dirs or self.log_dir)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return tuple(Endpoint.parse(listener) for listener in self.listeners)
+
+    @property
+    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
+        """What clients are told; an empty host becomes this machine's name."""
+        if self.advertised_listeners:
+            return tuple(Endpoint.parse(listener) for listener in self.advertised_listeners)
+        return tuple(
+            Endpoint(endpoint.name, endpoint.host or socket.getfqdn(), endpoint.port)
+            for endpoint in self.endpoints
+        )
+
+    def log_config(self, overrides: Mapping[str, str], *, strict: bool = False) -> LogConfig:
+        """The configuration of a topic that sets `overrides`.
+
+        Raises ConfigError for an illegal value and, when `strict` (a client's request), for an
+        unknown name; not strict (what was stored once), an unknown name is a warning.
+        """
+        keys = keys_of(LogConfig)
+        values, unknown = split_known(keys, overrides)
+        for name in unknown:
+            if strict:
+                raise ConfigError(f"unknown topic config {name}: {_nearest(name, keys)}")
+            _log.warning("config.unknown topic_config=%s %s", name, _nearest(name, keys))
+        for field_name, key in keys.items():
+            if field_name not in values:
+                values[field_name] = self._inherited(key)[1]
+        known = {name: text for name, text in overrides.items() if name not in unknown}
+        return LogConfig(**values, overrides=known)  # type: ignore[arg-type]
+
+    def describe(self) -> list[ConfigEntry]:
+        """Every broker property, as DescribeConfigs lists a broker's."""
+        return [
+            self._entry(key, getattr(self, field_name))
+            for field_name, key in keys_of(BrokerConfig).items()
+        ]
+
+    def describe_topic(self, config: LogConfig) -> list[ConfigEntry]:
+        """Every property of a topic of this broker, as DescribeConfigs lists a topic's."""
+        return [
+            self._topic_entry(key, getattr(config, field_name), config)
+            for field_name, key in keys_of(LogConfig).items()
+        ]
+
+    def _inherited(self, key: ConfigKey) -> tuple[str, Value, ConfigSource]:
+        """The broker property that stands for an unset topic property: name, value, source."""
+        names = {broker_key.name: field for field, broker_key in keys_of(BrokerConfig).items()}
+        for name, factor in key.synonyms:
+            value = getattr(self, names[name])
+            if value is None:
+                continue
+            if factor != 1:
+                value = value * factor if value >= 0 else -1
+            given = name in self.given
+            return name, value, _static(given)
+        return key.name, key.default, ConfigSource.DEFAULT_CONFIG
+
+    def _entry(self, key: ConfigKey, value: Value) -> ConfigEntry:
+        given = key.name in self.given or key.alias in self.given
+        shown = None if key.is_sensitive else key.render(value)
+        synonyms = [(key.name, key.render(key.default), ConfigSource.DEFAULT_CONFIG)]
+        if given:
+            synonyms.insert(0, (key.name, shown, ConfigSource.STATIC_BROKER_CONFIG))
+        return ConfigEntry(
+            name=key.name,
+            value=shown,
+            source=_static(given),
+            type=key.type,
+            documentation=key.doc,
+            is_read_only=True,
+            is_sensitive=key.is_sensitive,
+            synonyms=tuple(synonyms),
+        )
+
+    def _topic_entry(self, key: ConfigKey, value: Value, config: LogConfig) -> ConfigEntry:
+        name, inherited, source = self._inherited(key)
+        synonyms = [(name, key.render(inherited), source)]
+        if key.name in config.overrides:
+            source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+            synonyms.insert(0, (key.name, key.render(value), source))
+        return ConfigEntry(
+            name=key.name,
+            value=key.render(value),
+            source=source,
+            type=key.type,
+            documentation=key.doc,
+            is_read_only=False,
+            is_sensitive=False,
+            synonyms=tuple(synonyms),
+        )
+
+
+def _static(given: bool) -> ConfigSource:
+    return ConfigSource.STATIC_BROKER_CONFIG if given else ConfigSource.DEFAULT_CONFIG
+
+
+def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str:
+    matches = difflib.get_close_matches(name, [key.name for key in keys.values()], 1)
+    return f"nearest={matches[0]}" if matches else "nearest=none"

@@ -1,0 +1,217 @@
+"""What a configuration property is: its name, type, default, legal values and description.
+
+`broker.config` declares its properties with `option(...)` as dataclass fields; this module turns
+the text of a properties file or of a CreateTopics request into typed values and back, and lists
+them as DescribeConfigs shows them. Types and sources carry Kafka's own wire numbers. Values only:
+any thread. Never reads a file and knows no single property.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from kafka.errors import InvalidConfigurationError
+
+Value = bool | int | float | str | tuple[str, ...] | None
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigError(InvalidConfigurationError):  # type: ignore[misc]
+    """A property has a value that it cannot have; the message names the legal ones."""
+
+
+class ConfigType(IntEnum):
+    """A property's type, by the number DescribeConfigs gives it (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, by the number DescribeConfigs gives it (KIP-226)."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Legal:
+    """Which values a property may have: a sentence for people, a test for the program."""
+
+    text: str
+    accepts: Callable[[Any], bool]
+
+
+def at_least(least: float) -> Legal:
+    return Legal(f"a number of at least {least}", lambda value: value >= least)
+
+
+def between(least: float, most: float) -> Legal:
+    return Legal(f"a number from {least} to {most}", lambda value: least <= value <= most)
+
+
+def one_of(*names: str) -> Legal:
+    return Legal("one of " + ", ".join(names), lambda value: value in names)
+
+
+def each_of(*names: str) -> Legal:
+    return Legal(
+        "a comma-separated list of " + ", ".join(names),
+        lambda values: bool(values) and set(values) <= set(names),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One property. `synonyms` are the broker properties that stand for a topic's property while
+    it is not set on the topic, first set one first, each with the factor to the topic's unit."""
+
+    name: str
+    type: ConfigType
+    default: Value
+    doc: str
+    legal: Legal | None = None
+    alias: str | None = None
+    synonyms: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`. Raises ConfigError that names what would be legal."""
+        try:
+            value = _PARSERS[self.type](text.strip())
+        except ValueError:
+            raise self._error(text, _TYPE_TEXTS[self.type]) from None
+        self.check(value, text)
+        return value
+
+    def check(self, value: Value, text: str) -> None:
+        """Raises ConfigError unless `value` is legal."""
+        if self.legal is not None and not self.legal.accepts(value):
+            raise self._error(text, self.legal.text)
+
+    def render(self, value: Value) -> str | None:
+        """The text of `value` as a properties file has it; None = no value."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def _error(self, text: str, expected: str) -> ConfigError:
+        shown = "[hidden]" if self.is_sensitive else repr(text)
+        return ConfigError(f"invalid value {shown} for {self.name}: expected {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One line of DescribeConfigs. `synonyms`: every place the value could come from, nearest
+    first, as (property name, value, source)."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    documentation: str
+    is_read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[tuple[str, str | None, ConfigSource], ...]
+
+
+def option(
+    name: str,
+    type: ConfigType,
+    default: Value,
+    doc: str,
+    legal: Legal | None = None,
+    *,
+    alias: str | None = None,
+    synonyms: Sequence[tuple[str, int]] = (),
+) -> Any:
+    """Declares a dataclass field that holds the property `name`."""
+    key = ConfigKey(name, type, default, doc, legal, alias, tuple(synonyms))
+    return dataclasses.field(default=default, metadata={"key": key})
+
+
+@functools.cache
+def keys_of(config_class: Any) -> dict[str, ConfigKey]:
+    """Field name to property, in the order of declaration."""
+    return {
+        field.name: field.metadata["key"]
+        for field in dataclasses.fields(config_class)
+        if "key" in field.metadata
+    }
+
+
+def split_known(
+    keys: Mapping[str, ConfigKey], given: Mapping[str, str]
+) -> tuple[dict[str, Value], list[str]]:
+    """Typed values by field name, and the names in `given` that are no property of `keys`."""
+    fields = {key.name: field for field, key in keys.items()}
+    fields |= {key.alias: field for field, key in keys.items() if key.alias}
+    values = {
+        fields[name]: keys[fields[name]].parse(text)
+        for name, text in given.items()
+        if name in fields
+    }
+    return values, [name for name in given if name not in fields]
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+def _parse_int(text: str) -> int:
+    return _within(int(text), INT_MAX)
+
+
+def _parse_long(text: str) -> int:
+    return _within(int(text), LONG_MAX)
+
+
+def _within(number: int, most: int) -> int:
+    if not -most - 1 <= number <= most:
+        raise ValueError
+    return number
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_PARSERS: dict[ConfigType, Callable[[str], Value]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.STRING: str,
+    ConfigType.INT: _parse_int,
+    ConfigType.LONG: _parse_long,
+    ConfigType.DOUBLE: float,
+    ConfigType.LIST: _parse_list,
+    ConfigType.PASSWORD: str,
+}
+
+_TYPE_TEXTS = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.STRING: "text",
+    ConfigType.INT: "a whole number of 32 bits",
+    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.LIST: "a comma-separated list",
+    ConfigType.PASSWORD: "text",
+}

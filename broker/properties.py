@@ -1,0 +1,65 @@
+"""The java.util.Properties text format: server.properties and meta.properties.
+
+One `key=value` a line; `:` or white space may stand for `=`; `#` and `!` begin comment lines; a
+trailing backslash joins the next line; backslash escapes as in Java (also four-digit unicode).
+Pure functions on text: any thread. Never opens a file.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+__all__ = ["format_properties", "parse_properties"]
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ENTRY = re.compile(r"((?:\\.|[^\s=:\\])+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Key to value; of a repeated key the last one counts, as in Java."""
+    entries: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = _ENTRY.match(line)
+        if match:
+            entries[_unescape(match[1])] = _unescape(match[2])
+    return entries
+
+
+def format_properties(entries: Mapping[str, str]) -> str:
+    """Text that `parse_properties` (and Java) reads back as `entries`."""
+    return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in entries.items())
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    pending = ""
+    for raw in re.split(r"\r\n|\n|\r", text):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        yield pending + line
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        code = match[1]
+        if len(code) == 5:
+            return chr(int(code[1:], 16))
+        return _NAMED.get(code, code)
+
+    return _ESCAPE.sub(plain, text)
+
+
+def _escape(text: str, *, key: bool = False) -> str:
+    escaped = text.replace("\\", "\\\\")
+    for letter, character in _NAMED.items():
+        escaped = escaped.replace(character, "\\" + letter)
+    if key:
+        return re.sub(r"([ =:#!])", r"\\\1", escaped)
+    return re.sub(r"^ ", r"\\ ", escaped)
