@@ -558,7 +558,7 @@ class BrokerConfig:
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> "BrokerConfig":
         """Typed and checked. Warns of names that are no property; ConfigError for bad values."""
-        keys = keys_of(cls)
+        keys = _BROKER_KEYS
         values, unknown = split_known(keys, given)
         for name in unknown:
             _log.warning("config.unknown name=%s %s", name, _nearest(name, keys))
@@ -597,7 +597,7 @@ class BrokerConfig:
         Raises ConfigError for an illegal value and, when `strict` (a client's request), for an
         unknown name; not strict (what was stored once), an unknown name is a warning.
         """
-        keys = keys_of(LogConfig)
+        keys = _LOG_KEYS
         values, unknown = split_known(keys, overrides)
         for name in unknown:
             if strict:
@@ -612,20 +612,19 @@ class BrokerConfig:
     def describe(self) -> list[ConfigEntry]:
         """Every broker property, as DescribeConfigs lists a broker's."""
         return [
-            self._entry(key, getattr(self, field_name))
-            for field_name, key in keys_of(BrokerConfig).items()
+            self._entry(key, getattr(self, field_name)) for field_name, key in _BROKER_KEYS.items()
         ]
 
     def describe_topic(self, config: LogConfig) -> list[ConfigEntry]:
         """Every property of a topic of this broker, as DescribeConfigs lists a topic's."""
         return [
             self._topic_entry(key, getattr(config, field_name), config)
-            for field_name, key in keys_of(LogConfig).items()
+            for field_name, key in _LOG_KEYS.items()
         ]
 
     def _inherited(self, key: ConfigKey) -> tuple[str, Value, ConfigSource]:
         """The broker property that stands for an unset topic property: name, value, source."""
-        names = {broker_key.name: field for field, broker_key in keys_of(BrokerConfig).items()}
+        names = {broker_key.name: field for field, broker_key in _BROKER_KEYS.items()}
         for name, factor in key.synonyms:
             value = getattr(self, names[name])
             if value is None:
@@ -669,6 +668,10 @@ class BrokerConfig:
             is_sensitive=False,
             synonyms=tuple(synonyms),
         )
+
+
+_BROKER_KEYS = keys_of(BrokerConfig)
+_LOG_KEYS = keys_of(LogConfig)
 
 
 def _static(given: bool) -> ConfigSource:

@@ -7,7 +7,6 @@ any thread. Never reads a file and knows no single property.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -148,7 +147,6 @@ def option(
     return dataclasses.field(default=default, metadata={"key": key})
 
 
-@functools.cache
 def keys_of(config_class: Any) -> dict[str, ConfigKey]:
     """Field name to property, in the order of declaration."""
     return {
