@@ -1,0 +1,205 @@
+"""Offsets as Spark's Kafka connector writes them, and what "earliest" and "latest" stand for.
+
+Owns the JSON forms of the options `startingOffsets`, `endingOffsets` and `assign`, and of the
+offsets in a streaming checkpoint: `{"topic": {"0": 123}}`, where 123 is the *next* offset to read.
+Plain functions of their arguments: never talks to a broker, imports neither Spark nor Arrow.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+
+EARLIEST = -2
+LATEST = -1
+OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[2,4]}'
+_LARGEST_OFFSET = 2**63 - 1
+_LARGEST_PARTITION = 2**31 - 1
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLimit:
+    """Where a read begins or ends, before a broker was asked.
+
+    Either `everywhere` is EARLIEST or LATEST for all partitions, or `by_partition` holds one
+    offset, EARLIEST or LATEST for each.
+    """
+
+    everywhere: int | None = None
+    by_partition: Mapping[TopicPartition, int] | None = None
+
+    def mentions(self, symbol: int) -> bool:
+        """True if any partition is to begin or end at `symbol` (EARLIEST or LATEST)."""
+        return self.everywhere == symbol or symbol in (self.by_partition or {}).values()
+
+    def named_offsets(self) -> Offsets:
+        """The partitions whose limit is a real offset, not EARLIEST or LATEST."""
+        return {tp: offset for tp, offset in (self.by_partition or {}).items() if offset >= 0}
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """What the log holds now: the first offset of each partition, and the one after its last."""
+
+    earliest: Offsets
+    latest: Offsets
+
+
+def parse_offset_limit(option: str, text: str) -> OffsetLimit:
+    """`earliest`, `latest` (in any case) or JSON such as OFFSETS_EXAMPLE.
+
+    Raises InvalidOptionError naming `option`, the place and an example.
+    """
+    symbol = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if symbol is not None:
+        return OffsetLimit(everywhere=symbol)
+    by_partition: Offsets = {}
+    for topic, offsets in _json_object(option, text, OFFSETS_EXAMPLE).items():
+        if not isinstance(offsets, dict):
+            raise _malformed(option, f"the offsets of topic {topic!r} are no object", text)
+        for partition, offset in offsets.items():
+            place = f"partition {partition!r} of topic {topic!r}"
+            if not (partition.isascii() and partition.isdigit()):
+                raise _malformed(option, f"{place} is not a partition number", text)
+            if int(partition) > _LARGEST_PARTITION:
+                raise _malformed(option, f"{place} is not a partition number", text)
+            if not _is_integer(offset) or not EARLIEST <= offset <= _LARGEST_OFFSET:
+                raise _malformed(
+                    option, f"{place} has {offset!r}, neither an offset nor -2 or -1", text
+                )
+            by_partition[TopicPartition(topic, int(partition))] = offset
+    if not by_partition:
+        raise _malformed(option, "it names no partition", text)
+    return OffsetLimit(by_partition=by_partition)
+
+
+def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
+    """JSON such as ASSIGN_EXAMPLE, sorted and without repetitions; raises InvalidOptionError."""
+    partitions: set[TopicPartition] = set()
+    for topic, numbers in _json_object(option, text, ASSIGN_EXAMPLE).items():
+        if not isinstance(numbers, list):
+            raise _malformed(
+                option, f"the partitions of topic {topic!r} are no list", text, ASSIGN_EXAMPLE
+            )
+        for number in numbers:
+            if not _is_integer(number) or not 0 <= number <= _LARGEST_PARTITION:
+                problem = f"topic {topic!r} has {number!r}, which is not a partition number"
+                raise _malformed(option, problem, text, ASSIGN_EXAMPLE)
+            partitions.add(TopicPartition(topic, number))
+    if not partitions:
+        raise _malformed(option, "it names no partition", text, ASSIGN_EXAMPLE)
+    return tuple(sorted(partitions))
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The checkpoint form. Sorted, because Spark compares offsets as text."""
+    document: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(offsets):
+        offset = offsets[TopicPartition(topic, partition)]
+        document.setdefault(topic, {})[str(partition)] = offset
+    return document
+
+
+def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """The inverse of `to_json`; the document comes from a checkpoint that we or Spark wrote."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in document.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def resolve(
+    option: str, limit: OffsetLimit, partitions: Collection[TopicPartition], bounds: LogBounds
+) -> Offsets:
+    """An offset for each of `partitions`: EARLIEST and LATEST looked up in `bounds`.
+
+    Raises InvalidOptionError if the limit names other partitions than `partitions`, as Spark does:
+    a forgotten partition would otherwise be read from a place that nobody chose.
+    """
+    if limit.by_partition is None:
+        wanted = dict.fromkeys(partitions, limit.everywhere)
+    else:
+        _check_same_partitions(option, limit.by_partition, partitions)
+        wanted = dict(limit.by_partition)
+    symbols = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
+    return {
+        tp: symbols[offset][tp] if offset in symbols else offset for tp, offset in wanted.items()
+    }
+
+
+def report_data_loss(message: str, fail_on_data_loss: bool) -> None:
+    """Raises DataLossError with `message`, or logs it when the user chose to go on."""
+    if fail_on_data_loss:
+        raise DataLossError(
+            f"{message} Records may have been lost: deleted by retention, or the topic was "
+            "deleted or recreated. To go on with what is there, set the option failOnDataLoss to "
+            "false."
+        )
+    _log.warning("%s Going on without them, because failOnDataLoss is false.", message)
+
+
+def describe(partitions: Iterable[TopicPartition]) -> str:
+    """`orders-0, orders-1, ...` for messages, cut short when there are many."""
+    names = [f"{topic}-{partition}" for topic, partition in sorted(partitions)]
+    shown = ", ".join(names[:10]) or "none"
+    return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown
+
+
+def _check_same_partitions(
+    option: str, named: Collection[TopicPartition], assigned: Collection[TopicPartition]
+) -> None:
+    missing, unknown = set(assigned) - set(named), set(named) - set(assigned)
+    if missing or unknown:
+        raise InvalidOptionError(
+            f"Option {option} must name every partition that is read, and no other; use -1 for "
+            f"latest, -2 for earliest. Not named: {describe(missing)}. "
+            f"Named but not read: {describe(unknown)}."
+        )
+
+
+def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    """Parses `text`, refusing a name that comes twice: JSON would silently keep the last one."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        document = dict(pairs)
+        if len(document) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _malformed(option, f"{twice!r} comes twice", text, example)
+        return document
+
+    try:
+        document = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        place = f"{error.msg} at line {error.lineno} column {error.colno}"
+        raise _malformed(option, f"{place} is not valid JSON", text, example) from None
+    except RecursionError:
+        raise _malformed(option, "it is nested too deep", text, example) from None
+    if not isinstance(document, dict):
+        raise _malformed(option, "it is no JSON object", text, example)
+    return document
+
+
+def _malformed(
+    option: str, problem: str, text: str, example: str = OFFSETS_EXAMPLE
+) -> InvalidOptionError:
+    shown = text if len(text) <= 200 else text[:200] + "..."
+    words = "" if example == ASSIGN_EXAMPLE else "earliest, latest or "
+    return InvalidOptionError(
+        f"Option {option} is malformed: {problem}. Expected {words}e.g. {example}, got {shown}"
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,272 @@
+"""The options of `format("kafkalog")`: names, defaults and rules of Spark's Kafka connector.
+
+Owns the parsing of Spark's options (a case-insensitive mapping whose keys arrive in lower case)
+into SourceOptions and SinkOptions, which travel pickled to the tasks. Messages name options, never
+the values of `kafka.*` options, which may be secrets. Never talks to a broker.
+"""
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pyspark_kafkalog.client import properties as client_properties
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    LATEST,
+    OffsetLimit,
+    describe,
+    parse_assignment,
+    parse_offset_limit,
+)
+from pyspark_kafkalog.source.partitions import (
+    AssignPartitions,
+    SubscribePattern,
+    SubscribeTopics,
+    Subscription,
+)
+
+_CLIENT_PREFIX = "kafka."
+_BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+_SOURCE_OPTIONS = (
+    *_SUBSCRIPTIONS,
+    "startingOffsets",
+    "endingOffsets",
+    "failOnDataLoss",
+    "includeHeaders",
+)
+_SINK_OPTIONS = ("topic",)
+# Spark hands its own options of a write to the sink as well.
+_ENGINE_OPTIONS = ("checkpointLocation", "path", "queryName")
+
+# Spark's options that would change which rows are read, or how; ignoring them is no choice.
+_NOT_SUPPORTED_YET = (
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+)
+# Consumer groups: partitions are planned by Spark, so that there is no group to name.
+_NO_EFFECT = ("groupIdPrefix", "kafka.group.id")
+
+_REFUSED_BY_SOURCE = MappingProxyType(
+    {
+        "kafka.auto.offset.reset": "Set the option startingOffsets to earliest or latest instead.",
+        "kafka.key.deserializer": "Keys are read as binary; decode them with DataFrame operations.",
+        "kafka.value.deserializer": (
+            "Values are read as binary; decode them with DataFrame operations."
+        ),
+        "kafka.enable.auto.commit": "The source commits no offsets of a consumer group.",
+        "kafka.interceptor.classes": "Interceptors are Java classes; remove the option.",
+    }
+)
+_REFUSED_BY_SINK = MappingProxyType(
+    {
+        "kafka.key.serializer": "Keys are string or binary; encode them with DataFrame operations.",
+        "kafka.value.serializer": (
+            "Values are string or binary; encode them with DataFrame operations."
+        ),
+    }
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a read was asked for; `starting` and `ending` hold the defaults where not given."""
+
+    client: ClientConfig
+    subscription: Subscription
+    starting: OffsetLimit
+    ending: OffsetLimit
+    fail_on_data_loss: bool
+    include_headers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a write was asked for; `topic` overrides the column of that name."""
+
+    client: ClientConfig
+    topic: str | None
+
+
+def check_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Checks all that batch and streaming reads have in common; raises InvalidOptionError.
+
+    Used when only the schema is asked for: Spark does not say then which kind of read it will be.
+    """
+    values = _lowered(options)
+    _refuse(values, _REFUSED_BY_SOURCE)
+    for name in _NOT_SUPPORTED_YET:
+        if name.lower() in values:
+            raise InvalidOptionError(
+                f"Option {name} of Spark's Kafka connector is not supported by kafkalog yet; "
+                "remove it."
+            )
+    starting = values.get("startingoffsets")
+    ending = values.get("endingoffsets")
+    return SourceOptions(
+        client=_client_config(values),
+        subscription=_subscription(values),
+        starting=parse_offset_limit("startingOffsets", starting)
+        if starting is not None
+        else OffsetLimit(everywhere=EARLIEST),
+        ending=parse_offset_limit("endingOffsets", ending)
+        if ending is not None
+        else OffsetLimit(everywhere=LATEST),
+        fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
+        include_headers=_boolean(values, "includeHeaders", default=False),
+    )
+
+
+def batch_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of `spark.read`: startingOffsets defaults to earliest, endingOffsets to latest.
+
+    Raises InvalidOptionError; warns about options that nobody knows.
+    """
+    parsed = check_source_options(options)
+    _refuse_symbol("startingOffsets", parsed.starting, LATEST, "latest (-1)")
+    _refuse_symbol("endingOffsets", parsed.ending, EARLIEST, "earliest (-2)")
+    _warn_unknown(_lowered(options), _SOURCE_OPTIONS)
+    return parsed
+
+
+def stream_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of `spark.readStream`: startingOffsets defaults to latest.
+
+    Raises InvalidOptionError; warns about options that nobody knows.
+    """
+    values = _lowered(options)
+    if "endingoffsets" in values:
+        raise InvalidOptionError(
+            "Option endingOffsets is not valid in streaming queries; remove it. A query with "
+            "trigger(availableNow=True) stops at the offsets that are the latest when it starts."
+        )
+    parsed = check_source_options({"startingoffsets": "latest", **values})
+    _warn_unknown(values, _SOURCE_OPTIONS)
+    return parsed
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of `df.write` and `df.writeStream`; raises InvalidOptionError."""
+    values = _lowered(options)
+    _refuse(values, _REFUSED_BY_SINK)
+    topic = values.get("topic")
+    if topic is not None and not topic.strip():
+        raise InvalidOptionError("Option topic is empty; name a topic, or leave the option out.")
+    _warn_unknown(values, _SINK_OPTIONS)
+    return SinkOptions(client=_client_config(values), topic=topic.strip() if topic else None)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean X?` for messages, or nothing."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f" Did you mean {lowered[found[0]]}?" if found else ""
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _client_config(values: Mapping[str, str]) -> ClientConfig:
+    if not values.get(_BOOTSTRAP_SERVERS, "").strip():
+        raise InvalidOptionError(
+            f"Option {_BOOTSTRAP_SERVERS} must be set, for example to localhost:9092."
+        )
+    return ClientConfig.from_options(
+        {
+            name.removeprefix(_CLIENT_PREFIX): value
+            for name, value in values.items()
+            if name.startswith(_CLIENT_PREFIX)
+        }
+    )
+
+
+def _subscription(values: Mapping[str, str]) -> Subscription:
+    given = [name for name in _SUBSCRIPTIONS if name.lower() in values]
+    if len(given) != 1:
+        found = f"got {', '.join(given)}" if given else "got none"
+        raise InvalidOptionError(
+            f"Exactly one of the options {', '.join(_SUBSCRIPTIONS)} must be set; {found}."
+        )
+    option = given[0]
+    text = values[option.lower()]
+    if option == "assign":
+        return AssignPartitions(parse_assignment(option, text))
+    if option == "subscribePattern":
+        return SubscribePattern(_pattern(text))
+    names = sorted({name.strip() for name in text.split(",")} - {""})
+    if not names:
+        raise InvalidOptionError("Option subscribe names no topic; expected e.g. orders,payments.")
+    return SubscribeTopics(tuple(names))
+
+
+def _pattern(text: str) -> str:
+    if not text.strip():
+        raise InvalidOptionError("Option subscribePattern is empty; expected e.g. orders-.*")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidOptionError(
+            f"Option subscribePattern is no regular expression of Python's: {error}; got {text}"
+        ) from None
+    return text
+
+
+def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise InvalidOptionError(f"Option {name} must be true or false, got {text!r}.")
+    return text.strip().lower() == "true"
+
+
+def _refuse_symbol(option: str, limit: OffsetLimit, symbol: int, words: str) -> None:
+    if limit.mentions(symbol):
+        named = limit.by_partition or {}
+        where = describe(tp for tp, offset in named.items() if offset == symbol)
+        place = f" for {where}" if named else ""
+        raise InvalidOptionError(
+            f"Option {option} cannot be {words}{place} in a batch query; name an offset."
+        )
+
+
+def _refuse(values: Mapping[str, str], refused: Mapping[str, str]) -> None:
+    for name, advice in refused.items():
+        if name in values:
+            raise InvalidOptionError(f"Option {name} is not supported. {advice}")
+
+
+def _warn_unknown(values: Mapping[str, str], known: tuple[str, ...]) -> None:
+    for name in _NO_EFFECT:
+        if name.lower() in values:
+            _log.warning("Option %s has no effect: kafkalog reads without a consumer group.", name)
+    properties = [
+        name.removeprefix(_CLIENT_PREFIX) for name in values if name.startswith(_CLIENT_PREFIX)
+    ]
+    for name, near in client_properties.unknown(properties).items():
+        hint = f" Did you mean {_CLIENT_PREFIX}{near}?" if near else ""
+        _log.warning("Option %s%s is unknown and ignored.%s", _CLIENT_PREFIX, name, hint)
+    expected = {name.lower() for name in (*known, *_ENGINE_OPTIONS, *_NO_EFFECT)}
+    for name in values:
+        if name not in expected and not name.startswith(_CLIENT_PREFIX):
+            hint = nearest(name, (*known, _BOOTSTRAP_SERVERS))
+            _log.warning("Option %s is unknown and ignored.%s", name, hint)

@@ -1,0 +1,222 @@
+"""Which topic partitions are read, and which offsets of each: the plan of a batch.
+
+Owns OffsetRange (also the warehouse's) and the three ways to subscribe. Runs on the driver with a
+Cluster handed in; an OffsetRange travels pickled to the task that reads it. Never fetches records.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    LATEST,
+    LogBounds,
+    OffsetLimit,
+    Offsets,
+    describe,
+    report_data_loss,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.client.cluster import Cluster
+
+# A pattern never matches the brokers' own topics, as with Spark (AdminClient.listTopics).
+_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The records of one partition with start_offset <= offset < until_offset."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    until_offset: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_offset <= self.until_offset:
+            raise ValueError(f"not a range of offsets: {self!r}")
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def offset_count(self) -> int:
+        """Offsets, not records: compaction and transaction markers leave gaps."""
+        return self.until_offset - self.start_offset
+
+
+class Subscription(Protocol):
+    """What the options `subscribe`, `subscribePattern` and `assign` have in common."""
+
+    def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
+        """The partitions there are now, sorted.
+
+        Raises UnknownTopicError for a named topic or partition that does not exist, or, with
+        `missing_ok`, leaves it out.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeTopics:
+    """Option `subscribe`: all partitions of the named topics."""
+
+    names: tuple[str, ...]
+
+    def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
+        return _flatten(_topics(cluster, self.names, missing_ok))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """Option `subscribePattern`: all topics whose whole name matches a regular expression."""
+
+    pattern: str
+
+    def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
+        matches = re.compile(self.pattern).fullmatch
+        topics = {
+            name: numbers
+            for name, numbers in cluster.topics(None).items()
+            if name not in _INTERNAL_TOPICS and matches(name)
+        }
+        if not topics:
+            _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
+        return _flatten(topics)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignPartitions:
+    """Option `assign`: exactly the named partitions."""
+
+    assigned: tuple[TopicPartition, ...]
+
+    def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
+        names = sorted({tp.topic for tp in self.assigned})
+        existing = set(_flatten(_topics(cluster, names, missing_ok)))
+        missing = [tp for tp in self.assigned if tp not in existing]
+        if missing and not missing_ok:
+            raise UnknownTopicError(
+                f"Option assign names partitions that do not exist: {describe(missing)}. "
+                f"There are {describe(existing)}."
+            )
+        return sorted(existing.intersection(self.assigned))
+
+
+def log_bounds(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBounds:
+    """Asks the brokers for both ends of each partition: two round trips a broker.
+
+    The beginning is asked first: it only ever moves towards the end.
+    """
+    return LogBounds(
+        earliest=offsets_at(cluster, partitions, EARLIEST),
+        latest=offsets_at(cluster, partitions, LATEST),
+    )
+
+
+def offsets_at(cluster: "Cluster", partitions: list[TopicPartition], symbol: int) -> Offsets:
+    """The EARLIEST or LATEST offset of each partition; no request when there are none."""
+    if not partitions:
+        return {}
+    found = cluster.list_offsets(partitions, symbol)
+    return {tp: found[tp].offset for tp in partitions}
+
+
+def plan_batch(
+    cluster: "Cluster",
+    subscription: Subscription,
+    starting: OffsetLimit,
+    ending: OffsetLimit,
+    fail_on_data_loss: bool,
+) -> list[OffsetRange]:
+    """The non-empty ranges of a batch read, sorted by topic and partition.
+
+    Raises UnknownTopicError; InvalidOptionError where the options contradict each other or name
+    other partitions; DataLossError where they name offsets that are not there (with
+    `fail_on_data_loss` false: warns and reads what is there).
+    """
+    partitions = subscription.partitions(cluster)
+    bounds = log_bounds(cluster, partitions)
+    starts = resolve("startingOffsets", starting, partitions, bounds)
+    untils = resolve("endingOffsets", ending, partitions, bounds)
+    _check_order(starting.named_offsets(), ending.named_offsets())
+    starts = clamp_starts(starts, bounds, fail_on_data_loss)
+    untils = _clamp_untils(untils, bounds, fail_on_data_loss)
+    return ranges_between(starts, untils)
+
+
+def clamp_starts(starts: Offsets, bounds: LogBounds, fail_on_data_loss: bool) -> Offsets:
+    """Moves starts that lie outside of the log into it, or raises DataLossError."""
+    clamped = {}
+    for tp, start in starts.items():
+        earliest, latest = bounds.earliest[tp], bounds.latest[tp]
+        clamped[tp] = min(max(start, earliest), latest)
+        if start < earliest:
+            report_data_loss(
+                f"Partition {tp.topic}-{tp.partition} begins at offset {earliest}, and offsets "
+                f"from {start} were asked for.",
+                fail_on_data_loss,
+            )
+        elif start > latest:
+            report_data_loss(
+                f"Partition {tp.topic}-{tp.partition} ends at offset {latest}, and offsets from "
+                f"{start} were asked for.",
+                fail_on_data_loss,
+            )
+    return clamped
+
+
+def ranges_between(starts: Mapping[TopicPartition, int], untils: Offsets) -> list[OffsetRange]:
+    """One range for each partition that has something to read, sorted."""
+    return sorted(
+        OffsetRange(tp.topic, tp.partition, starts[tp], until)
+        for tp, until in untils.items()
+        if starts[tp] < until
+    )
+
+
+def _clamp_untils(untils: Offsets, bounds: LogBounds, fail_on_data_loss: bool) -> Offsets:
+    # Spark's connector waits for missing offsets until its poll timeout, and then fails.
+    for tp, until in untils.items():
+        if until > bounds.latest[tp]:
+            report_data_loss(
+                f"Partition {tp.topic}-{tp.partition} ends at offset {bounds.latest[tp]}, and "
+                f"offsets up to {until} were asked for.",
+                fail_on_data_loss,
+            )
+    return {tp: min(until, bounds.latest[tp]) for tp, until in untils.items()}
+
+
+def _check_order(starts: Offsets, untils: Offsets) -> None:
+    for tp in sorted(starts.keys() & untils.keys()):
+        if starts[tp] > untils[tp]:
+            raise InvalidOptionError(
+                f"Option startingOffsets names offset {starts[tp]} of partition "
+                f"{tp.topic}-{tp.partition}, which is after offset {untils[tp]} of endingOffsets."
+            )
+
+
+def _topics(
+    cluster: "Cluster", names: tuple[str, ...] | list[str], missing_ok: bool
+) -> dict[str, list[int]]:
+    try:
+        return cluster.topics(names)
+    except UnknownTopicError:
+        if not missing_ok:
+            raise
+    # Asking for all topics never fails for one that is gone.
+    return {name: numbers for name, numbers in cluster.topics(None).items() if name in names}
+
+
+def _flatten(topics: Mapping[str, list[int]]) -> list[TopicPartition]:
+    return sorted(TopicPartition(topic, number) for topic in topics for number in topics[topic])

@@ -1,0 +1,137 @@
+"""The JSON of offsets, and where "earliest" and "latest" are."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    LATEST,
+    LogBounds,
+    OffsetLimit,
+    describe,
+    from_json,
+    parse_assignment,
+    parse_offset_limit,
+    report_data_loss,
+    resolve,
+    to_json,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+BOUNDS = LogBounds(earliest={A0: 5, A1: 0, B0: 0}, latest={A0: 10, A1: 20, B0: 0})
+
+offsets_by_partition = st.dictionaries(
+    st.builds(TopicPartition, st.text(min_size=1), st.integers(0, 2**31 - 1)),
+    st.integers(-2, 2**63 - 1),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "symbol"), [("earliest", EARLIEST), ("Latest", LATEST), (" latest\n", LATEST)]
+)
+def test_words_are_read_in_any_case(text, symbol):
+    assert parse_offset_limit("startingOffsets", text) == OffsetLimit(everywhere=symbol)
+
+
+def test_json_names_an_offset_for_each_partition():
+    limit = parse_offset_limit("startingOffsets", '{"a":{"0":23,"1":-1},"b":{"0":-2}}')
+    assert limit.by_partition == {A0: 23, A1: LATEST, B0: EARLIEST}
+    assert limit.named_offsets() == {A0: 23}
+    assert limit.mentions(LATEST)
+    assert limit.mentions(EARLIEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a":{"0":23}', "line 1 column 14"),
+        ("newest", "line 1 column 1"),
+        ('{"a":[0]}', "the offsets of topic 'a' are no object"),
+        ('{"a":{"zero":1}}', "partition 'zero' of topic 'a' is not a partition number"),
+        ('{"a":{"-1":1}}', "is not a partition number"),
+        ('{"a":{"2147483648":1}}', "is not a partition number"),
+        ('{"a":{"0":-3}}', "neither an offset nor -2 or -1"),
+        ('{"a":{"0":1.5}}', "neither an offset nor -2 or -1"),
+        ('{"a":{"0":true}}', "neither an offset nor -2 or -1"),
+        ('{"a":{"0":9223372036854775808}}', "neither an offset nor -2 or -1"),
+        ('{"a":{"0":1},"a":{"1":2}}', "'a' comes twice"),
+        ('{"a":{"0":1,"0":2}}', "'0' comes twice"),
+        ("[]", "it is no JSON object"),
+        ("{}", "it names no partition"),
+        ("[" * 100_000, "nested too deep"),
+    ],
+)
+def test_malformed_offsets_name_the_option_the_place_and_an_example(text, problem):
+    with pytest.raises(InvalidOptionError, match=re.escape(problem)) as caught:
+        parse_offset_limit("endingOffsets", text)
+    assert "endingOffsets" in str(caught.value)
+    assert '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}' in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_an_assignment_is_sorted_and_without_repetitions():
+    assert parse_assignment("assign", '{"b":[0],"a":[1,0,1]}') == (A0, A1, B0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a":0}', "the partitions of topic 'a' are no list"),
+        ('{"a":["0"]}', "topic 'a' has '0', which is not a partition number"),
+        ('{"a":[-1]}', "topic 'a' has -1"),
+        ('{"a":[]}', "it names no partition"),
+        ('{"a":[0', "line 1 column 8"),
+    ],
+)
+def test_malformed_assignments_name_the_place_and_an_example(text, problem):
+    with pytest.raises(InvalidOptionError, match=re.escape(problem)) as caught:
+        parse_assignment("assign", text)
+    assert '{"topicA":[0,1],"topicB":[2,4]}' in str(caught.value)
+
+
+@given(offsets_by_partition)
+def test_the_checkpoint_form_reads_back(offsets):
+    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+
+
+def test_the_checkpoint_form_is_sparks_and_sorted_by_number():
+    offsets = {B0: 3, TopicPartition("a", 10): 2, TopicPartition("a", 9): 1}
+    assert json.dumps(to_json(offsets)) == '{"a": {"9": 1, "10": 2}, "b": {"0": 3}}'
+
+
+@pytest.mark.parametrize(
+    ("limit", "resolved"),
+    [
+        (OffsetLimit(everywhere=EARLIEST), {A0: 5, A1: 0}),
+        (OffsetLimit(everywhere=LATEST), {A0: 10, A1: 20}),
+        (OffsetLimit(by_partition={A0: 7, A1: LATEST}), {A0: 7, A1: 20}),
+        (OffsetLimit(by_partition={A0: EARLIEST, A1: 0}), {A0: 5, A1: 0}),
+    ],
+)
+def test_earliest_and_latest_are_looked_up(limit, resolved):
+    assert resolve("startingOffsets", limit, [A0, A1], BOUNDS) == resolved
+
+
+@pytest.mark.parametrize("named", [{A0: 1}, {A0: 1, A1: 1, B0: 1}, {A0: 1, B0: 1}])
+def test_json_must_name_exactly_the_partitions_that_are_read(named):
+    with pytest.raises(InvalidOptionError, match="startingOffsets must name every partition"):
+        resolve("startingOffsets", OffsetLimit(by_partition=named), [A0, A1], BOUNDS)
+
+
+def test_data_loss_fails_or_is_logged(caplog):
+    with pytest.raises(DataLossError, match=r"a-0 is gone.*failOnDataLoss to\s+false"):
+        report_data_loss("Partition a-0 is gone.", fail_on_data_loss=True)
+    assert not caplog.records
+    report_data_loss("Partition a-0 is gone.", fail_on_data_loss=False)
+    assert "Partition a-0 is gone." in caplog.text
+
+
+def test_many_partitions_are_described_briefly():
+    assert describe([B0, A1]) == "a-1, b-0"
+    assert describe(TopicPartition("t", n) for n in range(12)).endswith("t-9 and 2 more")

@@ -1,0 +1,171 @@
+"""Option names, defaults, rules and messages."""
+
+import pickle
+
+import pytest
+from kafka.structs import TopicPartition
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit
+from pyspark_kafkalog.source.options import (
+    batch_options,
+    check_source_options,
+    sink_options,
+    stream_options,
+)
+from pyspark_kafkalog.source.partitions import AssignPartitions, SubscribePattern, SubscribeTopics
+
+BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
+READ = {**BROKERS, "subscribe": "orders"}
+
+
+def spark_options(**options):
+    """Options as Spark hands them over: case-insensitive, with lower-cased keys."""
+    return CaseInsensitiveDict({**READ, **options})
+
+
+def test_the_defaults_of_a_batch_read():
+    options = batch_options(spark_options())
+    assert options.subscription == SubscribeTopics(("orders",))
+    assert options.starting == OffsetLimit(everywhere=EARLIEST)
+    assert options.ending == OffsetLimit(everywhere=LATEST)
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert options.client.bootstrap_servers == (("localhost", 9092),)
+
+
+def test_a_stream_starts_at_the_latest_offsets_by_default():
+    assert stream_options(spark_options()).starting == OffsetLimit(everywhere=LATEST)
+    earliest = stream_options(spark_options(startingOffsets="earliest"))
+    assert earliest.starting == OffsetLimit(everywhere=EARLIEST)
+
+
+def test_values_are_read_as_spark_reads_them():
+    given = spark_options(failOnDataLoss="FALSE", includeHeaders=" true ", subscribe=" a ,b,,a")
+    options = batch_options(given)
+    assert not options.fail_on_data_loss
+    assert options.include_headers
+    assert options.subscription == SubscribeTopics(("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "subscription"),
+    [
+        ("assign", '{"orders":[1,0]}', AssignPartitions((("orders", 0), ("orders", 1)))),
+        ("subscribePattern", "orders-.*", SubscribePattern("orders-.*")),
+    ],
+)
+def test_the_other_ways_to_subscribe(name, text, subscription):
+    options = CaseInsensitiveDict({**BROKERS, name: text})
+    assert batch_options(options).subscription == subscription
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kafka.bootstrap.servers": " "}, "kafka.bootstrap.servers must be set"),
+        ({"assign": '{"a":[0]}'}, "Exactly one of .* must be set; got subscribe, assign"),
+        ({"subscribe": " , "}, "subscribe names no topic"),
+        ({"startingOffsets": "{"}, "startingOffsets is malformed: .*line 1 column 2"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false, got 'yes'"),
+        ({"includeHeaders": ""}, "includeHeaders must be true or false"),
+        ({"kafka.auto.offset.reset": "latest"}, "auto.offset.reset is not supported. Set the"),
+        ({"kafka.key.deserializer": "x"}, "key.deserializer is not supported"),
+        ({"kafka.value.deserializer": "x"}, "value.deserializer is not supported"),
+        ({"kafka.enable.auto.commit": "true"}, "enable.auto.commit is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "interceptor.classes is not supported"),
+        ({"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger .* not supported by kafkalog yet"),
+        ({"startingTimestamp": "10"}, "startingTimestamp .* not supported by kafkalog yet"),
+        ({"minPartitions": "10"}, "minPartitions .* not supported by kafkalog yet"),
+    ],
+)
+@pytest.mark.parametrize("parse", [check_source_options, batch_options, stream_options])
+def test_what_cannot_work_is_refused_by_name(given, message, parse):
+    with pytest.raises(InvalidOptionError, match=message):
+        parse(spark_options(**given))
+
+
+def test_brokers_and_a_subscription_are_required():
+    with pytest.raises(InvalidOptionError, match=r"bootstrap\.servers must be set"):
+        batch_options({"subscribe": "orders"})
+    with pytest.raises(InvalidOptionError, match="must be set; got none"):
+        batch_options(BROKERS)
+
+
+@pytest.mark.parametrize("pattern", ["", "orders-("])
+def test_a_pattern_must_be_a_regular_expression(pattern):
+    with pytest.raises(InvalidOptionError, match="subscribePattern"):
+        batch_options({**BROKERS, "subscribepattern": pattern})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
+        (
+            {"startingOffsets": '{"orders":{"0":1,"1":-1}}'},
+            r"startingOffsets cannot be latest \(-1\) for orders-1 in a batch query",
+        ),
+        ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets cannot be earliest .*orders-0"),
+    ],
+)
+def test_a_batch_read_neither_starts_at_the_latest_nor_ends_at_the_earliest(given, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        batch_options(spark_options(**given))
+
+
+def test_a_stream_has_no_ending_offsets():
+    with pytest.raises(InvalidOptionError, match="endingOffsets is not valid in streaming"):
+        stream_options(spark_options(endingOffsets="latest"))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("startingOffset", "Did you mean startingOffsets?"),
+        ("include_headers", "Did you mean includeHeaders?"),
+        ("bootstrap.servers", "Did you mean kafka.bootstrap.servers?"),
+        ("kafka.fetch.max.byte", "Did you mean kafka.fetch.max.bytes?"),
+        ("colour", "colour is unknown"),
+        ("groupIdPrefix", "groupIdPrefix has no effect"),
+        ("kafka.group.id", "kafka.group.id has no effect"),
+    ],
+)
+def test_unknown_options_are_warned_about_with_the_nearest(caplog, name, hint):
+    batch_options(spark_options(**{name: "x"}))
+    assert hint in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_known_options_are_not_warned_about(caplog):
+    batch_options(spark_options(**{"kafka.client.id": "me", "endingOffsets": "latest"}))
+    sink_options({**BROKERS, "topic": "orders", "checkpointlocation": "/c", "path": "p"})
+    assert not caplog.records
+
+
+def test_options_travel_pickled_and_never_show_a_secret():
+    line = 'org.apache.kafka.Login required username="me" password="hunter2";'
+    secret = {"kafka.sasl.jaas.config": line, "kafka.sasl.password": "hunter2"}
+    for options in (batch_options(spark_options(**secret)), sink_options({**BROKERS, **secret})):
+        assert pickle.loads(pickle.dumps(options)) == options
+        assert "hunter2" not in repr(options)
+
+
+def test_the_sink_takes_its_topic_from_an_option():
+    assert sink_options(BROKERS).topic is None
+    assert sink_options({**BROKERS, "topic": "orders"}).topic == "orders"
+    with pytest.raises(InvalidOptionError, match="topic is empty"):
+        sink_options({**BROKERS, "topic": " "})
+
+
+@pytest.mark.parametrize("name", ["kafka.key.serializer", "kafka.value.serializer"])
+def test_the_sink_refuses_serializers(name):
+    with pytest.raises(InvalidOptionError, match="is not supported"):
+        sink_options({**BROKERS, name: "x"})
+
+
+def test_partitions_of_an_assignment_are_topic_partitions():
+    options = batch_options({**BROKERS, "assign": '{"orders":[3]}'})
+    assert options.subscription == AssignPartitions((TopicPartition("orders", 3),))

@@ -1,0 +1,122 @@
+"""Which partitions and offsets a batch read plans, against a cluster that is a dictionary."""
+
+import pickle
+
+import pytest
+from kafka.structs import OffsetAndTimestamp, TopicPartition
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit
+from pyspark_kafkalog.source.partitions import (
+    AssignPartitions,
+    OffsetRange,
+    SubscribePattern,
+    SubscribeTopics,
+    plan_batch,
+)
+
+FROM_EARLIEST = OffsetLimit(everywhere=EARLIEST)
+TO_LATEST = OffsetLimit(everywhere=LATEST)
+
+
+class FakeCluster:
+    """A cluster whose logs are given as {topic: [(earliest, latest) of each partition]}."""
+
+    def __init__(self, **logs):
+        self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
+
+    def topics(self, names=None):
+        if missing := [name for name in names or () if name not in self.logs]:
+            raise UnknownTopicError(f"no topic {missing[0]}")
+        wanted = self.logs if names is None else names
+        return {name: list(range(len(self.logs[name]))) for name in wanted}
+
+    def list_offsets(self, partitions, timestamp):
+        end = {EARLIEST: 0, LATEST: 1}[timestamp]
+        return {
+            tp: OffsetAndTimestamp(self.logs[tp.topic][tp.partition][end], -1, -1)
+            for tp in partitions
+        }
+
+
+CLUSTER = FakeCluster(orders=[(5, 10), (0, 20), (7, 7)], orders_eu=[(0, 3)], payments=[(0, 1)])
+
+
+def plan(subscription, starting=FROM_EARLIEST, ending=TO_LATEST, fail_on_data_loss=True):
+    return plan_batch(CLUSTER, subscription, starting, ending, fail_on_data_loss)
+
+
+def at(topic, *offsets):
+    named = {TopicPartition(topic, number): offset for number, offset in enumerate(offsets)}
+    return OffsetLimit(by_partition=named)
+
+
+ORDERS = SubscribeTopics(("orders",))
+
+
+def test_a_range_for_each_partition_that_is_not_empty():
+    assert plan(ORDERS) == [OffsetRange("orders", 0, 5, 10), OffsetRange("orders", 1, 0, 20)]
+
+
+def test_named_offsets_bound_the_ranges():
+    ranges = plan(ORDERS, at("orders", 6, 20, -2), at("orders", 9, -1, -1))
+    assert ranges == [OffsetRange("orders", 0, 6, 9)]
+
+
+def test_a_pattern_matches_whole_names_and_never_internal_topics():
+    cluster = FakeCluster(orders=[(0, 1)], orders_eu=[(0, 1)], reorders=[(0, 1)])
+    cluster.logs["__consumer_offsets"] = [(0, 1)]
+    assert SubscribePattern("orders.*").partitions(cluster) == [("orders", 0), ("orders-eu", 0)]
+    assert SubscribePattern(".*offsets|reorders").partitions(cluster) == [("reorders", 0)]
+
+
+def test_a_pattern_without_a_match_reads_nothing_and_says_so(caplog):
+    assert plan(SubscribePattern("nothing")) == []
+    assert "no topic matches 'nothing'" in caplog.text
+
+
+def test_an_assignment_reads_the_named_partitions():
+    assigned = AssignPartitions((TopicPartition("orders", 1), TopicPartition("payments", 0)))
+    assert plan(assigned) == [OffsetRange("orders", 1, 0, 20), OffsetRange("payments", 0, 0, 1)]
+
+
+def test_an_unknown_topic_or_partition_is_an_error_unless_it_may_be_missing():
+    unknown = SubscribeTopics(("nope", "payments"))
+    with pytest.raises(UnknownTopicError, match="nope"):
+        plan(unknown)
+    assert unknown.partitions(CLUSTER, missing_ok=True) == [("payments", 0)]
+    assigned = AssignPartitions((TopicPartition("payments", 0), TopicPartition("payments", 9)))
+    with pytest.raises(UnknownTopicError, match=r"do not exist: payments-9\. There are payments-0"):
+        plan(assigned)
+    assert assigned.partitions(CLUSTER, missing_ok=True) == [("payments", 0)]
+
+
+def test_named_offsets_must_not_be_the_wrong_way_round():
+    with pytest.raises(InvalidOptionError, match=r"offset 9 of partition orders-0.*offset 8"):
+        plan(ORDERS, at("orders", 9, 0, 7), at("orders", 8, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "message", "read"),
+    [
+        (at("orders", 2, -2, -2), TO_LATEST, "orders-0 begins at offset 5.*from 2", (5, 10)),
+        (at("orders", 50, -2, -2), TO_LATEST, "orders-0 ends at offset 10.*from 50", None),
+        (FROM_EARLIEST, at("orders", 50, -1, -1), "orders-0 ends at offset 10.*to 50", (5, 10)),
+    ],
+)
+def test_offsets_that_are_gone_are_data_loss(caplog, starting, ending, message, read):
+    with pytest.raises(DataLossError, match=message):
+        plan(ORDERS, starting, ending)
+    rest = [OffsetRange("orders", 1, 0, 20)]
+    expected = [OffsetRange("orders", 0, *read), *rest] if read else rest
+    assert plan(ORDERS, starting, ending, fail_on_data_loss=False) == expected
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_a_range_is_checked_and_travels():
+    offset_range = OffsetRange("orders", 0, 5, 10)
+    assert offset_range.offset_count == 5
+    assert offset_range.topic_partition == TopicPartition("orders", 0)
+    assert pickle.loads(pickle.dumps(offset_range)) == offset_range
+    with pytest.raises(ValueError, match="not a range"):
+        OffsetRange("orders", 0, 10, 5)
