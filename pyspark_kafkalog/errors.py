@@ -18,12 +18,23 @@ class BrokersUnreachableError(KafkalogError, ConnectionError):
     """No broker of `kafka.bootstrap.servers` answered within `kafka.request.timeout.ms`."""
 
 
+class AuthenticationError(KafkalogError):
+    """A broker refused the credentials, or its TLS certificate cannot be trusted."""
+
+
 class UnknownTopicError(KafkalogError, LookupError):
     """A named topic, or a partition of it, does not exist."""
 
 
 class DataLossError(KafkalogError):
-    """Offsets that were asked for are gone: deleted by retention, or the topic was recreated."""
+    """Offsets that were asked for are gone: deleted by retention, or the topic was recreated.
+
+    `log_start_offset` and `log_end_offset` say what the partition holds instead, where the raiser
+    knows; -1 otherwise.
+    """
+
+    log_start_offset: int = -1
+    log_end_offset: int = -1
 
 
 class FetchTimeoutError(KafkalogError, TimeoutError):
@@ -34,9 +45,21 @@ class DeliveryError(KafkalogError):
     """Records could not be written: refused by the broker, or `delivery.timeout.ms` went by."""
 
 
+class MessageTooLargeError(DeliveryError):
+    """A batch exceeds `max.request.size` here or the topic's `max.message.bytes` there."""
+
+
+class DeliveryTimeoutError(DeliveryError, TimeoutError):
+    """A batch was not acknowledged within `delivery.timeout.ms`."""
+
+
 class InvalidRowError(KafkalogError, ValueError):
     """A DataFrame to be written has no usable column, topic or type for a record."""
 
 
 class LoadConflictError(KafkalogError):
     """Another load of the same name committed first; nothing of this one was published."""
+
+
+class TargetError(KafkalogError):
+    """The target of a load cannot be used: its path, its file system, or its commit files."""

@@ -1,0 +1,333 @@
+"""The client's settings: Kafka's own property names, read once, checked once, frozen.
+
+`ClientConfig.from_options` takes what a user wrote after `kafka.` (or a CLI flag gave) and refuses
+what cannot work with a sentence that says what to write instead. Field names are Kafka's property
+names with `_` for `.`; each field's docstring states unit and default.
+
+Credentials are `Secret`s: their text appears in no repr, message or log line. A secret may name
+where it is kept, as in Kafka's config providers: `${env:VARIABLE}` or `${file:/path:key}`. Such a
+reference is what travels with the config to executors; it is looked up where a connection is made.
+
+Picklable and hashable; holds no socket. Any thread.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.record.compression import Codec
+
+_LARGEST_INT32 = 2**31 - 1
+_SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+)):(?P<port>\d+)")
+_REFERENCE = re.compile(r"\$\{(?:env:(?P<variable>[^}:]+)|file:(?P<path>[^}]*):(?P<key>[^}:]+))\}")
+_JAAS = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.S)
+_JAAS_OPTION = re.compile(r"""\s+([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
+
+
+class Isolation(IntEnum):
+    """`isolation.level`, as a Fetch request writes it."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Secret:
+    """A credential, or a reference to where it is kept. Only `reveal()` gives its text."""
+
+    _text: str
+
+    def reveal(self) -> str:
+        """The text, with references looked up now; raises InvalidOptionError naming what lacks."""
+        return _REFERENCE.sub(_look_up, self._text)
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+
+NO_SECRET = Secret("")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def _look_up(reference: re.Match[str]) -> str:
+    variable, path, key = reference.group("variable", "path", "key")
+    if variable is not None:
+        if variable not in os.environ:
+            raise InvalidOptionError(
+                f"{reference[0]} names the environment variable {variable}, which is not set on "
+                "this machine. Set it for the driver and for every executor."
+            )
+        return os.environ[variable]
+    try:
+        with open(path, encoding="utf-8") as properties:
+            for line in properties:
+                name, equals, value = line.partition("=")
+                if equals and name.strip() == key:
+                    return value.strip()
+    except OSError as error:
+        raise InvalidOptionError(
+            f"{reference[0]} names the file {path}, which cannot be read here: {error.strerror}. "
+            "Put it on the driver and on every executor."
+        ) from None
+    raise InvalidOptionError(f"{reference[0]}: the file {path} has no line '{key}=...'.")
+
+
+def _text(_name: str, text: str) -> str:
+    return text.strip()
+
+
+def _secret(_name: str, text: str) -> Secret:
+    return Secret(text)
+
+
+def _whole(least: int, most: int = _LARGEST_INT32) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise InvalidOptionError(
+                f"kafka.{name} is {text!r}. Give a whole number from {least} to {most}."
+            )
+        return number
+
+    return parse
+
+
+def _choice(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        by_folded = {choice.casefold(): choice for choice in choices}
+        if text.strip().casefold() not in by_folded:
+            raise InvalidOptionError(f"kafka.{name} is {text!r}. Give one of {', '.join(choices)}.")
+        return by_folded[text.strip().casefold()]
+
+    return parse
+
+
+def _yes_or_no(name: str, text: str) -> bool:
+    return _choice("true", "false")(name, text) == "true"
+
+
+def _isolation(name: str, text: str) -> Isolation:
+    return Isolation[_choice("read_uncommitted", "read_committed")(name, text).upper()]
+
+
+def _codec(name: str, text: str) -> Codec:
+    return Codec[_choice(*(codec.name.lower() for codec in Codec))(name, text).upper()]
+
+
+def _acks(name: str, text: str) -> int:
+    return {"all": -1, "-1": -1, "0": 0, "1": 1}[_choice("all", "-1", "0", "1")(name, text)]
+
+
+def _servers(name: str, text: str) -> tuple[tuple[str, int], ...]:
+    servers = []
+    for server in filter(None, (part.strip() for part in text.split(","))):
+        match = _SERVER.fullmatch(server)
+        if match is None or not 0 < int(match["port"]) < 65536:
+            raise InvalidOptionError(
+                f"kafka.{name} has {server!r}. Give host:port, several separated by commas."
+            )
+        servers.append((match["v6"] or match["name"], int(match["port"])))
+    if not servers:
+        raise InvalidOptionError(
+            f"kafka.{name} is empty. Give host:port of one or more brokers, separated by commas."
+        )
+    return tuple(servers)
+
+
+def _by(parse: Callable[[str, str], Any]) -> dict[str, Any]:
+    return {"parse": parse}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """All settings of a client; see the module's docstring. Build it with `from_options`."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...] = field(metadata=_by(_servers))
+    """(host, port) of brokers to ask first; tried in turn, all addresses of each."""
+    client_id: str = field(default="pyspark-kafkalog", metadata=_by(_text))
+    """What the broker's logs, metrics and quotas know this client by."""
+
+    request_timeout_ms: int = field(default=30_000, metadata=_by(_whole(1)))
+    """How long one call may take over all of its attempts."""
+    socket_connection_setup_timeout_ms: int = field(default=10_000, metadata=_by(_whole(1)))
+    """How long one broker may take to accept, negotiate and authenticate before the next one."""
+    retry_backoff_ms: int = field(default=100, metadata=_by(_whole(0)))
+    """First pause between two attempts; doubles up to `retry_backoff_max_ms`."""
+    retry_backoff_max_ms: int = field(default=1_000, metadata=_by(_whole(0)))
+    metadata_max_age_ms: int = field(default=300_000, metadata=_by(_whole(0)))
+    """How long leaders are believed without a reason to ask again."""
+    receive_buffer_bytes: int = field(default=-1, metadata=_by(_whole(-1)))
+    """The socket's receive buffer; -1 lets the operating system size it, which measured best."""
+    send_buffer_bytes: int = field(default=-1, metadata=_by(_whole(-1)))
+
+    fetch_max_bytes: int = field(default=52_428_800, metadata=_by(_whole(1)))
+    """Most bytes of one fetch answer; a single larger batch still comes whole."""
+    max_partition_fetch_bytes: int = field(default=8_388_608, metadata=_by(_whole(1)))
+    """Most bytes of one partition in one fetch answer. A task holds at most two answers."""
+    fetch_min_bytes: int = field(default=1, metadata=_by(_whole(0)))
+    fetch_max_wait_ms: int = field(default=500, metadata=_by(_whole(0)))
+    """How long a broker may hold a fetch back until `fetch_min_bytes` are there."""
+    isolation_level: Isolation = field(default=Isolation.READ_UNCOMMITTED, metadata=_by(_isolation))
+
+    acks: int = field(default=-1, metadata=_by(_acks))
+    """-1 (`all`), 1 or 0."""
+    enable_idempotence: bool = field(default=True, metadata=_by(_yes_or_no))
+    """No retry doubles or reorders a record; off by itself when `acks` is not `all`."""
+    compression_type: Codec = field(default=Codec.NONE, metadata=_by(_codec))
+    batch_size: int = field(default=1_048_576 - 4_096, metadata=_by(_whole(1)))
+    """Most bytes of one record batch before compression; below the brokers' default limit."""
+    max_request_size: int = field(default=1_048_576, metadata=_by(_whole(1)))
+    """Most bytes of one Produce request, so also of one batch."""
+    max_in_flight_requests_per_connection: int = field(default=5, metadata=_by(_whole(1, 5)))
+    """Produce requests sent ahead of their answers; brokers remember five for each partition."""
+    buffer_memory: int = field(default=33_554_432, metadata=_by(_whole(1)))
+    """Most bytes of batches that are not acknowledged yet; `send` waits beyond."""
+    retries: int = field(default=_LARGEST_INT32, metadata=_by(_whole(0)))
+    """How often one batch is sent again; `delivery_timeout_ms` is the bound that counts."""
+    delivery_timeout_ms: int = field(default=120_000, metadata=_by(_whole(1)))
+    """From `send` to acknowledgement, with all retries."""
+
+    security_protocol: str = field(default="PLAINTEXT", metadata=_by(_choice(*SECURITY_PROTOCOLS)))
+    sasl_mechanism: str = field(default="GSSAPI", metadata=_by(_text))
+    """GSSAPI, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM."""
+    sasl_jaas_config: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    """Kafka's login module line; its username, password, clientId ... are read."""
+    sasl_username: str = field(default="", metadata=_by(_text))
+    """librdkafka's short form instead of a login module line, as is `sasl.password`."""
+    sasl_password: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    sasl_kerberos_service_name: str = field(default="kafka", metadata=_by(_text))
+    sasl_oauthbearer_token_endpoint_url: str = field(default="", metadata=_by(_text))
+    """Where OAUTHBEARER asks for a token (client credentials grant)."""
+    sasl_oauthbearer_client_credentials_client_id: str = field(default="", metadata=_by(_text))
+    sasl_oauthbearer_client_credentials_client_secret: Secret = field(
+        default=Secret(""), metadata=_by(_secret)
+    )
+    sasl_oauthbearer_scope: str = field(default="", metadata=_by(_text))
+
+    ssl_truststore_type: str = field(default="PEM", metadata=_by(_text))
+    ssl_truststore_location: str = field(default="", metadata=_by(_text))
+    """PEM file of trusted certificates; the system's when neither this nor the next is given."""
+    ssl_truststore_certificates: str = field(default="", metadata=_by(_text))
+    """Trusted certificates themselves, as PEM."""
+    ssl_keystore_type: str = field(default="PEM", metadata=_by(_text))
+    ssl_keystore_location: str = field(default="", metadata=_by(_text))
+    """PEM file of the client's certificate chain and private key, for mutual TLS."""
+    ssl_keystore_certificate_chain: str = field(default="", metadata=_by(_text))
+    ssl_keystore_key: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    ssl_key_password: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    ssl_endpoint_identification_algorithm: str = field(
+        default="https", metadata=_by(_choice("https", ""))
+    )
+    """Empty: the certificate need not name the broker's host."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> "ClientConfig":
+        """The config for property names without the prefix `kafka.`, in any case.
+
+        Names that this client does not know are passed over: `properties.unknown` finds them.
+        Raises InvalidOptionError.
+        """
+        given = {name.lower().strip(): str(text) for name, text in options.items()}
+        if "bootstrap.servers" not in given:
+            raise InvalidOptionError(
+                "kafka.bootstrap.servers is missing. Give host:port of one or more brokers, "
+                "separated by commas."
+            )
+        if given.get("acks", "all") not in ("all", "-1"):
+            if given.get("enable.idempotence", "").strip().lower() == "true":
+                raise InvalidOptionError(
+                    f"kafka.enable.idempotence needs kafka.acks=all, but kafka.acks is "
+                    f"{given['acks']!r}. Leave one of the two out."
+                )
+            given["enable.idempotence"] = "false"
+        settings = {
+            f.name: f.metadata["parse"](_property_name(f.name), given[_property_name(f.name)])
+            for f in fields(cls)
+            if _property_name(f.name) in given
+        }
+        config = cls(**settings)
+        config._check_stores()
+        return config
+
+    def _check_stores(self) -> None:
+        for store in ("truststore", "keystore"):
+            kind = getattr(self, f"ssl_{store}_type").upper()
+            if kind != "PEM":
+                raise InvalidOptionError(
+                    f"kafka.ssl.{store}.type is {kind}, which only a JVM reads. Convert the store "
+                    "to PEM (keytool -importkeystore to PKCS12, then openssl pkcs12 -nodes) and "
+                    f"set kafka.ssl.{store}.type=PEM."
+                )
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @property
+    def servers(self) -> str:
+        """`kafka.bootstrap.servers` as it is shown in messages."""
+        return ",".join(address(host, port) for host, port in self.bootstrap_servers)
+
+    def jaas_options(self) -> dict[str, str]:
+        """The login module's options, with secrets looked up; empty when there is none.
+
+        Raises InvalidOptionError, without the text, when it is not a login module line.
+        """
+        if not self.sasl_jaas_config:
+            return {}
+        line = _JAAS.fullmatch(self.sasl_jaas_config.reveal())
+        rest = line[1] if line else "?"
+        if _JAAS_OPTION.sub("", rest).strip():
+            raise InvalidOptionError(
+                "kafka.sasl.jaas.config is not a login module line (its text is not shown). Give "
+                "for example: org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="..." password="...";'
+            )
+        return {
+            match[1]: re.sub(r"\\(.)", r"\1", match[2]) if match[2] else match[3] or match[4] or ""
+            for match in _JAAS_OPTION.finditer(rest)
+        }
+
+    def scrub(self, text: str) -> str:
+        """`text` without any secret of this config: for messages that others worded."""
+        for secret in self._secret_texts():
+            text = text.replace(secret, repr(NO_SECRET))
+        return text
+
+    def _secret_texts(self) -> list[str]:
+        texts = []
+        try:
+            texts = [text for name, text in self.jaas_options().items() if _is_secret_name(name)]
+            texts += [
+                s.reveal() for f in fields(self) if isinstance(s := getattr(self, f.name), Secret)
+            ]
+        except InvalidOptionError:
+            pass  # What could not be looked up was not used either.
+        return sorted(filter(None, texts), key=len, reverse=True)
+
+
+def _is_secret_name(jaas_option: str) -> bool:
+    return any(word in jaas_option.lower() for word in ("password", "secret", "token"))
+
+
+def _property_name(field_name: str) -> str:
+    return field_name.replace("_", ".")
+
+
+def address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
