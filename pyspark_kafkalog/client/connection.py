@@ -1,0 +1,405 @@
+"""One TCP or TLS connection to one broker: frames out, frames in, in order.
+
+    request and response  size int32 | header | body      (`pyspark_kafkalog.protocol.frames`)
+
+Opening it resolves the name (all addresses are tried in turn), shakes hands, asks ApiVersions and
+authenticates. Requests may be sent ahead of their answers; answers arrive in the order of requests,
+and one that is asked for later waits here meanwhile. A response is received into one buffer of its
+own and never copied again: the bulk of a fetch is views of that buffer.
+
+Blocking; one thread at a time, and never shared with a forked process. Every call ends with its
+deadline. A connection that failed in the middle is closed: what it still had in flight is lost,
+and it is the caller who knows what to send again. Never retries, never logs.
+"""
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    InvalidReceiveError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    for_code,
+)
+from kafka.protocol.api_header import RequestHeader
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+from pyspark_kafkalog.client.config import ClientConfig, address
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.security import authenticate, tls_context
+from pyspark_kafkalog.errors import AuthenticationError
+from pyspark_kafkalog.protocol import frames
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LARGEST_FRAME_BYTES = 256 << 20
+"""Larger answers are refused unless `fetch.max.bytes` asks for more. Any four bytes of text, read
+as a size, exceed it: a peer that speaks another protocol is found out at its first bytes."""
+
+_API_VERSIONS_FIRST_TRY = 3
+_JOIN_BELOW_BYTES = 64 << 10
+_MOST_PARTS = 512
+
+
+class Connection:
+    """An open, negotiated and authenticated connection to `host`:`port`.
+
+    Raises KafkaConnectionError when the broker cannot be reached in time, KafkaProtocolError when
+    the peer speaks something else, AuthenticationError when it refuses.
+    """
+
+    def __init__(
+        self, host: str, port: int, config: ClientConfig, deadline: Deadline | None = None
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.address = address(host, port)
+        self._config = config
+        self._next_correlation_id = 0
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._arrived: dict[int, memoryview] = {}
+        self._abandoned: set[int] = set()
+        self._largest_frame_bytes = max(LARGEST_FRAME_BYTES, 2 * config.fetch_max_bytes)
+        self._versions: dict[int, tuple[int, int]] = {}
+        deadline = deadline or Deadline(config.socket_connection_setup_timeout_ms)
+        self._socket: socket.socket | None = _open(host, port, config, deadline)
+        try:
+            self._negotiate(deadline)
+            if config.uses_sasl:
+                authenticate(lambda message: self.call(message, deadline), host, config, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def version(self, api_key: int, our_max: int, our_min: int = 0) -> int:
+        """The highest version of an API that both sides speak; raises IncompatibleBrokerVersion."""
+        theirs = self._versions.get(api_key)
+        if theirs is None:
+            raise IncompatibleBrokerVersion(f"{self.address} does not offer API {api_key}.")
+        version = min(our_max, theirs[1])
+        if version < max(our_min, theirs[0]):
+            raise IncompatibleBrokerVersion(
+                f"{self.address} speaks versions {theirs[0]} to {theirs[1]} of API {api_key}, "
+                f"this client {our_min} to {our_max}."
+            )
+        return version
+
+    def call(self, message: Any, deadline: Deadline | None = None, max_version: int = 99) -> Any:
+        """Sends a `kafka.protocol` request in the newest common version; returns its response."""
+        api_key = message.API_KEY
+        version = self.version(api_key, min(message.max_version, max_version))
+        deadline = deadline or Deadline(self._config.request_timeout_ms)
+        sent = self.send(api_key, version, [message.encode(version=version)], deadline)
+        return self._decode(api_key, version, self.receive(sent, deadline))
+
+    def send(
+        self,
+        api_key: int,
+        version: int,
+        body_parts: Sequence["Buffer"],
+        deadline: Deadline | None = None,
+    ) -> int:
+        """Sends one request whose body is `body_parts` in order; returns its correlation id."""
+        correlation_id = self.send_only(api_key, version, body_parts, deadline)
+        self._in_flight.append((correlation_id, api_key, version))
+        return correlation_id
+
+    def send_only(
+        self,
+        api_key: int,
+        version: int,
+        body_parts: Sequence["Buffer"],
+        deadline: Deadline | None = None,
+    ) -> int:
+        """As `send`, for a request that is never answered (Produce with acks=0)."""
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        header = frames.encode_request_header(
+            api_key, version, correlation_id, self._config.client_id
+        )
+        size_bytes = len(header) + sum(memoryview(part).nbytes for part in body_parts)
+        head = frames.SIZE.pack(size_bytes) + header
+        deadline = deadline or Deadline(self._config.request_timeout_ms)
+        with self._closing_on_error("sending"):
+            _send_all(self._open_socket(), [head, *body_parts], deadline)
+        return correlation_id
+
+    def receive(
+        self, correlation_id: int | None = None, deadline: Deadline | None = None
+    ) -> memoryview:
+        """The body of the answer to a request: the oldest one, unless `correlation_id` says which.
+
+        Answers to older requests that arrive on the way are kept for their own `receive`.
+        """
+        if correlation_id is None:
+            correlation_id = min(self._arrived, default=self._in_flight[0][0])
+        deadline = deadline or Deadline(self._config.request_timeout_ms)
+        while correlation_id not in self._arrived:
+            self._receive_next(deadline)
+        return self._arrived.pop(correlation_id)
+
+    def abandon(self, correlation_id: int) -> None:
+        """Declares that nobody will `receive` this answer: it is dropped when it arrives."""
+        if self._arrived.pop(correlation_id, None) is None:
+            self._abandoned.add(correlation_id)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether `receive` has something to begin with, without waiting."""
+        if self._arrived:
+            return True
+        sock = self._socket
+        if sock is None or not self._in_flight:
+            return False
+        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+            return True
+        return bool(_ready(sock, select.POLLIN, 0))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered yet."""
+        return len(self._in_flight)
+
+    @property
+    def closed(self) -> bool:
+        return self._socket is None
+
+    def close(self) -> None:
+        """Closes the socket; what is in flight is lost. May be called again."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+        self._in_flight.clear()
+        self._abandoned.clear()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.in_flight} in flight"
+        return f"Connection({self.address}, {state})"
+
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise KafkaConnectionError(f"{self.address}: the connection was closed before.")
+        return self._socket
+
+    @contextlib.contextmanager
+    def _closing_on_error(self, doing: str) -> Any:
+        """Half a frame cannot be taken back: whatever goes wrong in one closes the connection."""
+        try:
+            yield
+        except TimeoutError:
+            self.close()
+            raise KafkaTimeoutError(f"{self.address}: no answer in time while {doing}.") from None
+        except (KafkaError, AuthenticationError):
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise KafkaConnectionError(f"{self.address}: {_reason(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _receive_next(self, deadline: Deadline) -> None:
+        sock = self._open_socket()
+        if not self._in_flight:
+            raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
+        with self._closing_on_error("receiving"):
+            frame = self._receive_frame(sock, deadline)
+            expected, api_key, version = self._in_flight.popleft()
+            correlation_id, body = frames.decode_response_header(frame, api_key, version)
+            if correlation_id != expected:
+                raise InvalidReceiveError(
+                    f"{self.address} answered request {correlation_id} where {expected} is due."
+                )
+        if correlation_id in self._abandoned:
+            self._abandoned.remove(correlation_id)
+        else:
+            self._arrived[correlation_id] = body
+
+    def _receive_frame(self, sock: socket.socket, deadline: Deadline) -> memoryview:
+        head = bytearray(frames.SIZE.size)
+        _receive_all(sock, memoryview(head), deadline)
+        (size_bytes,) = frames.SIZE.unpack(head)
+        if not 4 <= size_bytes <= self._largest_frame_bytes:
+            raise InvalidReceiveError(
+                f"{self.address} is no Kafka listener{_what_speaks(bytes(head))}: it announces an "
+                f"answer of {size_bytes} bytes."
+            )
+        frame = memoryview(bytearray(size_bytes))
+        _receive_all(sock, frame, deadline)
+        return frame
+
+    def _decode(self, api_key: int, version: int, body: memoryview) -> Any:
+        header = RequestHeader(request_api_key=api_key, request_api_version=version)
+        with self._closing_on_error("decoding"):
+            try:
+                return header.get_response_class().decode(body)
+            except (struct.error, IndexError, ValueError, TypeError, OverflowError) as error:
+                raise KafkaProtocolError(
+                    f"{self.address} answered API {api_key} with something else: {error!r}"
+                ) from None
+
+    def _negotiate(self, deadline: Deadline) -> None:
+        """ApiVersions; a broker that knows only older ones answers in version 0 (KIP-511)."""
+        response = self._api_versions(_API_VERSIONS_FIRST_TRY, deadline)
+        if response.error_code == UnsupportedVersionError.errno:
+            theirs = {api.api_key: api.max_version for api in response.api_keys}
+            response = self._api_versions(theirs.get(ApiVersionsRequest.API_KEY, 0), deadline)
+        if response.error_code:
+            raise for_code(response.error_code)(f"{self.address} refused ApiVersions.")
+        self._versions = {
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
+
+    def _api_versions(self, version: int, deadline: Deadline) -> Any:
+        request = ApiVersionsRequest(
+            client_software_name="pyspark-kafkalog", client_software_version="0.1.0"
+        )
+        sent = self.send(request.API_KEY, version, [request.encode(version=version)], deadline)
+        body = self.receive(sent, deadline)
+        if bytes(body[:2]) == struct.pack(">h", UnsupportedVersionError.errno):
+            version = 0
+        with self._closing_on_error("negotiating"):
+            try:
+                return ApiVersionsResponse.decode(body, version=version)
+            except (struct.error, IndexError, ValueError, TypeError) as error:
+                raise KafkaProtocolError(
+                    f"{self.address} answered ApiVersions with something else: {error!r}"
+                ) from None
+
+
+def _open(host: str, port: int, config: ClientConfig, deadline: Deadline) -> socket.socket:
+    """A connected socket; raises KafkaConnectionError with the reason of every address."""
+    reasons = []
+    addresses = _resolve(host, port, deadline)
+    for tried, (family, kind, protocol, _, target) in enumerate(addresses):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            # An address that drops packets must leave time for those after it.
+            share = deadline.part(deadline.remaining_s * 1000 / (len(addresses) - tried))
+            sock.settimeout(max(0.001, share.remaining_s))
+            _set_up(sock, config)
+            sock.connect(target)
+            return _secured(sock, host, config, deadline) if config.uses_tls else sock
+        except TimeoutError:
+            sock.close()
+            reasons.append(f"{target[0]} does not answer")
+        except OSError as error:
+            sock.close()
+            reasons.append(f"{target[0]}: {_reason(error)}")
+        except BaseException:
+            sock.close()
+            raise
+    raise KafkaConnectionError(f"{address(host, port)} cannot be reached ({'; '.join(reasons)})")
+
+
+def _set_up(sock: socket.socket, config: ClientConfig) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if config.receive_buffer_bytes > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
+    if config.send_buffer_bytes > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+
+
+def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
+    """All addresses of a name. The resolver knows no timeout, so it is waited for in a thread."""
+    results: list[Any] = []
+
+    def look_up(flags: int = 0) -> None:
+        try:
+            results.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+        except OSError as error:
+            results.append(error)
+
+    look_up(socket.AI_NUMERICHOST)
+    if isinstance(results[0], OSError):
+        results.clear()
+        thread = threading.Thread(target=look_up, name="kafkalog-resolve", daemon=True)
+        thread.start()
+        thread.join(deadline.remaining_s)
+    if not results:
+        raise KafkaConnectionError(f"the name {host} is not resolved in time")
+    if isinstance(results[0], OSError):
+        raise KafkaConnectionError(f"the name {host} is not known here ({_reason(results[0])})")
+    return list(results[0])
+
+
+def _secured(
+    sock: socket.socket, host: str, config: ClientConfig, deadline: Deadline
+) -> socket.socket:
+    sock.settimeout(max(0.001, deadline.remaining_s))
+    try:
+        return tls_context(config).wrap_socket(sock, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise AuthenticationError(
+            f"the TLS certificate of {host} cannot be trusted: {error.verify_message}. Check "
+            "kafka.ssl.truststore.location, and that the certificate names this host."
+        ) from None
+    except (ssl.SSLError, ConnectionResetError) as error:
+        raise OSError(
+            f"no TLS handshake ({_reason(error)}); does this listener speak "
+            f"kafka.security.protocol={config.security_protocol}?"
+        ) from None
+
+
+def _send_all(sock: socket.socket, parts: Sequence["Buffer"], deadline: Deadline) -> None:
+    """Sends `parts` in order; large ones are gathered by the kernel instead of joined here."""
+    views = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
+    small = sum(view.nbytes for view in views) <= _JOIN_BELOW_BYTES
+    if small or isinstance(sock, ssl.SSLSocket):
+        for chunk in [b"".join(views)] if small else views:
+            sock.settimeout(max(0.001, deadline.remaining_s))
+            sock.sendall(chunk)
+        return
+    first = 0
+    while first < len(views):
+        sock.settimeout(max(0.001, deadline.remaining_s))
+        sent = sock.sendmsg(views[first : first + _MOST_PARTS])
+        while first < len(views) and sent >= views[first].nbytes:
+            sent -= views[first].nbytes
+            first += 1
+        if sent:
+            views[first] = views[first][sent:]
+
+
+def _receive_all(sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
+    """Fills `view`; raises TimeoutError at the deadline, ConnectionError when the peer closes."""
+    while view:
+        if deadline.expired:
+            raise TimeoutError
+        sock.settimeout(max(0.001, deadline.remaining_s))
+        received = sock.recv_into(view)
+        if not received:
+            raise ConnectionResetError("the broker closed the connection")
+        view = view[received:]
+
+
+def _ready(sock: socket.socket, events: int, timeout_ms: int) -> bool:
+    poll = select.poll()
+    poll.register(sock, events)
+    return bool(poll.poll(timeout_ms))
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
+
+
+def _what_speaks(head: bytes) -> str:
+    if head == b"HTTP":
+        return " but an HTTP server"
+    if head[:2] in (b"\x15\x03", b"\x16\x03"):
+        return " without TLS; set kafka.security.protocol to SSL or SASL_SSL"
+    return ""
