@@ -1,0 +1,408 @@
+"""A Kafka cluster as a client sees it: brokers, topics, partition leaders, offsets.
+
+Owns the connections, one for each broker, and the metadata that says which broker leads a
+partition. Questions are asked again while their error is one that passes (a leader moves, a broker
+restarts), with growing pauses, until `request.timeout.ms` is over for the whole call. Whoever holds
+a Connection from here may send ahead on it: answers are told apart by correlation id.
+
+Blocking; one thread at a time; to be made anew in each process. Never creates a topic unless asked
+to (`topics(..., create=True)`), never looks at records.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from types import TracebackType
+from typing import Any, TypeVar
+
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.structs import OffsetAndTimestamp, TopicPartition
+
+from pyspark_kafkalog.client.config import ClientConfig, address
+from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
+
+EARLIEST = -2
+LATEST = -1
+
+_METADATA_NO_AUTO_CREATE_VERSION = 4
+_METADATA_MAX_VERSION = 12
+_LIST_OFFSETS_MIN_VERSION = 1
+_LIST_OFFSETS_MAX_VERSION = 7
+_CREATION_TIMEOUT_MS = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition as the cluster's metadata states it; `leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Metadata:
+    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    controller: int = -1
+    cluster_id: str = ""
+    topics: dict[str, list[PartitionMetadata]] = field(default_factory=dict)
+    errors: dict[str, type[KafkaError]] = field(default_factory=dict)
+    internal: set[str] = field(default_factory=set)
+    fresh_until: Deadline = field(default_factory=lambda: Deadline(0))
+
+
+class Cluster:
+    """A client of one cluster; a context manager that closes its connections.
+
+    Making one connects to nothing. Each method raises BrokersUnreachableError when no broker
+    answers within `request.timeout.ms`, and AuthenticationError when one refuses.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._metadata = _Metadata()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections; the cluster may be used again and connects anew."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.config.servers})"
+
+    def topics(
+        self, names: Iterable[str] | None = None, create: bool = False
+    ) -> dict[str, list[int]]:
+        """The partitions of each topic, sorted: of `names`, or of all that are not internal.
+
+        Raises UnknownTopicError for a name that does not exist. With `create` the brokers are
+        asked to create it by their own defaults, if they allow that.
+        """
+        wanted = None if names is None else sorted(set(names))
+        if wanted == []:
+            return {}
+        metadata = self._ask_metadata(wanted, self._deadline(), create)
+        found = metadata.topics if wanted is None else wanted
+        return {
+            name: [p.partition for p in metadata.topics[name]]
+            for name in sorted(found)
+            if wanted is not None or name not in metadata.internal
+        }
+
+    def describe(self, names: Iterable[str]) -> dict[str, list[PartitionMetadata]]:
+        """Leaders, replicas and in-sync replicas of each partition; raises UnknownTopicError."""
+        wanted = sorted(set(names))
+        metadata = self._ask_metadata(wanted, self._deadline()) if wanted else _Metadata()
+        return {name: metadata.topics[name] for name in wanted}
+
+    def refresh(
+        self, topics: Iterable[str] | None = None, deadline: Deadline | None = None
+    ) -> None:
+        """Asks anew who leads the partitions of `topics` (None: of all that were asked before)."""
+        names = sorted(set(self._metadata.topics if topics is None else topics))
+        self._ask_metadata(names, deadline or self._deadline())
+
+    def leader(self, tp: TopicPartition, deadline: Deadline | None = None) -> Connection:
+        """An open connection to the partition's leader, waiting while there is none.
+
+        Raises UnknownTopicError when topic or partition does not exist.
+        """
+        return self._retrying(lambda d: self._leader(tp, d), deadline or self._deadline())
+
+    def controller(self, deadline: Deadline | None = None) -> Connection:
+        """A connection to the broker that creates and deletes topics."""
+
+        def find(deadline: Deadline) -> Connection:
+            if self._metadata.fresh_until.expired:
+                self._load_metadata([], deadline)
+            if self._metadata.controller not in self._metadata.brokers:
+                return self.any_broker(deadline)
+            return self._node(self._metadata.controller, deadline)
+
+        return self._retrying(find, deadline or self._deadline())
+
+    def any_broker(self, deadline: Deadline | None = None) -> Connection:
+        """A connection to whichever broker answers first: an open one, or known ones in turn."""
+        return self._retrying(self._any_broker, deadline or self._deadline())
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The offset in each partition for `timestamp`: EARLIEST, LATEST, or ms since the epoch.
+
+        For a time it is the first record at or after it; a partition that has none is absent.
+        LATEST is the high watermark, under `isolation.level` read_committed the last stable offset.
+        Raises UnknownTopicError.
+        """
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        missing = set(partitions)
+
+        def ask(deadline: Deadline) -> None:
+            error = self._list_offsets(missing, timestamp, found, deadline)
+            if error is not None:
+                self.refresh({tp.topic for tp in missing}, deadline)
+                raise error
+
+        if missing:
+            self._retrying(ask, self._deadline())
+        return {tp: found[tp] for tp in sorted(found) if found[tp].offset >= 0}
+
+    def call(self, message: Any, deadline: Deadline | None = None, max_version: int = 99) -> Any:
+        """The answer of any broker to a `kafka.protocol` message that may be sent twice."""
+        return self._retrying(
+            lambda d: self._any_broker(d).call(message, self._attempt(d), max_version),
+            deadline or self._deadline(),
+        )
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Declares the topic's metadata outdated: `leader` asks anew when it is next called."""
+        self._metadata.topics.pop(tp.topic, None)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.config.request_timeout_ms)
+
+    def _attempt(self, deadline: Deadline) -> Deadline:
+        """The part of `deadline` that one broker may use up before another is asked."""
+        return deadline.part(self.config.socket_connection_setup_timeout_ms)
+
+    def _retrying(self, attempt: Callable[[Deadline], T], deadline: Deadline) -> T:
+        """Runs `attempt` until it succeeds, fails for good, or the deadline passes."""
+        pause_ms = self.config.retry_backoff_ms
+        while True:
+            try:
+                return attempt(deadline)
+            except (KafkaConnectionError, KafkaTimeoutError) as error:
+                if deadline.expired:
+                    raise self._unreachable(_sentence(error)) from error
+            except KafkaError as error:
+                if not error.retriable or deadline.expired:
+                    raise
+            deadline.pause(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, self.config.retry_backoff_max_ms)
+
+    def _unreachable(self, why: str) -> BrokersUnreachableError:
+        return BrokersUnreachableError(
+            f"No broker of kafka.bootstrap.servers={self.config.servers} could be used within "
+            f"kafka.request.timeout.ms={self.config.request_timeout_ms}: {why}. Check the "
+            "addresses, that the brokers run, and kafka.security.protocol."
+        )
+
+    def _connect(self, server: tuple[str, int], deadline: Deadline) -> Connection:
+        connection = self._connections.get(server)
+        if connection is None or connection.closed:
+            connection = Connection(*server, self.config, self._attempt(deadline))
+            self._connections[server] = connection
+        return connection
+
+    def _any_broker(self, deadline: Deadline) -> Connection:
+        for connection in self._connections.values():
+            if not connection.closed:
+                return connection
+        servers = list(
+            dict.fromkeys(chain(self.config.bootstrap_servers, self._metadata.brokers.values()))
+        )
+        errors = []
+        for tried, server in enumerate(servers):
+            try:
+                share_ms = deadline.remaining_s * 1000 / (len(servers) - tried)
+                return self._connect(server, deadline.part(share_ms))
+            except (KafkaConnectionError, KafkaTimeoutError, KafkaProtocolError) as error:
+                errors.append(error)
+        reasons = "; ".join(map(_sentence, errors))
+        if all(isinstance(error, KafkaProtocolError) for error in errors):
+            raise self._unreachable(reasons) from errors[0]
+        raise KafkaConnectionError(reasons)
+
+    def _node(self, node: int, deadline: Deadline) -> Connection:
+        server = self._metadata.brokers[node]
+        try:
+            return self._connect(server, deadline)
+        except (KafkaConnectionError, KafkaTimeoutError) as error:
+            self._metadata.fresh_until = Deadline(0)
+            raise KafkaConnectionError(
+                f"broker {node} advertises itself as {address(*server)}, but {_sentence(error)}"
+            ) from error
+
+    def _leader(self, tp: TopicPartition, deadline: Deadline) -> Connection:
+        if tp.topic not in self._metadata.topics or self._metadata.fresh_until.expired:
+            self._ask_metadata([tp.topic], deadline)
+        partitions = self._metadata.topics[tp.topic]
+        for metadata in partitions:
+            if metadata.partition == tp.partition:
+                if metadata.leader in self._metadata.brokers:
+                    return self._node(metadata.leader, deadline)
+                self.forget(tp)
+                raise LeaderNotAvailableError(f"{tp.topic}-{tp.partition} has no leader now.")
+        raise UnknownTopicError(
+            f"Topic {tp.topic} has no partition {tp.partition}, only {len(partitions)} partitions."
+        )
+
+    def _ask_metadata(
+        self, names: list[str] | None, deadline: Deadline, create: bool = False
+    ) -> _Metadata:
+        """Metadata in which every one of `names` exists; raises UnknownTopicError."""
+        creation = deadline.part(_CREATION_TIMEOUT_MS if create else 0)
+
+        def ask(deadline: Deadline) -> _Metadata:
+            metadata = self._load_metadata(names, deadline, create)
+            for name, error in metadata.errors.items():
+                if names is None:
+                    continue
+                if not issubclass(error, UnknownTopicOrPartitionError):
+                    raise error(f"topic {name}")
+                if creation.expired:
+                    raise UnknownTopicError(
+                        f"Topic {name} does not exist in the cluster {self.config.servers}. Check "
+                        "its spelling, or create it first."
+                    )
+                raise error(f"topic {name}")
+            return metadata
+
+        return self._retrying(ask, deadline)
+
+    def _load_metadata(
+        self, names: list[str] | None, deadline: Deadline, create: bool = False
+    ) -> _Metadata:
+        """One Metadata request to any broker; its answer is kept and returned."""
+        topics = (
+            names
+            if names is None
+            else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
+        )
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+        connection = self._any_broker(deadline)
+        connection.version(request.API_KEY, _METADATA_MAX_VERSION, _METADATA_NO_AUTO_CREATE_VERSION)
+        try:
+            answer = connection.call(request, self._attempt(deadline), _METADATA_MAX_VERSION)
+        except KafkaError:
+            connection.close()
+            raise
+        loaded = _read_metadata(answer)
+        loaded.fresh_until = Deadline(self.config.metadata_max_age_ms)
+        known = self._metadata.topics if names is not None else {}
+        kept = {name: topic for name, topic in known.items() if name not in loaded.errors}
+        self._metadata = loaded
+        answered, loaded.topics = loaded.topics, kept | loaded.topics
+        return _Metadata(
+            loaded.brokers,
+            loaded.controller,
+            loaded.cluster_id,
+            answered,
+            loaded.errors,
+            loaded.internal,
+        )
+
+    def _list_offsets(
+        self,
+        missing: set[TopicPartition],
+        timestamp: int,
+        found: dict[TopicPartition, OffsetAndTimestamp],
+        deadline: Deadline,
+    ) -> KafkaError | None:
+        """One round over the leaders of `missing`; moves answers to `found`, returns an error."""
+        by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
+        for tp in sorted(missing):
+            by_leader[self._leader(tp, deadline)].append(tp)
+        failed: KafkaError | None = None
+        for connection, tps in by_leader.items():
+            request = _offsets_request(tps, timestamp, int(self.config.isolation_level), deadline)
+            connection.version(
+                request.API_KEY, _LIST_OFFSETS_MAX_VERSION, _LIST_OFFSETS_MIN_VERSION
+            )
+            answer = connection.call(request, self._attempt(deadline), _LIST_OFFSETS_MAX_VERSION)
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    error = for_code(p.error_code)
+                    if error is NoError:
+                        found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+                        missing.discard(tp)
+                    else:
+                        failed = error(f"offsets of {tp.topic}-{tp.partition}")
+        return failed
+
+
+def _sentence(error: KafkaError) -> str:
+    """What an error says, without the class name that kafka-python puts before it."""
+    return (", ".join(map(str, error.args)) or str(error)).rstrip(".")
+
+
+def _read_metadata(answer: Any) -> _Metadata:
+    metadata = _Metadata(
+        brokers={broker.node_id: (broker.host, broker.port) for broker in answer.brokers},
+        controller=answer.controller_id,
+        cluster_id=answer.cluster_id or "",
+    )
+    for topic in answer.topics:
+        error = for_code(topic.error_code)
+        if error is not NoError:
+            metadata.errors[topic.name] = error
+            continue
+        if topic.is_internal:
+            metadata.internal.add(topic.name)
+        metadata.topics[topic.name] = sorted(
+            (
+                PartitionMetadata(
+                    p.partition_index,
+                    p.leader_id,
+                    -1 if p.leader_epoch is None else p.leader_epoch,
+                    tuple(p.replica_nodes),
+                    tuple(p.isr_nodes),
+                )
+                for p in topic.partitions
+            ),
+            key=lambda p: p.partition,
+        )
+    return metadata
+
+
+def _offsets_request(
+    tps: list[TopicPartition], timestamp: int, isolation_level: int, deadline: Deadline
+) -> Any:
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for tp in tps:
+        by_topic[tp.topic].append(
+            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ],
+        timeout_ms=deadline.remaining_ms,
+    )
