@@ -1,0 +1,299 @@
+"""Reads a range of offsets of one partition, as the record batches that lie on the broker's disk.
+
+A fetch is sent before the answer to the one before is handed out, so the kernel receives while the
+caller decodes; there is no thread. What is handed out is a view of the one buffer that the answer
+was received into. Memory: the answer that the caller holds and the one being received, each of
+`max.partition.fetch.bytes` or one larger batch, and what the kernel buffers.
+
+Follows the leader when it moves; waits out errors that pass, for at most `poll_timeout_ms` without
+progress. Versions 4 to 12 of Fetch, without fetch sessions. Looks at batch headers only, never at
+records: what lies below the range's start or beyond its end is the caller's to skip.
+
+Blocking; one thread at a time.
+"""
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NoError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.connection import LARGEST_FRAME_BYTES, Connection
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.errors import DataLossError, FetchTimeoutError, UnknownTopicError
+from pyspark_kafkalog.protocol import fetch
+from pyspark_kafkalog.record.batch import LOG_OVERHEAD_BYTES
+
+POLL_TIMEOUT_MS = 120_000
+"""Spark's `kafkaConsumer.pollTimeoutMs`: how long a partition may show no progress."""
+
+_MIN_VERSION = 4
+_LEAST_ASK_BYTES = 256 << 10
+_FIRST_GUESS_BYTES_PER_OFFSET = 1024
+_HEADROOM = 1.25
+_MAGIC_2_BYTES = 27
+_LENGTH = struct.Struct(">i")
+_ENTRY = struct.Struct(">qi4xb")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_EMPTY_ANSWERS_THAT_MEAN_A_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRecords:
+    """Whole record batches of one partition, in offset order.
+
+    `records` may begin before `start_offset` and reach beyond the range that was asked for: a
+    broker sends batches whole. The next FetchedRecords begins at `next_offset`. `aborted` lists
+    (producer id, first offset) of transactions whose records are to be skipped; it is empty unless
+    `isolation.level` is read_committed.
+    """
+
+    records: memoryview
+    start_offset: int
+    next_offset: int
+    aborted: list[tuple[int, int]]
+
+
+class Fetcher:
+    """The records of `tp` from `start_offset` up to, not including, `until_offset`.
+
+    `position` is the next offset that was not handed out yet; it moves past `until_offset` where
+    the last batch does. One Fetcher is iterated once.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        start_offset: int,
+        until_offset: int,
+        poll_timeout_ms: int = POLL_TIMEOUT_MS,
+    ) -> None:
+        self._cluster = cluster
+        self._config = cluster.config
+        self._tp = tp
+        self.position = start_offset
+        self._until_offset = until_offset
+        self._poll_timeout_ms = poll_timeout_ms
+        self._patience = Deadline(poll_timeout_ms)
+        self._most_bytes = self._config.max_partition_fetch_bytes
+        self._bytes_per_offset: float = _FIRST_GUESS_BYTES_PER_OFFSET
+        self._pause_ms = self._config.retry_backoff_ms
+        self._empty_answers = 0
+        self._sent: tuple[Connection, int, int] | None = None
+        self._asked_bytes = 0
+
+    def records(self) -> Iterator[FetchedRecords]:
+        """Yields until the range's end is reached.
+
+        Raises DataLossError where offsets of the range are gone, FetchTimeoutError without progress
+        for `poll_timeout_ms`, BrokersUnreachableError when no broker answers, and the broker's own
+        error (`kafka.errors`) where it refuses, such as TopicAuthorizationFailedError.
+        """
+        try:
+            while self.position < self._until_offset:
+                fetched = self._next()
+                if fetched is not None:
+                    # The caller may take long: its time is not the broker's.
+                    yield fetched
+                    self._patience = Deadline(self._poll_timeout_ms)
+        finally:
+            self._abandon()
+
+    def _next(self) -> FetchedRecords | None:
+        """One answer; None where there was nothing in it, or an error that passes."""
+        try:
+            if self._sent is None:
+                deadline = self._patience.part(self._config.request_timeout_ms)
+                self._send(self._cluster.leader(self._tp, deadline))
+            connection, found = self._receive()
+        except (KafkaConnectionError, KafkaTimeoutError) as error:
+            self._abandon()
+            self._cluster.forget(self._tp)
+            self._wait_after(error)
+            return None
+        except UnknownTopicError:
+            raise self._gone("it does not exist any more") from None
+        error_type = for_code(found.error_code)
+        if error_type is not NoError:
+            self._handle(error_type)
+            return None
+        return self._accept(found, connection)
+
+    def _send(self, connection: Connection) -> None:
+        deadline = self._patience.part(self._config.request_timeout_ms)
+        version = connection.version(fetch.API_KEY, fetch.MAX_VERSION, _MIN_VERSION)
+        ask = fetch.FetchPartition(
+            self._tp.topic, self._tp.partition, self.position, self._ask_bytes()
+        )
+        request = fetch.FetchRequest(
+            version,
+            min(self._config.fetch_max_wait_ms, deadline.remaining_ms),
+            self._config.fetch_min_bytes,
+            [ask],
+            max(self._config.fetch_max_bytes, ask.max_bytes),
+            int(self._config.isolation_level),
+        )
+        self._asked_bytes = ask.max_bytes
+        body = fetch.encode_fetch_request(request)
+        sent = connection.send(fetch.API_KEY, version, [body], deadline)
+        self._sent = (connection, sent, version)
+
+    def _ask_bytes(self) -> int:
+        """Enough for the rest of the range by what its offsets took so far, within the limit.
+
+        A batch query split into many ranges, or a stream's small micro-batch, would otherwise
+        fetch megabytes beyond its end, again and again.
+        """
+        rest = (self._until_offset - self.position) * self._bytes_per_offset * _HEADROOM
+        return min(self._most_bytes, max(_LEAST_ASK_BYTES, int(min(rest, self._most_bytes))))
+
+    def _receive(self) -> tuple[Connection, fetch.FetchedPartition]:
+        assert self._sent is not None
+        connection, sent, version = self._sent
+        self._sent = None
+        deadline = self._patience.part(self._config.request_timeout_ms)
+        response = fetch.decode_fetch_response(connection.receive(sent, deadline), version)
+        if response.error_code:
+            raise for_code(response.error_code)(f"fetch from {connection.address}")
+        for found in response.partitions:
+            if (found.topic, found.partition) == (self._tp.topic, self._tp.partition):
+                return connection, found
+        raise KafkaConnectionError(f"{connection.address} left the partition out of its answer")
+
+    def _accept(
+        self, found: fetch.FetchedPartition, connection: Connection
+    ) -> FetchedRecords | None:
+        """Moves on by what was found, and asks for what comes next before it is handed out."""
+        records = memoryview(b"") if found.records is None else found.records
+        assert isinstance(records, memoryview)
+        start_offset = self.position
+        size_bytes, next_offset = whole_batches(records, start_offset)
+        if not size_bytes:
+            if len(records):
+                self._ask_for_whole(records)
+            else:
+                self._accept_nothing(found)
+            return None
+        if next_offset <= start_offset:
+            raise CorruptRecordError(f"{self} at {start_offset} got older batches only")
+        self._empty_answers = 0
+        self._pause_ms = self._config.retry_backoff_ms
+        self._most_bytes = self._config.max_partition_fetch_bytes
+        self.position = next_offset
+        self._bytes_per_offset = size_bytes / (next_offset - start_offset)
+        if self.position < self._until_offset:
+            self._patience = Deadline(self._poll_timeout_ms)
+            # What was received is handed out first: the next turn meets the error anew.
+            with contextlib.suppress(KafkaError):
+                self._send(connection)
+        return FetchedRecords(records[:size_bytes], start_offset, next_offset, found.aborted)
+
+    def _ask_for_whole(self, records: memoryview) -> None:
+        """A batch came cut off, which brokers since 0.10.1 do not do: asks for all of it."""
+        if len(records) < LOG_OVERHEAD_BYTES:
+            wanted_bytes = 2 * self._most_bytes
+        else:
+            wanted_bytes = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(records, 8)[0]
+        if not self._asked_bytes < wanted_bytes <= LARGEST_FRAME_BYTES:
+            raise CorruptRecordError(
+                f"{self} at {self.position} got {len(records)} bytes of a batch that claims "
+                f"{wanted_bytes}"
+            )
+        self._most_bytes = self._bytes_per_offset = wanted_bytes
+
+    def _accept_nothing(self, found: fetch.FetchedPartition) -> None:
+        """No batch: none yet, or none any more."""
+        reaches = found.high_watermark
+        if self._config.isolation_level and found.last_stable_offset >= 0:
+            reaches = min(reaches, found.last_stable_offset)
+        if reaches >= self._until_offset:
+            # Compaction took all that was left. A broker over its quota may answer empty too,
+            # hence more than one such answer.
+            self._empty_answers += 1
+            if self._empty_answers >= _EMPTY_ANSWERS_THAT_MEAN_A_GAP:
+                self.position = self._until_offset
+                return
+        if self._patience.expired:
+            raise self._timed_out(f"it ends at offset {reaches} now")
+        self._patience.pause(self._pause_ms / 1000)
+
+    def _handle(self, error: type[KafkaError]) -> None:
+        """A partition's error: raises it, or waits before the next attempt where it passes."""
+        if error is OffsetOutOfRangeError:
+            raise self._out_of_range()
+        if error is UnknownTopicOrPartitionError or error.retriable:
+            self._cluster.forget(self._tp)
+            self._wait_after(error(str(self)))
+            return
+        raise error(f"{self} at offset {self.position}")
+
+    def _wait_after(self, error: KafkaError) -> None:
+        if self._patience.expired:
+            raise self._timed_out(str(error)) from error
+        self._patience.pause(self._pause_ms / 1000)
+        self._pause_ms = min(2 * self._pause_ms, self._config.retry_backoff_max_ms)
+
+    def _abandon(self) -> None:
+        if self._sent is not None:
+            connection, sent, _ = self._sent
+            self._sent = None
+            connection.abandon(sent)
+
+    def __str__(self) -> str:
+        return f"Fetch of {self._tp.topic}-{self._tp.partition}"
+
+    def _timed_out(self, why: str) -> FetchTimeoutError:
+        return FetchTimeoutError(
+            f"Partition {self._tp.partition} of topic {self._tp.topic} gave no records from offset "
+            f"{self.position} on for {self._poll_timeout_ms} ms, though the range reaches up to "
+            f"{self._until_offset}: {why}. Was the topic recreated or its log truncated? Otherwise "
+            "raise kafkaConsumer.pollTimeoutMs."
+        )
+
+    def _out_of_range(self) -> DataLossError:
+        first = self._cluster.list_offsets([self._tp], EARLIEST)
+        last = self._cluster.list_offsets([self._tp], LATEST)
+        if self._tp not in first or self._tp not in last:
+            return self._gone("it says no offsets")
+        bounds = first[self._tp].offset, last[self._tp].offset
+        error = self._gone(f"it now holds offsets {bounds[0]} up to, not including, {bounds[1]}")
+        error.log_start_offset, error.log_end_offset = bounds
+        return error
+
+    def _gone(self, what_is: str) -> DataLossError:
+        return DataLossError(
+            f"Offsets {self.position} up to {self._until_offset} of partition {self._tp.partition} "
+            f"of topic {self._tp.topic} are gone: {what_is}. Retention may have deleted them, or "
+            "the topic was recreated."
+        )
+
+
+def whole_batches(records: memoryview, position_offset: int) -> tuple[int, int]:
+    """The size in bytes of the whole batches in `records`, and the offset that follows the last.
+
+    `position_offset` when there is none. Any message format: entries before magic 2 name their own
+    last offset. Stops before what cannot be an entry; decoding it is what reports corruption.
+    """
+    position, end, next_offset = 0, len(records), position_offset
+    while position + _MAGIC_2_BYTES <= end:
+        base_offset, length, magic = _ENTRY.unpack_from(records, position)
+        entry_end = position + 12 + length
+        if entry_end > end or length < 14:
+            break
+        delta = _LAST_OFFSET_DELTA.unpack_from(records, position + 23)[0] if magic >= 2 else 0
+        next_offset = max(next_offset, base_offset + delta + 1)
+        position = entry_end
+    return position, next_offset
