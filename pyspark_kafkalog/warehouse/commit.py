@@ -1,0 +1,241 @@
+"""Commits: what one load published and where each load name goes on, in one atomic step.
+
+Owns the values that pass between tasks, driver and target (DataFile, Stage, Commit) and the
+directory of commit files, `00000000000000000001.json`, `...2.json` and so on. A commit file is one
+JSON object, written whole and synced before it gets its name, and its name is given by `link`,
+which fails when the name is taken: of any number of loaders that race for a sequence number exactly
+one wins, and nobody ever sees half a commit. Each commit repeats the next offsets of EVERY load
+name, so the newest file alone says where each name goes on. A checksum over the object's canonical
+form tells a damaged or foreign file from one of ours: a flipped digit of an offset would otherwise
+lose or double records in silence.
+
+Called by the driver, from any thread or process. Never moves or reads data files, never deletes a
+commit, never imports Spark or Arrow.
+"""
+
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.source.partitions import OffsetRange
+
+FORMAT = "kafkalog-commit"
+VERSION = 1
+
+_COMMIT_FILE = re.compile(r"\d{20}\.json")
+_PLAIN_NAME = re.compile(r"[^/\0]+")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One written file: `records` rows of one partition, first and last offset inclusive."""
+
+    name: str
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the tasks of one load write: `path` is a directory that no other load touches."""
+
+    load_id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One published load.
+
+    `load_id` names the staging directory that the files came from, `abandoned` those of dead loads
+    that this commit declared unable to commit. `offsets` holds the next offset of every partition
+    of every load name, this load's own included.
+    """
+
+    sequence: int
+    name: str
+    load_id: str
+    committed_at_ms: int
+    ranges: tuple[OffsetRange, ...]
+    files: tuple[DataFile, ...]
+    offsets: Mapping[str, Offsets]
+    abandoned: tuple[str, ...] = ()
+
+    @property
+    def commit_id(self) -> str:
+        """What a person calls it: the sequence number, as in `_kafkalog/commits`."""
+        return str(self.sequence)
+
+
+def next_commit(
+    newest: Commit | None,
+    name: str,
+    load_id: str,
+    ranges: Sequence[OffsetRange],
+    files: Sequence[DataFile],
+    abandoned: Sequence[str] = (),
+) -> Commit:
+    """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`."""
+    offsets = dict(newest.offsets) if newest else {}
+    moved = dict(offsets.get(name, {}))
+    for piece in ranges:
+        key = piece.topic_partition
+        moved[key] = max(moved.get(key, piece.until_offset), piece.until_offset)
+    offsets[name] = moved
+    return Commit(
+        sequence=newest.sequence + 1 if newest else 1,
+        name=name,
+        load_id=load_id,
+        committed_at_ms=time.time_ns() // 1_000_000,
+        ranges=tuple(ranges),
+        files=tuple(files),
+        offsets=offsets,
+        abandoned=tuple(abandoned),
+    )
+
+
+class CommitLog:
+    """The directory of commit files, oldest to newest."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def newest(self) -> Commit | None:
+        """The newest commit; None before the first. Raises TargetError when it is not ours."""
+        sequences = self._sequences()
+        return self.read(sequences[-1]) if sequences else None
+
+    def __iter__(self) -> Iterator[Commit]:
+        return map(self.read, self._sequences())
+
+    def read(self, sequence: int) -> Commit:
+        path = self._path(sequence)
+        with open(path, "rb") as file:
+            content = file.read()
+        try:
+            return decode(content, sequence)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise TargetError(
+                f"{path} is not an intact commit of kafkalog ({_reason(error)}), so it is unknown "
+                "up to where this target was loaded; nothing was written. Restore the file from a "
+                "backup; if it is not kafkalog's at all, move it out of that directory."
+            ) from error
+
+    def publish(self, commit: Commit, scratch_directory: str) -> bool:
+        """Gives `commit` its sequence number; False when another loader took that number first.
+
+        `scratch_directory` is on the same file system and belongs to this load. When this returns
+        True the commit is on disk; when it raises, `newest()` tells whether it was published.
+        """
+        path = self._path(commit.sequence)
+        scratch = os.path.join(scratch_directory, f"commit-{commit.sequence}.json")
+        with open(scratch, "wb") as file:
+            file.write(encode(commit))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
+            # A network file system may carry the call out and lose the answer: then it is ours.
+            if not os.path.samefile(scratch, path):
+                return False
+        self.sync()
+        return True
+
+    def sync(self) -> None:
+        """Makes every commit that can be seen now survive a power failure."""
+        sync_directory(self._directory)
+
+    def _path(self, sequence: int) -> str:
+        return os.path.join(self._directory, f"{sequence:020}.json")
+
+    def _sequences(self) -> list[int]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:20]) for name in names if _COMMIT_FILE.fullmatch(name))
+
+
+def sync_directory(path: str) -> None:
+    """Makes the names in a directory survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def encode(commit: Commit) -> bytes:
+    """The content of a commit file: one JSON object, indented for the person who opens it."""
+    fields = {
+        "format": FORMAT,
+        "version": VERSION,
+        "sequence": commit.sequence,
+        "name": commit.name,
+        "load_id": commit.load_id,
+        "committed_at_ms": commit.committed_at_ms,
+        "ranges": [asdict(piece) for piece in commit.ranges],
+        "files": [asdict(file) for file in commit.files],
+        "offsets": {name: to_json(offsets) for name, offsets in commit.offsets.items()},
+        "abandoned": list(commit.abandoned),
+    }
+    return json.dumps({**fields, "crc32": _checksum(fields)}, indent=1).encode() + b"\n"
+
+
+def decode(content: bytes, sequence: int) -> Commit:
+    """The commit in a file's `content`; ValueError, KeyError or TypeError when it is not one."""
+    fields = json.loads(content)
+    if fields["format"] != FORMAT:
+        raise ValueError(f"its format is {fields['format']!r}")
+    if fields["version"] > VERSION:
+        raise TargetError(
+            f"commit {sequence} has version {fields['version']}, this pyspark-kafkalog knows "
+            f"{VERSION}: upgrade pyspark-kafkalog to load into this target"
+        )
+    if fields.pop("crc32") != _checksum(fields):
+        raise ValueError("its checksum does not match")
+    if fields["sequence"] != sequence:
+        raise ValueError(f"it says it is commit {fields['sequence']!r}")
+    return Commit(
+        sequence=sequence,
+        name=fields["name"],
+        load_id=_plain(fields["load_id"]),
+        committed_at_ms=fields["committed_at_ms"],
+        ranges=tuple(OffsetRange(**piece) for piece in fields["ranges"]),
+        files=tuple(_data_file(file) for file in fields["files"]),
+        offsets={name: from_json(topics) for name, topics in fields["offsets"].items()},
+        abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),
+    )
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return f"{zlib.crc32(canonical.encode()):08x}"
+
+
+def _data_file(fields: Mapping[str, Any]) -> DataFile:
+    _plain(fields["name"])
+    return DataFile(**fields)
+
+
+def _plain(name: str) -> str:
+    """`name`, which is going to be joined to a directory: it must not lead out of it."""
+    if not _PLAIN_NAME.fullmatch(name) or name in (".", ".."):
+        raise ValueError(f"{name!r} is not a file name")
+    return name
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)

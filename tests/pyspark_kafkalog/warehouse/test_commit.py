@@ -1,0 +1,167 @@
+"""Commit files: what is written is read back, and nothing else is taken for a commit."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import Commit, CommitLog, DataFile, encode, next_commit
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+
+
+def commit_after(
+    newest: Commit | None,
+    name: str = "nightly",
+    ranges: Sequence[tuple[int, int, int]] = ((0, 0, 10),),
+    load_id: str = "load-1",
+    abandoned: Sequence[str] = (),
+) -> Commit:
+    pieces = [OffsetRange("orders", *piece) for piece in ranges]
+    files = [
+        DataFile(f"part-{p.partition}.parquet", "orders", p.partition, 0, 9, 10, 123)
+        for p in pieces
+    ]
+    return next_commit(newest, name, load_id, pieces, files, abandoned)
+
+
+def published(directory: Path, commit: Commit) -> Path:
+    assert CommitLog(str(directory)).publish(commit, str(directory))
+    return directory / f"{commit.sequence:020}.json"
+
+
+def test_the_first_commit_starts_at_one_and_reads_back_equal(tmp_path):
+    commit = commit_after(None, ranges=[(0, 0, 10), (1, 5, 7)], abandoned=["dead"])
+    published(tmp_path, commit)
+    assert commit.commit_id == "1"
+    assert CommitLog(str(tmp_path)).newest() == commit
+    assert commit.offsets == {"nightly": {ORDERS_0: 10, ORDERS_1: 7}}
+
+
+def test_each_commit_repeats_the_offsets_of_every_name(tmp_path):
+    first = commit_after(None)
+    second = commit_after(first, name="hourly", ranges=[(0, 0, 3)])
+    third = commit_after(second, ranges=[(0, 10, 20)])
+    assert third.offsets == {"nightly": {ORDERS_0: 20}, "hourly": {ORDERS_0: 3}}
+    assert first.offsets == {"nightly": {ORDERS_0: 10}}
+
+
+def test_the_pieces_of_one_partition_move_it_to_the_last_end_in_any_order():
+    commit = commit_after(None, ranges=[(0, 10, 20), (0, 0, 10)])
+    assert commit.offsets == {"nightly": {ORDERS_0: 20}}
+
+
+def test_an_absent_directory_has_no_commits(tmp_path):
+    log = CommitLog(str(tmp_path / "absent"))
+    assert log.newest() is None
+    assert list(log) == []
+
+
+def test_only_one_of_two_racing_commits_gets_a_number(tmp_path):
+    log = CommitLog(str(tmp_path))
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir()
+    other.mkdir()
+    assert log.publish(commit_after(None, load_id="first"), str(mine))
+    assert not log.publish(commit_after(None, load_id="second"), str(other))
+    newest = log.newest()
+    assert newest is not None
+    assert newest.load_id == "first"
+
+
+def test_a_link_whose_answer_was_lost_counts_as_won(tmp_path, monkeypatch):
+    real = os.link
+
+    def link_twice(source, destination):
+        real(source, destination)
+        real(source, destination)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert CommitLog(str(tmp_path)).publish(commit_after(None), str(tmp_path))
+
+
+def test_the_newest_is_the_highest_number_and_other_files_are_ignored(tmp_path):
+    commits = [commit_after(None)]
+    for _ in range(10):
+        commits.append(commit_after(commits[-1]))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    log = CommitLog(str(tmp_path))
+    for commit in commits:
+        assert log.publish(commit, str(scratch))
+    for name in (".DS_Store", "00000000000000000099.json.tmp", "99.json", "commit-5.json"):
+        (tmp_path / name).write_text("not mine")
+    assert log.newest() == commits[-1]
+    assert [commit.sequence for commit in log] == list(range(1, 12))
+
+
+def test_every_flipped_byte_and_every_prefix_is_refused_or_reads_the_same(tmp_path):
+    commit = commit_after(None)
+    path = published(tmp_path, commit)
+    content = path.read_bytes()
+    damaged = [content[:size] for size in range(len(content) - 2)]
+    for position in range(len(content)):
+        for bit in (0x01, 0x10, 0x20):
+            flipped = bytearray(content)
+            flipped[position] ^= bit
+            damaged.append(bytes(flipped))
+    refused = 0
+    for variant in damaged:
+        path.write_bytes(variant)
+        try:
+            # White space between JSON's tokens may change without harm.
+            assert CommitLog(str(tmp_path)).newest() == commit
+        except TargetError:
+            refused += 1
+    assert refused > 0.8 * len(damaged)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"format": "kafkalog-commit"}',
+        b'{"format": "delta", "version": 1}',
+        b'{"format": "kafkalog-commit", "version": "one"}',
+        b'{"format": "kafkalog-commit", "version": 1, "crc32": 7}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_a_foreign_file_is_a_target_error_that_says_what_to_do(tmp_path, content):
+    (tmp_path / f"{1:020}.json").write_bytes(content)
+    with pytest.raises(TargetError, match=r"0001\.json .*Restore the file"):
+        CommitLog(str(tmp_path)).newest()
+
+
+def test_a_commit_under_another_number_is_refused(tmp_path):
+    path = published(tmp_path, commit_after(None))
+    path.rename(tmp_path / f"{2:020}.json")
+    with pytest.raises(TargetError, match="it says it is commit 1"):
+        CommitLog(str(tmp_path)).newest()
+
+
+@pytest.mark.parametrize("name", ["../escape.parquet", "/etc/passwd", "..", "", "a/b"])
+def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
+    piece = OffsetRange("orders", 0, 0, 1)
+    file = DataFile(name, "orders", 0, 0, 0, 1, 1)
+    published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file]))
+    with pytest.raises(TargetError, match="is not a file name"):
+        CommitLog(str(tmp_path)).newest()
+
+
+def test_a_newer_version_asks_for_an_upgrade(tmp_path):
+    fields = json.loads(encode(commit_after(None)))
+    (tmp_path / f"{1:020}.json").write_text(json.dumps({**fields, "version": 2}))
+    with pytest.raises(TargetError, match="upgrade pyspark-kafkalog"):
+        CommitLog(str(tmp_path)).newest()
