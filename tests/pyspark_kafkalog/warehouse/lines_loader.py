@@ -1,0 +1,71 @@
+"""A load without Spark and without Parquet: the files hold their offsets as lines of text.
+
+Enough to check a target's promise: what a reader of the directory sees is each offset once.
+"""
+
+import glob
+import os
+import uuid
+from collections import Counter
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.parquet import STAGED_SUFFIX, ParquetTarget
+
+PARTITIONS = (0, 1)
+
+
+def write_file(stage: Stage, name: str, offset_range: OffsetRange) -> DataFile:
+    """One staged file with a line per offset."""
+    offsets = range(offset_range.start_offset, offset_range.until_offset)
+    content = "".join(f"{name} {offset_range.partition} {offset}\n" for offset in offsets)
+    file_name = f"part-{offset_range.partition}-{uuid.uuid4().hex}.parquet"
+    with open(os.path.join(stage.path, file_name + STAGED_SUFFIX), "w") as file:
+        file.write(content)
+    return DataFile(
+        file_name,
+        offset_range.topic,
+        offset_range.partition,
+        offsets[0],
+        offsets[-1],
+        len(offsets),
+        len(content),
+    )
+
+
+def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Commit | None:
+    """Loads both partitions of a topic up to `until_offset`; None when they were there before."""
+    target = ParquetTarget(path)
+    last = target.last_offsets(name)
+    keys = [TopicPartition(topic, partition) for partition in PARTITIONS]
+    ranges = [OffsetRange(key.topic, key.partition, last.get(key, 0), until_offset) for key in keys]
+    ranges = [piece for piece in ranges if piece.offset_count]
+    if not ranges:
+        return None
+    stage = target.stage()
+    files = [write_file(stage, name, piece) for piece in ranges]
+    return target.commit(stage, name, last, ranges, files)
+
+
+def visible_lines(path: str) -> Counter[str]:
+    """All lines that a reader of the directory sees, and how often."""
+    return lines_of(glob.glob(os.path.join(glob.escape(path), "**", "*.parquet"), recursive=True))
+
+
+def lines_of(files: list[str]) -> Counter[str]:
+    lines: Counter[str] = Counter()
+    for name in files:
+        with open(name) as file:
+            lines.update(file)
+    return lines
+
+
+def expected_lines(name: str, until_offset: int) -> Counter[str]:
+    """Each offset below `until_offset` once."""
+    return Counter(
+        f"{name} {partition} {offset}\n"
+        for partition in PARTITIONS
+        for offset in range(until_offset)
+    )
