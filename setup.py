@@ -13,8 +13,6 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = [
-    "pyspark_kafkalog.protocol.produce",
-    "pyspark_kafkalog.protocol.fetch",
     "pyspark_kafkalog.arrow.decode",
     "pyspark_kafkalog.arrow.encode",
     "broker.log.validator",

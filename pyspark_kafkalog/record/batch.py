@@ -37,6 +37,8 @@ MAGIC = 2
 HEADER_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
 """Base offset and batch length: what the batch length does not count."""
+MAGIC_POSITION = 16
+"""Where the old message formats have their magic too."""
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 PRODUCER_POSITION = 43
@@ -172,12 +174,7 @@ def read_header(buffer: "Buffer", position: int = 0) -> BatchHeader:
     if left_bytes < HEADER_BYTES:
         raise CorruptRecordError(f"{left_bytes} bytes at {position} cannot hold a batch")
     header = BatchHeader(buffer, position)
-    if header.magic != MAGIC:
-        if header.magic in (0, 1):
-            raise UnsupportedForMessageFormatError(
-                f"a batch has the old message format {header.magic}, supported is {MAGIC}"
-            )
-        raise CorruptRecordError(f"a batch at {position} has magic {header.magic}")
+    _check_magic(header.magic, position)
     if header.size_bytes < HEADER_BYTES or header.size_bytes > left_bytes:
         raise CorruptRecordError(
             f"a batch at {position} claims {header.size_bytes} of {left_bytes} bytes"
@@ -193,13 +190,25 @@ def batches(buffer: "Buffer", position: int = 0) -> Iterator[BatchHeader]:
     A cut-off last batch is legal on the wire (a fetch may end anywhere) and ends the iteration.
     Raises as `read_header` for what is whole but no batch.
     """
-    end = memoryview(buffer).nbytes
-    while position + LOG_OVERHEAD_BYTES <= end:
+    view = memoryview(buffer)
+    end = view.nbytes
+    while position + MAGIC_POSITION < end:
+        # Before the length, which in the old formats may be shorter than a batch's header.
+        _check_magic(view[position + MAGIC_POSITION], position)
         if position + batch_size(buffer, position) > end:
             return
         header = read_header(buffer, position)
         yield header
         position += header.size_bytes
+
+
+def _check_magic(magic: int, position: int) -> None:
+    if magic in (0, 1):
+        raise UnsupportedForMessageFormatError(
+            f"a batch has the old message format {magic}, supported is {MAGIC}"
+        )
+    if magic != MAGIC:
+        raise CorruptRecordError(f"a batch at {position} has magic {magic}")
 
 
 def check_crc(buffer: "Buffer", header: BatchHeader) -> None:

@@ -85,7 +85,7 @@ def decompress(codec: int, data: "Buffer", max_bytes: int) -> memoryview:
 
 def _compress_xerial(data: memoryview) -> bytes:
     parts = [_XERIAL_HEADER]
-    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+    for start in range(0, max(1, len(data)), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(data[start : start + _XERIAL_BLOCK_BYTES])
         parts += (struct.pack(">i", len(block)), block)
     return b"".join(parts)
@@ -106,7 +106,9 @@ def _decompress_gzip(data: memoryview, max_bytes: int) -> memoryview:
 
 def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
     if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        return memoryview(_decompress_snappy_block(data, max_bytes))
+        if _snappy_length(data) > max_bytes:
+            raise _too_large("snappy", max_bytes)
+        return memoryview(_decompress_snappy_block(data))
     parts = []
     left_bytes = max_bytes
     position = len(_XERIAL_HEADER)
@@ -117,15 +119,16 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
         position += 4
         if block_bytes < 0 or position + block_bytes > len(data):
             raise CorruptRecordError(f"snappy: a block claims {block_bytes} bytes")
-        parts.append(_decompress_snappy_block(data[position : position + block_bytes], left_bytes))
-        left_bytes -= len(parts[-1])
+        block = data[position : position + block_bytes]
+        left_bytes -= _snappy_length(block)
+        if left_bytes < 0:
+            raise _too_large("snappy", max_bytes)
+        parts.append(_decompress_snappy_block(block))
         position += block_bytes
     return memoryview(b"".join(parts))
 
 
-def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
-    if _snappy_length(block) > max_bytes:
-        raise _too_large("snappy", max_bytes)
+def _decompress_snappy_block(block: memoryview) -> bytes:
     try:
         return bytes(snappy.uncompress(bytes(block)))
     except snappy.UncompressError as error:

@@ -1,0 +1,424 @@
+"""Record batches, as they travel, into Arrow record batches: the reader's inner loop.
+
+Owns the layout of a record, magic 2 (Kafka's "Message Format" document); all numbers but the
+attributes are zigzag varints:
+
+    length | attributes int8 | timestamp delta | offset delta | key length, key |
+    value length, value | header count | (key length, key, value length, value)*
+
+A length of -1 is null. Each byte of a key, value or header is copied once, from the (decompressed)
+batch to the Arrow buffer where it stays; no Python object is made per record.
+
+Compiled by Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower.
+Whatever the bytes are, the outcome is rows or CorruptRecordError. A decoder belongs to one thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cython
+import pyarrow as pa
+from kafka.errors import CorruptRecordError
+
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, HEADERS_TYPE, row_schema
+from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader, batches, check_crc
+from pyspark_kafkalog.record.compression import decompress
+
+ROWS_PER_BATCH = 10_000
+BYTES_PER_BATCH = 4 * 1024 * 1024
+"""An Arrow batch is handed on when it has so many rows, or so many bytes of records."""
+
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+"""A batch that grows beyond this is refused: it is not worth a process's memory."""
+
+_MAX_TIMESTAMP_MS = (1 << 63) // 1000 - 1
+_ABORT_MARKER = b"\x00\x00\x00\x00"
+"""A control record's key: version int16, then type int16, where 0 is an abort (KIP-98)."""
+
+
+@cython.cclass
+class _Bytes:
+    """A column of byte strings being filled: Arrow's int32 ends, data and validity bits."""
+
+    ends: cython.int[::1]
+    data: cython.uchar[::1]
+    valid: cython.uchar[::1]
+    count: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    nulls: cython.Py_ssize_t
+    valid_buffer: Any
+    ends_buffer: Any
+    data_buffer: Any
+
+    def __init__(self, entries: cython.Py_ssize_t, data_bytes: cython.Py_ssize_t) -> None:
+        self.valid_buffer = pa.py_buffer(bytearray((entries + 7) // 8))
+        self.ends_buffer = pa.allocate_buffer(4 * (entries + 1))
+        self.data_buffer = pa.allocate_buffer(data_bytes)
+        self.valid = memoryview(self.valid_buffer).cast("B")
+        self.ends = memoryview(self.ends_buffer).cast("B").cast("i")
+        self.data = memoryview(self.data_buffer).cast("B")
+        self.ends[0] = 0
+        self.count = 0
+        self.size = 0
+        self.nulls = 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.exceptval(check=False)
+    def append(
+        self,
+        source: cython.const[cython.uchar][::1],
+        start: cython.Py_ssize_t,
+        length: cython.Py_ssize_t,
+    ) -> cython.void:
+        """The `length` bytes at `start`; a negative length is null. Room was checked before."""
+        i: cython.Py_ssize_t
+        to: cython.pointer[cython.uchar]
+        origin: cython.pointer[cython.const[cython.uchar]]
+        if length < 0:
+            self.nulls += 1
+        else:
+            self.valid[self.count >> 3] |= 1 << (self.count & 7)
+            if cython.compiled:
+                # By pointers, so that the C compiler sees a plain copy and vectorizes it.
+                to = cython.address(self.data[self.size])
+                origin = cython.address(source[start])
+                for i in range(length):
+                    to[i] = origin[i]
+            else:
+                self.data[self.size : self.size + length] = source[start : start + length]
+            self.size += length
+        self.count += 1
+        self.ends[self.count] = self.size
+
+    def array(self, data_type: pa.DataType) -> pa.Array:
+        valid = self.valid_buffer if self.nulls else None
+        data = self.data_buffer.slice(0, self.size)
+        return pa.Array.from_buffers(
+            data_type, self.count, [valid, self.ends_buffer, data], self.nulls
+        )
+
+
+@cython.cclass
+class _Rows:
+    """The columns of one Arrow batch being filled, with room for so many rows and bytes."""
+
+    row_capacity: cython.Py_ssize_t
+    byte_capacity: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    keys: _Bytes
+    values: _Bytes
+    header_keys: _Bytes
+    header_values: _Bytes
+    offsets: cython.longlong[::1]
+    timestamps: cython.longlong[::1]
+    timestamp_types: cython.int[::1]
+    header_ends: cython.int[::1]
+    want_key: cython.bint
+    want_value: cython.bint
+    want_headers: cython.bint
+    offset_buffer: Any
+    timestamp_buffer: Any
+    timestamp_type_buffer: Any
+    header_ends_buffer: Any
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        row_capacity: cython.Py_ssize_t,
+        byte_capacity: cython.Py_ssize_t,
+    ) -> None:
+        self.row_capacity = row_capacity
+        self.byte_capacity = byte_capacity
+        self.count = 0
+        self.size = 0
+        self.want_key = "key" in columns
+        self.want_value = "value" in columns
+        self.want_headers = "headers" in columns
+        self.keys = _Bytes(row_capacity, byte_capacity if self.want_key else 0)
+        self.values = _Bytes(row_capacity, byte_capacity if self.want_value else 0)
+        # A header takes two bytes of its record at least.
+        header_capacity = byte_capacity // 2 if self.want_headers else 0
+        header_bytes = byte_capacity if self.want_headers else 0
+        self.header_keys = _Bytes(header_capacity, header_bytes)
+        self.header_values = _Bytes(header_capacity, header_bytes)
+        self.offset_buffer = pa.allocate_buffer(8 * row_capacity)
+        self.timestamp_buffer = pa.allocate_buffer(8 * row_capacity)
+        self.timestamp_type_buffer = pa.allocate_buffer(4 * row_capacity)
+        self.header_ends_buffer = pa.allocate_buffer(4 * (row_capacity + 1))
+        self.offsets = memoryview(self.offset_buffer).cast("B").cast("q")
+        self.timestamps = memoryview(self.timestamp_buffer).cast("B").cast("q")
+        self.timestamp_types = memoryview(self.timestamp_type_buffer).cast("B").cast("i")
+        self.header_ends = memoryview(self.header_ends_buffer).cast("B").cast("i")
+        self.header_ends[0] = 0
+
+    def rows(self) -> cython.Py_ssize_t:
+        return self.count
+
+    def arrays(self) -> dict[str, pa.Array]:
+        """The filled columns by name; the others are the caller's constants."""
+        found = {}
+        if self.want_key:
+            found["key"] = self.keys.array(pa.binary())
+        if self.want_value:
+            found["value"] = self.values.array(pa.binary())
+        if self.want_headers:
+            entries = pa.StructArray.from_arrays(
+                [self.header_keys.array(pa.string()), self.header_values.array(pa.binary())],
+                fields=list(HEADERS_TYPE.value_type),
+            )
+            found["headers"] = pa.Array.from_buffers(
+                HEADERS_TYPE, self.count, [None, self.header_ends_buffer], 0, children=[entries]
+            )
+        numbers = {
+            "offset": self.offset_buffer,
+            "timestamp": self.timestamp_buffer,
+            "timestampType": self.timestamp_type_buffer,
+        }
+        for name, buffer in numbers.items():
+            found[name] = pa.Array.from_buffers(COLUMN_TYPES[name], self.count, [None, buffer], 0)
+        return found
+
+
+@cython.cclass
+class _Cursor:
+    """A walk over the records of one decompressed batch, that can stop when the rows are full."""
+
+    source: cython.const[cython.uchar][::1]
+    position: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    left: cython.Py_ssize_t
+    base_offset: cython.longlong
+    base_timestamp: cython.longlong
+    append_time: cython.longlong
+    timestamp_type: cython.int
+    start_offset: cython.longlong
+    until_offset: cython.longlong
+
+    def __init__(
+        self, records: memoryview, header: BatchHeader, start_offset: int, until_offset: int
+    ) -> None:
+        self.source = records
+        self.position = 0
+        self.end = len(records)
+        self.left = header.record_count
+        self.base_offset = header.base_offset
+        self.base_timestamp = header.base_timestamp_ms
+        self.append_time = header.max_timestamp_ms
+        self.timestamp_type = 1 if header.is_log_append_time else 0
+        self.start_offset = start_offset
+        self.until_offset = until_offset
+
+    @cython.cfunc
+    @cython.inline
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.exceptval(-4611686018427387904, check=True)
+    def _varint(self) -> cython.longlong:
+        shift: cython.int = 0
+        value: cython.ulonglong = 0
+        byte: cython.ulonglong
+        while self.position < self.end:
+            byte = self.source[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift > 63:
+                break
+        raise CorruptRecordError("a number inside a record is malformed")
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-2, check=True)
+    def _length(self, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A byte string's length, -1 for null; its bytes lie before `end` for sure."""
+        length: cython.longlong = self._varint()
+        if length < -1 or length > end - self.position:
+            raise CorruptRecordError("a byte string inside a record is longer than the record")
+        return length
+
+    @cython.ccall
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    def fill(self, rows: _Rows) -> cython.Py_ssize_t:
+        """Appends records to `rows`.
+
+        Returns 0 when the batch is exhausted, or else, when the next record has no room, how many
+        bytes it needs.
+        """
+        mark: cython.Py_ssize_t
+        length: cython.longlong
+        record_end: cython.Py_ssize_t
+        while self.left > 0:
+            mark = self.position
+            length = self._varint()
+            if length < 1 or length > self.end - self.position:
+                raise CorruptRecordError("a record is longer than its batch")
+            if rows.count == rows.row_capacity or rows.size + length > rows.byte_capacity:
+                self.position = mark
+                return length
+            record_end = self.position + length
+            if self._record(rows, record_end):
+                rows.count += 1
+                rows.size += length
+            self.position = record_end
+            self.left -= 1
+        if self.position != self.end:
+            raise CorruptRecordError("a batch has bytes behind its last record")
+        return 0
+
+    @cython.cfunc
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.exceptval(-1)
+    def _record(self, rows: _Rows, record_end: cython.Py_ssize_t) -> cython.bint:
+        """Writes the record that ends at `record_end` as one row; False if it is out of range."""
+        length: cython.Py_ssize_t
+        timestamp: cython.longlong
+        offset: cython.longlong
+        self.position += 1  # attributes: no bit of them is in use
+        timestamp = self.base_timestamp + self._varint()
+        offset = self.base_offset + self._varint()
+        if offset < self.start_offset or offset >= self.until_offset:
+            return False
+        if self.timestamp_type == 1:
+            timestamp = self.append_time
+        if timestamp > _MAX_TIMESTAMP_MS or timestamp < -_MAX_TIMESTAMP_MS:
+            raise CorruptRecordError(f"offset {offset} has the timestamp {timestamp} ms")
+        length = self._length(record_end)
+        if rows.want_key:
+            rows.keys.append(self.source, self.position, length)
+        self.position += length if length > 0 else 0
+        length = self._length(record_end)
+        if rows.want_value:
+            rows.values.append(self.source, self.position, length)
+        self.position += length if length > 0 else 0
+        if rows.want_headers:
+            self._headers(rows, record_end)
+            if self.position != record_end:
+                raise CorruptRecordError(f"the record at offset {offset} has bytes left over")
+        rows.offsets[rows.count] = offset
+        rows.timestamps[rows.count] = timestamp * 1000
+        rows.timestamp_types[rows.count] = self.timestamp_type
+        return True
+
+    @cython.cfunc
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.exceptval(check=True)
+    def _headers(self, rows: _Rows, record_end: cython.Py_ssize_t) -> cython.void:
+        length: cython.Py_ssize_t
+        count: cython.longlong = self._varint()
+        if count < 0 or count > record_end - self.position:
+            raise CorruptRecordError("a record announces more headers than it has bytes")
+        while count > 0:
+            length = self._length(record_end)
+            if length < 0:
+                raise CorruptRecordError("a record has a header without a key")
+            rows.header_keys.append(self.source, self.position, length)
+            self.position += length
+            length = self._length(record_end)
+            rows.header_values.append(self.source, self.position, length)
+            self.position += length if length > 0 else 0
+            count -= 1
+        rows.header_ends[rows.count + 1] = rows.header_keys.count
+
+
+class RecordDecoder:
+    """Turns one partition's fetched bytes into Arrow batches of some of the row's columns.
+
+    `decode` may be called again and again with what follows; rows gather until a batch is full, and
+    `finish` hands over the rest. Memory: one Arrow batch, and one decompressed record batch.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: Sequence[str],
+        rows_per_batch: int = ROWS_PER_BATCH,
+        bytes_per_batch: int = BYTES_PER_BATCH,
+    ) -> None:
+        self.schema = row_schema(columns)
+        self._columns = tuple(columns)
+        self._rows_per_batch = rows_per_batch
+        self._bytes_per_batch = bytes_per_batch
+        self._constants = {
+            "topic": pa.repeat(pa.scalar(topic, pa.string()), rows_per_batch),
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows_per_batch),
+        }
+        self._rows = self._room(0)
+
+    def decode(
+        self,
+        records: memoryview,
+        start_offset: int,
+        until_offset: int,
+        aborted: Sequence[tuple[int, int]] = (),
+    ) -> Iterator[pa.RecordBatch]:
+        """The full Arrow batches that `records` completes.
+
+        `records` are whole record batches (a cut-off last one is ignored); rows are those with
+        start_offset <= offset < until_offset. `aborted` is the fetch's list of (producer id, first
+        offset) of aborted transactions, whose records are left out. Raises CorruptRecordError,
+        UnsupportedForMessageFormatError, UnsupportedCompressionTypeError.
+        """
+        for header in _wanted(records, start_offset, until_offset, aborted):
+            check_crc(records, header)
+            plain = decompress(header.codec, _body(records, header), MAX_DECOMPRESSED_BYTES)
+            cursor = _Cursor(plain, header, start_offset, until_offset)
+            needed_bytes = cursor.fill(self._rows)
+            while needed_bytes:
+                yield from self.finish()
+                self._rows = self._room(needed_bytes)
+                needed_bytes = cursor.fill(self._rows)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The rows gathered so far, if any, as a last Arrow batch."""
+        count = self._rows.rows()
+        if not count:
+            return
+        arrays = self._rows.arrays()
+        for name, constant in self._constants.items():
+            arrays[name] = constant.slice(0, count)
+        self._rows = self._room(0)
+        yield pa.RecordBatch.from_arrays(
+            [arrays[name] for name in self._columns], schema=self.schema
+        )
+
+    def _room(self, needed_bytes: int) -> _Rows:
+        return _Rows(self._columns, self._rows_per_batch, max(self._bytes_per_batch, needed_bytes))
+
+
+def _wanted(
+    records: memoryview, start_offset: int, until_offset: int, aborted: Sequence[tuple[int, int]]
+) -> Iterator[BatchHeader]:
+    """The batches with rows to decode: data, inside the range, of no aborted transaction."""
+    to_begin = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    aborting = set()
+    for header in batches(records):
+        if header.base_offset >= until_offset:
+            return
+        while to_begin and to_begin[-1][1] <= header.last_offset:
+            aborting.add(to_begin.pop()[0])
+        if header.is_control:
+            if header.producer_id in aborting and _is_abort_marker(records, header):
+                aborting.remove(header.producer_id)
+        elif header.last_offset >= start_offset and not (
+            header.is_transactional and header.producer_id in aborting
+        ):
+            yield header
+
+
+def _body(records: memoryview, header: BatchHeader) -> memoryview:
+    return records[header.position + HEADER_BYTES : header.end_position]
+
+
+def _is_abort_marker(records: memoryview, header: BatchHeader) -> bool:
+    # length, attributes, timestamp delta, offset delta and key length take a byte each here.
+    return bytes(_body(records, header)[5:9]) == _ABORT_MARKER

@@ -1,0 +1,238 @@
+"""Decoding against kafka-python's record builder, and against damage of every kind."""
+
+import struct
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.errors import CorruptRecordError
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.record.batch import batches, seal, stamp, stamp_append_time
+from pyspark_kafkalog.record.compression import Codec
+from tests.pyspark_kafkalog.arrow.conftest import DECODERS
+
+ALL_COLUMNS = (*DEFAULT_COLUMNS, "headers")
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+ANY_OFFSET = 1 << 62
+
+
+def batch_of(records, base_offset=0, codec=Codec.NONE):
+    """One record batch of (timestamp ms, key, value, headers), by kafka-python."""
+    builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 30)
+    for timestamp_ms, key, value, headers in records:
+        builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
+    builder.close()
+    batch = bytearray(builder.buffer())
+    for header in batches(batch):
+        stamp(batch, header, base_offset, 0)
+    return batch
+
+
+def plain_records(count, first=0):
+    return [(1000 + i, b"key-%d" % i, b"value-%d" % i, []) for i in range(first, first + count)]
+
+
+def decoded(decode, data, start=0, until=ANY_OFFSET, aborted=(), columns=ALL_COLUMNS, **sizes):
+    decoder = decode.RecordDecoder("orders", 3, columns, **sizes)
+    found = list(decoder.decode(memoryview(data), start, until, aborted))
+    found += decoder.finish()
+    for batch in found:
+        batch.validate(full=True)
+    return pa.Table.from_batches(found, row_schema(columns))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_every_field_arrives_in_every_codec(decode, codec):
+    headers = [("trace", b"\x00\xff"), ("empty", b""), ("none", None)]
+    records = [
+        (1_700_000_000_123, b"k", b"v", headers),
+        (1_700_000_000_122, None, b"", []),
+        (0, b"", None, [("é", b"x")]),
+        (1_700_000_000_999, None, None, []),
+    ]
+    rows = decoded(decode, batch_of(records, base_offset=41, codec=codec)).to_pylist()
+    assert rows == [
+        {
+            "key": key,
+            "value": value,
+            "topic": "orders",
+            "partition": 3,
+            "offset": 41 + index,
+            "timestamp": EPOCH + timedelta(milliseconds=timestamp_ms),
+            "timestampType": 0,
+            "headers": [{"key": name, "value": content} for name, content in found],
+        }
+        for index, (timestamp_ms, key, value, found) in enumerate(records)
+    ]
+
+
+@given(
+    records=st.lists(
+        st.tuples(
+            st.integers(0, 1 << 45),
+            st.none() | st.binary(max_size=200),
+            st.none() | st.binary(max_size=200),
+            st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=4),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    rows_per_batch=st.integers(1, 50),
+    bytes_per_batch=st.integers(1, 1000),
+    codec=st.sampled_from(Codec),
+    form=st.sampled_from(sorted(DECODERS)),
+)
+def test_any_records_arrive_whatever_the_batch_sizes(
+    records, rows_per_batch, bytes_per_batch, codec, form
+):
+    cut = len(records) // 2
+    data = batch_of(records[:cut], 10, codec) if cut else bytearray()
+    data += batch_of(records[cut:], 10 + cut, codec)
+    table = decoded(
+        DECODERS[form], data, rows_per_batch=rows_per_batch, bytes_per_batch=bytes_per_batch
+    )
+    assert table["key"].to_pylist() == [record[1] for record in records]
+    assert table["value"].to_pylist() == [record[2] for record in records]
+    assert table["offset"].to_pylist() == list(range(10, 10 + len(records)))
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [1000 * r[0] for r in records]
+    assert table["headers"].to_pylist() == [
+        [{"key": name, "value": content} for name, content in record[3]] for record in records
+    ]
+
+
+def test_rows_are_cut_to_the_range(decode):
+    data = batch_of(plain_records(10), 0) + batch_of(plain_records(10), 10)
+    assert decoded(decode, data, 7, 13)["offset"].to_pylist() == list(range(7, 13))
+    assert decoded(decode, data, 20, 30).num_rows == 0
+    assert decoded(decode, data, 10, 11)["offset"].to_pylist() == [10]
+
+
+def test_gaps_of_compaction_are_no_rows(decode):
+    data = batch_of(plain_records(3), 5) + batch_of(plain_records(2), 100)
+    assert decoded(decode, data)["offset"].to_pylist() == [5, 6, 7, 100, 101]
+
+
+def test_rows_gather_over_calls_until_a_batch_is_full(decode):
+    decoder = decode.RecordDecoder("orders", 0, ("value",), rows_per_batch=4)
+    first = list(decoder.decode(memoryview(batch_of(plain_records(3))), 0, ANY_OFFSET))
+    second = list(decoder.decode(memoryview(batch_of(plain_records(6), 3)), 0, ANY_OFFSET))
+    assert [batch.num_rows for batch in first] == []
+    assert [batch.num_rows for batch in second] == [4, 4]
+    assert [batch.num_rows for batch in decoder.finish()] == [1]
+    assert list(decoder.finish()) == []
+
+
+@pytest.mark.parametrize("columns", [("value",), ("offset", "key"), ("headers",), ("topic",), ()])
+def test_only_the_columns_asked_for_come(decode, columns):
+    table = decoded(decode, batch_of(plain_records(5)), columns=columns)
+    assert table.schema == pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
+    assert table.num_rows == 5 or not columns
+
+
+def test_log_append_time_replaces_every_timestamp(decode):
+    data = batch_of(plain_records(3))
+    (header,) = batches(data)
+    stamp_append_time(data, header, 1_700_000_000_000)
+    table = decoded(decode, data)
+    assert table["timestampType"].to_pylist() == [1, 1, 1]
+    assert set(table["timestamp"].cast(pa.int64()).to_pylist()) == {1_700_000_000_000_000}
+
+
+def transactional(data, producer_id):
+    (header,) = batches(data)
+    struct.pack_into(">h", data, 21, header.attributes | 0x10)
+    seal(data, producer_id, 0, 0)
+    return data
+
+
+def marker(producer_id, base_offset, commit):
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=True,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=-1,
+        batch_size=1000,
+    )
+    builder.append(0, 5, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0), [])
+    data = bytearray(builder.build())
+    (header,) = batches(data)
+    struct.pack_into(">h", data, 21, header.attributes | 0x20)
+    seal(data, producer_id, 0, -1)
+    stamp(data, header, base_offset, 0)
+    return data
+
+
+def test_aborted_transactions_and_markers_are_no_rows(decode):
+    data = (
+        transactional(batch_of(plain_records(2), 0), 7)
+        + transactional(batch_of(plain_records(2), 2), 8)
+        + marker(7, 4, commit=False)
+        + transactional(batch_of(plain_records(2), 5), 7)
+        + marker(7, 7, commit=True)
+        + marker(8, 8, commit=True)
+        + batch_of(plain_records(1), 9)
+    )
+    assert decoded(decode, data, aborted=[(7, 0)])["offset"].to_pylist() == [2, 3, 5, 6, 9]
+    assert decoded(decode, data)["offset"].to_pylist() == [0, 1, 2, 3, 5, 6, 9]
+
+
+def test_a_cut_off_last_batch_is_left_for_the_next_fetch(decode):
+    data = batch_of(plain_records(2)) + batch_of(plain_records(2), 2)
+    for cut in range(1, 60):
+        assert decoded(decode, data[:-cut])["offset"].to_pylist() == [0, 1]
+
+
+def test_a_flipped_bit_anywhere_is_refused_or_not_in_the_crc(decode):
+    data = batch_of(plain_records(3))
+    for index in range(17, len(data)):
+        damaged = bytearray(data)
+        damaged[index] ^= 0x10
+        with pytest.raises(CorruptRecordError):
+            decoded(decode, damaged)
+
+
+def test_nonsense_behind_a_valid_crc_is_rows_or_refused(decode):
+    """What a broken or hostile producer can write: any bytes, properly sealed."""
+    data = batch_of([(1000, b"key", b"value", [("name", b"content")])] * 3)
+    for index in range(61, len(data)):
+        for value in (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF):
+            damaged = bytearray(data)
+            damaged[index] = value
+            seal(damaged)
+            try:
+                decoded(decode, damaged)
+            except (CorruptRecordError, pa.ArrowInvalid):
+                continue
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 1 << 30])
+def test_a_wrong_record_count_is_refused(decode, count):
+    data = batch_of(plain_records(3))
+    struct.pack_into(">i", data, 57, count)
+    seal(data)
+    with pytest.raises(CorruptRecordError):
+        decoded(decode, data)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.LZ4, Codec.SNAPPY])
+def test_a_decompression_bomb_is_refused(decode, codec, monkeypatch):
+    monkeypatch.setattr("pyspark_kafkalog.arrow.decode.MAX_DECOMPRESSED_BYTES", 100_000)
+    monkeypatch.setattr(decode, "MAX_DECOMPRESSED_BYTES", 100_000)
+    data = batch_of([(0, None, bytes(1_000_000), [])], codec=codec)
+    assert len(data) < 60_000
+    with pytest.raises(CorruptRecordError, match="exceed 100000 bytes"):
+        decoded(decode, data)
+
+
+def test_a_value_larger_than_a_batch_is_one_row(decode):
+    value = bytes(range(256)) * 400
+    data = batch_of([(0, b"a", b"small", []), (0, b"b", value, []), (0, b"c", b"small", [])])
+    table = decoded(decode, data, bytes_per_batch=1000)
+    assert table["value"].to_pylist() == [b"small", value, b"small"]
