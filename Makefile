@@ -1,0 +1,72 @@
+# The developer's interface. `make quickstart` and `make test` need nothing but Python >= 3.10,
+# Java >= 17 and, for the tests, Debian's apt-get (or kcat and Maven already there).
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PEERS := .peers
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart install test check crash fuzz uncompiled bench notebooks peers clean preflight
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFrame, stream and warehouse
+	@$(BIN)/kafkalog quickstart
+
+install: $(VENV)/.development ## the development environment in .venv
+
+test: $(VENV)/.development peers /usr/bin/kcat ## all tests, the long suites in their short version
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.development ## style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+crash: $(VENV)/.development ## the crash suites at full length (SIGKILL at random instants)
+	KAFKALOG_CRASH_KILLS=20 $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.development ## the property tests with 20,000 examples each
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog $(PYTEST_ARGS)
+
+uncompiled: ## the fallback without a C compiler: the same tests in an environment of its own
+	$(MAKE) VENV=.venv-uncompiled KAFKALOG_EXT=skip .venv-uncompiled/.uncompiled
+	cd .venv-uncompiled && bin/python -m pytest $(UNCOMPILED_TESTS)
+
+bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory
+	$(BIN)/python -m benchmarks.first_numbers
+
+notebooks: $(VENV)/.development ## execute the notebooks
+	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
+
+peers: $(PEERS)/kafka ## Apache Kafka's jars, which some tests measure themselves against
+
+clean: ## remove what was built, installed and fetched
+	rm -rf $(VENV) .venv-uncompiled $(PEERS) build *.egg-info
+	find pyspark_kafkalog broker -name '*.so' -delete
+
+preflight:
+	@$(PYTHON) -m pyspark_kafkalog.java
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, this is " + sys.version.split()[0])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python has no venv module: apt-get install python3-venv" >&2; exit 1; }
+	@test -w . || { echo "the folder $(CURDIR) is not writable: .venv goes there" >&2; exit 1; }
+
+$(VENV)/.quickstart: setup.py | preflight
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check --progress-bar on ".[quickstart]"
+	@touch $@
+
+$(VENV)/.development: setup.py | preflight
+	$(PYTHON) -m venv $(VENV)
+	KAFKALOG_EXT=$${KAFKALOG_EXT:-require} $(BIN)/pip install --disable-pip-version-check --progress-bar off -q -e ".[test,check]"
+	@touch $@
+
+$(PEERS)/kafka:
+	@command -v mvn > /dev/null || apt-get install -y -qq maven
+	tests/interop/peers/fetch $(PEERS)
+
+/usr/bin/kcat:
+	apt-get update -qq && apt-get install -y -qq kcat

@@ -1,0 +1,46 @@
+"""Finds the Java that Spark will run on, before anything slow is started.
+
+PySpark 4 needs Java 17 or newer and fails without it only after seconds, in many lines. Standard
+library only, so that `python -m pyspark_kafkalog.java` works before anything is installed.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+MINIMUM = 17
+
+
+class JavaNotFoundError(RuntimeError):
+    """Java is missing or too old; the message says what to install."""
+
+
+def check_java() -> int:
+    """The major version of the Java that Spark will find (JAVA_HOME, else PATH).
+
+    Raises JavaNotFoundError, in one line.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    advice = f"Spark needs Java {MINIMUM} or newer: apt-get install openjdk-17-jre-headless"
+    if java is None:
+        raise JavaNotFoundError(f"no java on the PATH. {advice}")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        raise JavaNotFoundError(f"{java} cannot be run. {advice}") from None
+    # "17.0.15", or "1.8.0_392" up to Java 8.
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < MINIMUM:
+        found = version[1] if version else "of unknown version"
+        raise JavaNotFoundError(f"{java} is Java {found}. {advice}")
+    return int(version[1])
+
+
+if __name__ == "__main__":
+    try:
+        check_java()
+    except JavaNotFoundError as error:
+        sys.exit(str(error))
