@@ -1,0 +1,291 @@
+"""One client connection: frames in, answers out, in the order of the requests.
+
+Owns: a non-blocking socket, its receive state and its SendQueue. A frame is a 4-byte big-endian
+size and that many bytes; an answer is framed the same way. Called by: the event loop's thread only.
+
+Receiving: small frames come many to one recv, through a staging buffer shared by all connections,
+and get their own bytearray each; the rest of a large frame is received straight into its own
+bytearray, which grows as bytes arrive, so that a size field alone never makes us allocate.
+
+Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
+while the peer does not read its answers, nothing more is read from it; the kernel's window does
+the rest. A peer that closed meanwhile is noticed when the answer is sent.
+
+Never: looks inside a frame, blocks, or lets an error of one connection reach another.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from broker.network.send import Part, SendQueue
+
+_log = logging.getLogger(__name__)
+
+_SIZE = struct.Struct(">i")
+# A large frame's buffer begins with this much and doubles: 1 MB batches fit at once.
+_FIRST_FRAME_BYTES = 2 * 1024 * 1024
+
+# None: the request wants no answer (produce with acks=0).
+Answer: TypeAlias = list[Part] | None
+Handler: TypeAlias = Callable[[memoryview, "BrokerConnection"], "Answer | asyncio.Future[Answer]"]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler: this peer cannot be answered; the message goes to the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may take."""
+
+    max_request_bytes: int
+    # With more than this unsent, its next request waits.
+    max_unsent_bytes: int = 1024 * 1024
+
+
+class BrokerConnection:
+    """The state of one connection; `handler` answers whole frames, `on_close` forgets it."""
+
+    __slots__ = (
+        "_answer",
+        "_backlog",
+        "_filled_bytes",
+        "_frame",
+        "_frame_bytes",
+        "_handler",
+        "_limits",
+        "_loop",
+        "_on_close",
+        "_reading",
+        "_send",
+        "_socket",
+        "_staging",
+        "_stopping",
+        "_writing",
+        "closed",
+        "last_active",
+        "peer",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        handler: Handler,
+        limits: ConnectionLimits,
+        staging: memoryview,
+        loop: asyncio.AbstractEventLoop,
+        on_close: "Callable[[BrokerConnection], None]",
+    ) -> None:
+        self.peer = peer
+        self.closed = False
+        self.last_active = loop.time()
+        self._socket = sock
+        self._handler = handler
+        self._limits = limits
+        self._staging = staging
+        self._loop = loop
+        self._on_close = on_close
+        self._send = SendQueue()
+        self._answer: asyncio.Future[Answer] | None = None
+        self._backlog: bytes = b""  # received, not yet parsed
+        self._frame: bytearray | None = None  # a large frame being received
+        self._frame_bytes = 0
+        self._filled_bytes = 0
+        self._reading = False
+        self._writing = False
+        self._stopping = False
+        self._read_more()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers on their way out, in bytes."""
+        return self._send.pending_bytes
+
+    def stop_reading(self) -> None:
+        """Takes no further request (the server stops); answers still go out."""
+        self._stopping = True
+        self._pause()
+
+    def close(self, reason: str) -> None:
+        """Closes the socket, cancels an awaited answer; safe to call twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self._pause()
+        if self._writing:
+            self._loop.remove_writer(self._socket.fileno())
+        self._send.clear()
+        self._socket.close()
+        self._backlog = b""
+        self._frame = None
+        if self._answer is not None:
+            self._answer.cancel()
+        _log.debug("connection.closed peer=%s reason=%r", self.peer, reason)
+        self._on_close(self)
+
+    # --- receiving ---
+
+    def _read_more(self) -> None:
+        if not self._reading and not self.closed:
+            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+            self._reading = True
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._loop.remove_reader(self._socket.fileno())
+            self._reading = False
+
+    def _must_wait(self) -> bool:
+        return (
+            self._answer is not None
+            or self._send.pending_bytes > self._limits.max_unsent_bytes
+            or self._stopping
+        )
+
+    def _on_readable(self) -> None:
+        try:
+            received_bytes = self._receive()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"receive: {error}")
+            return
+        if received_bytes == 0:
+            self.close("closed by the peer")
+            return
+        self.last_active = self._loop.time()
+        self._guarded(_nothing)
+
+    def _receive(self) -> int:
+        """Receives once, into the large frame or into the staging buffer (then the backlog)."""
+        frame = self._frame
+        if frame is not None:
+            with memoryview(frame) as view, view[self._filled_bytes :] as rest:
+                received_bytes = self._socket.recv_into(rest)
+            self._filled_bytes += received_bytes
+            return received_bytes
+        received_bytes = self._socket.recv_into(self._staging)
+        received = self._staging[:received_bytes]
+        self._backlog = self._backlog + received if self._backlog else bytes(received)
+        return received_bytes
+
+    def _parse(self) -> bool:
+        """Handles every whole frame there is, until one must be waited for. Whether any was."""
+        if self._frame is not None:
+            return self._handle_large_frame()
+        backlog = self._backlog
+        position, end = 0, len(backlog)
+        handled = False
+        while end - position >= _SIZE.size and not self._must_wait():
+            size_bytes = self._checked_size(_SIZE.unpack_from(backlog, position)[0])
+            body_position = position + _SIZE.size
+            if end - body_position < size_bytes:
+                self._begin_large_frame(size_bytes, backlog[body_position:])
+                position = end
+                break
+            position = body_position + size_bytes
+            handled = True
+            self._handle(bytearray(memoryview(backlog)[body_position:position]))
+        self._backlog = backlog[position:] if position else backlog
+        return handled
+
+    def _checked_size(self, size_bytes: int) -> int:
+        if 0 < size_bytes <= self._limits.max_request_bytes:
+            return size_bytes
+        limit_bytes = self._limits.max_request_bytes
+        raise CloseConnection(
+            f"frame of {size_bytes} bytes, socket.request.max.bytes={limit_bytes}"
+        )
+
+    def _begin_large_frame(self, size_bytes: int, head: bytes) -> None:
+        """`head`: what has been received of it (less than all)."""
+        self._frame = bytearray(min(size_bytes, max(_FIRST_FRAME_BYTES, len(head) + 1)))
+        self._frame[: len(head)] = head
+        self._frame_bytes = size_bytes
+        self._filled_bytes = len(head)
+
+    def _handle_large_frame(self) -> bool:
+        """Handles the large frame when it is complete; else makes room for more of it."""
+        frame = self._frame
+        assert frame is not None
+        if self._filled_bytes == self._frame_bytes:
+            self._frame = None
+            self._handle(frame)
+            return True
+        if self._filled_bytes == len(frame):
+            frame.extend(bytes(min(len(frame), self._frame_bytes - len(frame))))
+        return False
+
+    # --- answering ---
+
+    def _handle(self, frame: bytearray) -> None:
+        answer = self._handler(memoryview(frame), self)
+        if isinstance(answer, asyncio.Future):
+            if answer.done():
+                self._push(answer.result())
+            else:
+                self._answer = answer
+                answer.add_done_callback(self._on_answer)
+        else:
+            self._push(answer)
+
+    def _push(self, answer: Answer) -> None:
+        if answer is not None:
+            self._send.push([_SIZE.pack(sum(map(len, answer))), *answer])
+
+    def _on_answer(self, answer: "asyncio.Future[Answer]") -> None:
+        self._answer = None
+        if self.closed or answer.cancelled():
+            return
+        self.last_active = self._loop.time()
+        self._guarded(lambda: self._push(answer.result()))
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Runs `step`, then sends and goes on; whatever it raises ends this connection only."""
+        try:
+            step()
+            self._go_on()
+        except CloseConnection as request:
+            _log.warning("connection.refused peer=%s reason=%r", self.peer, str(request))
+            self.close(str(request))
+        except OSError as error:
+            self.close(f"send: {error}")
+        except Exception:
+            # A bug in a handler: its connection is lost, the broker and all others go on.
+            _log.exception("request.failed peer=%s", self.peer)
+            self.close("internal error")
+
+    def _go_on(self) -> None:
+        """Sends, parses what had to wait, and begins or stops reading as that demands."""
+        while True:
+            if self._send.pending_bytes:
+                self._watch_writable(not self._send.flush(self._socket))
+            if self._must_wait():
+                self._pause()
+                return
+            if not self._parse():
+                self._read_more()
+                return
+
+    def _watch_writable(self, watch: bool) -> None:
+        if watch == self._writing:
+            return
+        if watch:
+            self._loop.add_writer(self._socket.fileno(), self._on_writable)
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+        self._writing = watch
+
+    def _on_writable(self) -> None:
+        self.last_active = self._loop.time()
+        self._guarded(_nothing)
+
+
+def _nothing() -> None:
+    """The step of a connection that only has to go on."""

@@ -1,0 +1,123 @@
+"""What waits to leave one socket, in order: bytes by sendmsg, slices of log files by sendfile.
+
+Owns: the queue of parts of one connection and how far the first of them has been sent. Writes no
+format of its own: parts go out as they are. Called by: the event loop's thread only, on a
+non-blocking socket. Never: copies a part, reads a log file into memory, or waits.
+"""
+
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol, TypeAlias
+
+# Buffers handed to one sendmsg; far below the kernel's limit (IOV_MAX 1024).
+_MAX_BUFFERS = 64
+# One connection may send this much before the event loop looks at the others.
+_MAX_BYTES_PER_FLUSH = 8 * 1024 * 1024
+
+
+class OpenFile(Protocol):
+    """Anything with a file descriptor."""
+
+    def fileno(self) -> int: ...
+
+
+class FileRegion(Protocol):
+    """`size_bytes` bytes of an open file from `position` on (broker.log's FileSlice)."""
+
+    @property
+    def file(self) -> OpenFile: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def __len__(self) -> int: ...
+
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Part: TypeAlias = Buffer | FileRegion
+
+
+class FileShrunkError(OSError):
+    """A file ended before the slice that was promised to the peer: only closing is left."""
+
+
+class SendQueue:
+    """The parts of one connection that are not sent yet; `pending_bytes` counts all of them."""
+
+    __slots__ = ("_parts", "_sent_of_first", "pending_bytes")
+
+    def __init__(self) -> None:
+        self._parts: deque[Part] = deque()
+        self._sent_of_first = 0
+        self.pending_bytes = 0
+
+    def push(self, parts: Iterable[Part]) -> None:
+        """Appends parts; empty ones are dropped (sendmsg could not tell them from a full pipe)."""
+        for part in parts:
+            size_bytes = len(part)
+            if size_bytes:
+                self._parts.append(part)
+                self.pending_bytes += size_bytes
+
+    def flush(self, sock: socket.socket) -> bool:
+        """Sends what the socket takes now. True when the queue is empty; errors are OSError."""
+        budget_bytes = _MAX_BYTES_PER_FLUSH
+        while self._parts:
+            if budget_bytes <= 0:
+                return False
+            first = self._parts[0]
+            try:
+                if isinstance(first, bytes | bytearray | memoryview):
+                    sent_bytes, drained = self._send_buffers(sock)
+                else:
+                    sent_bytes, drained = self._send_file(sock, first)
+            except (BlockingIOError, InterruptedError):
+                return False
+            if not drained:
+                return False
+            budget_bytes -= sent_bytes
+        return True
+
+    def clear(self) -> None:
+        """Forgets everything (and so lets go of the log files)."""
+        self._parts.clear()
+        self._sent_of_first = 0
+        self.pending_bytes = 0
+
+    def _send_buffers(self, sock: socket.socket) -> tuple[int, bool]:
+        """Sends the run of buffers at the head. Returns (bytes sent, whether all of the run)."""
+        buffers: list[Buffer] = []
+        file_follows = False
+        for part in self._parts:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                file_follows = True
+                break
+            if len(buffers) == _MAX_BUFFERS:
+                break
+            buffers.append(part)
+        if self._sent_of_first:
+            buffers[0] = memoryview(buffers[0])[self._sent_of_first :]
+        wanted_bytes = sum(map(len, buffers))
+        # MSG_MORE: the header of a fetch answer shares its packet with the records behind it.
+        flags = socket.MSG_MORE if file_follows else 0
+        sent_bytes = sock.sendmsg(buffers, (), flags)
+        self._advance(sent_bytes)
+        return sent_bytes, sent_bytes == wanted_bytes
+
+    def _send_file(self, sock: socket.socket, region: FileRegion) -> tuple[int, bool]:
+        position = region.position + self._sent_of_first
+        wanted_bytes = region.size_bytes - self._sent_of_first
+        sent_bytes = os.sendfile(sock.fileno(), region.file.fileno(), position, wanted_bytes)
+        if sent_bytes == 0:
+            raise FileShrunkError(f"log file ends at {position}, {wanted_bytes} bytes missing")
+        self._advance(sent_bytes)
+        return sent_bytes, sent_bytes == wanted_bytes
+
+    def _advance(self, sent_bytes: int) -> None:
+        self.pending_bytes -= sent_bytes
+        position = self._sent_of_first + sent_bytes
+        while self._parts and position >= len(self._parts[0]):
+            position -= len(self._parts.popleft())
+        self._sent_of_first = position

@@ -1,0 +1,103 @@
+"""A NetworkServer on loopback in the test's own thread pool: real sockets, a scripted handler."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from broker.network.connection import Answer, BrokerConnection, ConnectionLimits
+from broker.network.loop import new_event_loop
+from broker.network.server import NetworkServer, SocketOptions
+
+
+class Echo:
+    """Answers each frame with itself; `delayed` frames wait until `release`."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.waiting: list[asyncio.Future[Answer]] = []
+        self.cancelled = threading.Event()
+        self.received = threading.Semaphore(0)
+        self.answer: Answer | None = None
+
+    def __call__(
+        self, frame: memoryview, connection: BrokerConnection
+    ) -> "Answer | asyncio.Future[Answer]":
+        self.frames.append(bytes(frame))
+        self.received.release()
+        if frame[:4] == b"wait":
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda f: self.cancelled.set() if f.cancelled() else None)
+            self.waiting.append(future)
+            return future
+        if frame[:4] == b"none":
+            return None
+        if frame[:4] == b"bug!":
+            raise ZeroDivisionError
+        return self.answer if self.answer is not None else [bytes(frame)]
+
+
+class Served:
+    """The server, its handler, and how a test calls into its loop."""
+
+    def __init__(self, limits: ConnectionLimits, options: SocketOptions) -> None:
+        self.echo = Echo()
+        self.loop = new_event_loop()
+        self.server = NetworkServer(self.echo, limits, options, self.loop)
+        self.address = self.server.bind("127.0.0.1", 0)
+        self.server.start()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.loop.run_forever()
+        self.loop.close()
+
+    def call(self, function, *arguments) -> None:
+        """Runs `function` on the loop's thread and waits for it."""
+        done = threading.Event()
+
+        def step() -> None:
+            function(*arguments)
+            done.set()
+
+        self.loop.call_soon_threadsafe(step)
+        assert done.wait(5)
+
+    def release(self, answer: bytes) -> None:
+        """Answers the first waiting frame."""
+        self.call(lambda: self.echo.waiting.pop(0).set_result([answer]))
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.close(), self.loop).result(5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        assert not self._thread.is_alive()
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection(self.address, timeout=5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+
+@pytest.fixture
+def serve():
+    """serve(limits, options) -> Served; all are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(
+            limits: ConnectionLimits | None = None, options: SocketOptions | None = None
+        ) -> Served:
+            served = Served(limits or ConnectionLimits(1 << 20), options or SocketOptions())
+            stack.callback(served.close)
+            return served
+
+        yield make
+
+
+@pytest.fixture
+def served(serve) -> Iterator[Served]:
+    return serve()

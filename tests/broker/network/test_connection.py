@@ -1,0 +1,189 @@
+"""Frames over real sockets, in every shape that TCP and bad peers give them."""
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import struct
+
+import pytest
+
+from broker.network.connection import ConnectionLimits
+from broker.network.server import SocketOptions
+
+LIMIT_BYTES = 1 << 20
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def receive_exactly(sock: socket.socket, size_bytes: int) -> bytes:
+    data = bytearray()
+    while len(data) < size_bytes:
+        piece = sock.recv(size_bytes - len(data))
+        if not piece:
+            raise EOFError(f"closed after {len(data)} bytes")
+        data += piece
+    return bytes(data)
+
+
+def receive_frame(sock: socket.socket) -> bytes:
+    (size_bytes,) = struct.unpack(">i", receive_exactly(sock, 4))
+    return receive_exactly(sock, size_bytes)
+
+
+def assert_closed_by_server(sock: socket.socket) -> None:
+    with contextlib.suppress(ConnectionResetError):  # closed with our bytes unread
+        assert sock.recv(1) == b""
+
+
+def test_a_frame_arrives_byte_by_byte(served):
+    with served.connect() as sock:
+        for byte in framed(b"hello"):
+            sock.sendall(bytes([byte]))
+        assert receive_frame(sock) == b"hello"
+
+
+def test_many_frames_in_one_packet_are_answered_in_order(served):
+    bodies = [b"frame %d" % number for number in range(500)]
+    with served.connect() as sock:
+        sock.sendall(framed(*bodies))
+        assert [receive_frame(sock) for _ in bodies] == bodies
+
+
+@pytest.mark.parametrize("size_bytes", [1, 65_531, 65_532, 65_533, 65_536, 200_000, LIMIT_BYTES])
+def test_frames_around_the_staging_buffer_are_whole(served, size_bytes):
+    bodies = [random.Random(size_bytes).randbytes(size_bytes), b"after", b"wards"]
+    with served.connect() as sock:
+        sock.sendall(framed(*bodies))
+        assert [receive_frame(sock) for _ in bodies] == bodies
+
+
+def test_a_frame_larger_than_its_first_buffer_grows(serve):
+    served = serve(ConnectionLimits(16 << 20))
+    body = os.urandom(9 << 20)
+    with served.connect() as sock:
+        sock.sendall(framed(body))
+        assert receive_frame(sock) == body
+
+
+@pytest.mark.parametrize("size_bytes", [0, -1, -(2**31), LIMIT_BYTES + 1, 2**31 - 1])
+def test_a_size_that_no_frame_has_closes_the_connection(served, size_bytes, caplog):
+    with served.connect() as sock:
+        sock.sendall(struct.pack(">i", size_bytes) + b"x" * 10)
+        assert_closed_by_server(sock)
+    assert f"frame of {size_bytes} bytes" in caplog.text
+    assert served.echo.frames == []
+
+
+def test_garbage_closes_its_connection_and_no_other(served):
+    with served.connect() as good, served.connect() as bad:
+        bad.sendall(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n")
+        assert_closed_by_server(bad)
+        good.sendall(framed(b"still here"))
+        assert receive_frame(good) == b"still here"
+
+
+def test_a_size_field_alone_allocates_nothing_of_that_size(serve):
+    served = serve(ConnectionLimits(2**31 - 1))
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        before = int(statm.read().split()[1])
+        socks = [served.connect() for _ in range(20)]
+        for sock in socks:
+            sock.sendall(struct.pack(">i", 2**31 - 1) + b"x")
+        with served.connect() as probe:  # handled after the others
+            probe.sendall(framed(b"probe"))
+            assert receive_frame(probe) == b"probe"
+        statm.seek(0)
+        pages = int(statm.read().split()[1]) - before
+    for sock in socks:
+        sock.close()
+    assert pages * os.sysconf("SC_PAGE_SIZE") < 200 << 20
+
+
+def test_a_half_closed_peer_gets_its_answers(served):
+    with served.connect() as sock:
+        sock.sendall(framed(b"wait", b"second"))
+        sock.shutdown(socket.SHUT_WR)
+        assert served.echo.received.acquire(timeout=5)
+        served.release(b"first")
+        assert receive_frame(sock) == b"first"
+        assert receive_frame(sock) == b"second"
+        assert_closed_by_server(sock)
+
+
+def test_requests_behind_a_waiting_one_wait_too(served):
+    with served.connect() as sock:
+        sock.sendall(framed(b"wait", b"two", b"three"))
+        assert served.echo.received.acquire(timeout=5)
+        with served.connect() as other:  # others do not wait
+            other.sendall(framed(b"other"))
+            assert receive_frame(other) == b"other"
+        assert b"two" not in served.echo.frames
+        served.release(b"one")
+        assert [receive_frame(sock) for _ in range(3)] == [b"one", b"two", b"three"]
+
+
+def test_no_answer_means_no_bytes(served):
+    with served.connect() as sock:
+        sock.sendall(framed(b"none", b"some"))
+        assert receive_frame(sock) == b"some"
+
+
+def test_a_bug_in_a_handler_ends_its_connection_only(served, caplog):
+    with served.connect() as sock, served.connect() as other:
+        sock.sendall(framed(b"bug!"))
+        assert_closed_by_server(sock)
+        other.sendall(framed(b"fine"))
+        assert receive_frame(other) == b"fine"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(serve):
+    served = serve(ConnectionLimits(LIMIT_BYTES, max_unsent_bytes=100_000))
+    request = framed(b"x" * 50_000)
+    with served.connect() as sock:
+        sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            sock.sendall(request * 4000)
+        assert len(served.echo.frames) * 50_000 < 50 << 20
+    with served.connect() as other:
+        other.sendall(framed(b"alive"))
+        assert receive_frame(other) == b"alive"
+
+
+def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(serve):
+    served = serve(options=SocketOptions(max_idle_ms=100))
+    with served.connect() as sock:
+        sock.sendall(framed(b"wait"))
+        assert_closed_by_server(sock)
+    assert served.echo.cancelled.wait(5)
+
+
+def test_idle_connections_are_closed(serve):
+    served = serve(options=SocketOptions(max_idle_ms=100))
+    with served.connect() as sock:
+        assert_closed_by_server(sock)
+
+
+def test_more_connections_than_allowed_are_refused(serve):
+    served = serve(options=SocketOptions(max_connections=1))
+    with served.connect() as first:
+        first.sendall(framed(b"in"))
+        assert receive_frame(first) == b"in"
+        with served.connect() as second:
+            assert_closed_by_server(second)
+
+
+def test_close_lets_an_answer_on_its_way_out_go(serve):
+    served = serve()
+    served.echo.answer = [b"y" * (30 << 20)]
+    with served.connect() as sock:
+        sock.sendall(framed(b"big"))
+        assert receive_exactly(sock, 4) == struct.pack(">i", 30 << 20)
+        closing = asyncio.run_coroutine_threadsafe(served.server.close(), served.loop)
+        assert len(receive_exactly(sock, 30 << 20)) == 30 << 20
+        assert_closed_by_server(sock)
+        closing.result(5)

@@ -1,0 +1,90 @@
+"""SendQueue over a socket pair whose buffers are small, so that every send is partial."""
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import IO
+
+import pytest
+
+from broker.network.send import FileShrunkError, SendQueue
+
+
+@dataclass
+class Region:
+    file: IO[bytes]
+    position: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs.settimeout(5)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def segment(tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(300_000))
+    with path.open("rb") as file:
+        yield file
+
+
+def drain(queue: SendQueue, ours: socket.socket, theirs: socket.socket) -> bytes:
+    received = bytearray()
+    while not queue.flush(ours):
+        received += theirs.recv(1 << 20)
+    ours.shutdown(socket.SHUT_WR)
+    while piece := theirs.recv(1 << 20):
+        received += piece
+    return bytes(received)
+
+
+def test_bytes_and_slices_leave_in_order(pair, segment):
+    content = segment.read()
+    parts = [
+        b"head",
+        Region(segment, 1000, 200_000),
+        bytearray(b"middle" * 10_000),
+        b"",
+        memoryview(b"tail"),
+        Region(segment, 0, 1),
+        Region(segment, 299_999, 1),
+    ]
+    queue = SendQueue()
+    queue.push(parts)
+    expected = b"head" + content[1000:201_000] + b"middle" * 10_000 + b"tail"
+    expected += content[:1] + content[-1:]
+    assert queue.pending_bytes == len(expected)
+    assert drain(queue, *pair) == expected
+    assert queue.pending_bytes == 0
+
+
+def test_more_small_parts_than_one_call_takes(pair):
+    queue = SendQueue()
+    queue.push(b"%05d" % number for number in range(5000))
+    assert drain(queue, *pair) == b"".join(b"%05d" % number for number in range(5000))
+
+
+def test_a_file_that_shrank_is_an_error_not_a_wait(pair, segment):
+    queue = SendQueue()
+    queue.push([Region(segment, 299_000, 2000)])
+    with pytest.raises(FileShrunkError):
+        drain(queue, *pair)
+
+
+def test_clear_lets_go_of_everything(pair):
+    queue = SendQueue()
+    queue.push([b"x" * 100_000])
+    assert not queue.flush(pair[0])
+    queue.clear()
+    assert queue.pending_bytes == 0
+    assert queue.flush(pair[0])
