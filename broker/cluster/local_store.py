@@ -1,0 +1,187 @@
+"""The metadata of a broker alone: MetadataStore in one SQLite file of its data directory.
+
+Owns: the file `metadata.db`, one table of nodes. Commits are write-ahead logged and synchronous:
+what returned survives SIGKILL and power loss. Ephemeral nodes are removed when the file is opened,
+since the session that made them is over. Called by: any thread (one lock). Never: shared between
+processes; the data directory's lock sees to that.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker.cluster.store import (
+    ANY_VERSION,
+    BadVersionError,
+    Create,
+    Delete,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Set,
+)
+
+FILE_NAME = "metadata.db"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS node (
+    path TEXT PRIMARY KEY,
+    parent TEXT NOT NULL,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    ephemeral INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
+INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0);
+DELETE FROM node WHERE ephemeral = 1;
+"""
+
+
+class LocalStore:
+    """MetadataStore on SQLite; raises OSError when the file cannot be opened or written."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+        self._lock = threading.Lock()
+        self._watches: dict[str, list[Callable[[], None]]] = {}
+        self._database: sqlite3.Connection | None = None
+        with self._as_os_error():
+            database = sqlite3.connect(
+                self._path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+            self._database = database
+            # Exclusive: no shared-memory file beside the log directories.
+            database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+
+    def get(self, path: str) -> Node:
+        row = self._row("SELECT value, version FROM node WHERE path = ?", path)
+        if row is None:
+            raise NoNodeError(path)
+        return Node(row[0], row[1])
+
+    def exists(self, path: str) -> bool:
+        return self._row("SELECT 1 FROM node WHERE path = ?", path) is not None
+
+    def children(self, path: str) -> list[str]:
+        with self._lock, self._as_os_error():
+            rows = self._connection().execute(
+                "SELECT path FROM node WHERE parent = ? ORDER BY path", (path,)
+            )
+            names = [str(row[0]).rpartition("/")[2] for row in rows]
+        if not names and not self.exists(path):
+            raise NoNodeError(path)
+        return names
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        with self._lock, self._transaction() as database:
+            for operation in operations:
+                _apply(database, operation)
+        self._notify(operations)
+
+    def ensure(self, path: str) -> None:
+        missing = []
+        while not self.exists(path):
+            missing.append(Create(path))
+            path = _parent(path)
+        if missing:
+            self.commit(missing[::-1])
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        with self._lock:
+            self._watches.setdefault(path, []).append(changed)
+
+        def end() -> None:
+            with self._lock:
+                self._watches[path].remove(changed)
+
+        return end
+
+    def close(self) -> None:
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise OSError(f"{self._path} is closed")
+        return self._database
+
+    def _row(self, query: str, path: str) -> tuple[bytes, int] | None:
+        with self._lock, self._as_os_error():
+            row: tuple[bytes, int] | None = self._connection().execute(query, (path,)).fetchone()
+            return row
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        database = self._connection()
+        with self._as_os_error():
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                yield database
+                database.execute("COMMIT")
+            except BaseException:
+                database.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _as_os_error(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from error
+
+    def _notify(self, operations: Sequence[Operation]) -> None:
+        paths = set()
+        for operation in operations:
+            paths.add(operation.path)
+            if not isinstance(operation, Set):
+                paths.add(_parent(operation.path))
+        with self._lock:
+            watches = [changed for path in sorted(paths) for changed in self._watches.get(path, ())]
+        for changed in watches:
+            changed()
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _apply(database: sqlite3.Connection, operation: Operation) -> None:
+    path = operation.path
+    row = database.execute("SELECT version FROM node WHERE path = ?", (path,)).fetchone()
+    if isinstance(operation, Create):
+        _create(database, operation, exists=row is not None)
+        return
+    if row is None:
+        raise NoNodeError(path)
+    if operation.version not in (ANY_VERSION, row[0]):
+        raise BadVersionError(f"{path} has version {row[0]}, not {operation.version}")
+    if isinstance(operation, Delete):
+        if database.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
+            raise NotEmptyError(path)
+        database.execute("DELETE FROM node WHERE path = ?", (path,))
+    else:
+        database.execute(
+            "UPDATE node SET value = ?, version = version + 1 WHERE path = ?",
+            (operation.value, path),
+        )
+
+
+def _create(database: sqlite3.Connection, operation: Create, exists: bool) -> None:
+    path, parent = operation.path, _parent(operation.path)
+    if exists:
+        raise NodeExistsError(path)
+    if not database.execute("SELECT 1 FROM node WHERE path = ?", (parent,)).fetchone():
+        raise NoNodeError(parent)
+    database.execute(
+        "INSERT INTO node VALUES (?, ?, ?, 0, ?)",
+        (path, parent, operation.value, int(operation.ephemeral)),
+    )

@@ -1,0 +1,216 @@
+"""What this broker knows of the cluster: brokers, topics, partitions, their leaders and configs.
+
+Two halves. `MetadataRecords` reads and writes the store: every method may block and is called from
+a thread. `ClusterMetadata` is the copy in memory that requests are answered from: the event loop's
+thread only, never blocks. Whoever changes something writes the records first and the copy after.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kafka.errors import InconsistentClusterIdError
+from kafka.structs import TopicPartition
+
+from broker.cluster import znodes
+from broker.cluster.store import Create, Delete, MetadataStore, NodeExistsError, Operation, Set
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """A broker that clients can reach."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Who keeps a partition, and who leads it since which epoch."""
+
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic; `partitions` by index; `configs` only what was set for this topic."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionMetadata, ...]
+    configs: Mapping[str, str]
+
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, index) for index in range(len(self.partitions))]
+
+
+def new_topic(
+    name: str, partition_count: int, node_id: int, configs: Mapping[str, str]
+) -> TopicMetadata:
+    """A topic whose every partition is kept and led by one broker, in its first leader epoch."""
+    partition = PartitionMetadata((node_id,), node_id, 0, (node_id,))
+    return TopicMetadata(name, uuid.uuid4(), (partition,) * partition_count, dict(configs))
+
+
+class MetadataRecords:
+    """The cluster's nodes in a MetadataStore, as values. Blocks."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Writes down the cluster's id at the first start.
+
+        Raises InconsistentClusterIdError when this tree belongs to another cluster.
+        """
+        if not self._store.exists(znodes.CLUSTER_ID):
+            value = znodes.dump({"version": "1", "id": cluster_id})
+            self._store.ensure("/cluster")
+            self._store.commit([Create(znodes.CLUSTER_ID, value)])
+        known = znodes.load(self._store.get(znodes.CLUSTER_ID).value)["id"]
+        if known != cluster_id:
+            raise InconsistentClusterIdError(
+                f"the metadata belongs to cluster {known}, the logs to {cluster_id}"
+            )
+
+    def prepare(self) -> None:
+        """Makes the folders of the tree."""
+        for path in (znodes.BROKERS, znodes.TOPICS, znodes.TOPIC_CONFIGS, znodes.DELETED_TOPICS):
+            self._store.ensure(path)
+
+    def register(self, broker: BrokerNode) -> None:
+        """Announces this broker; NodeExistsError when its id is taken by a live one."""
+        value = znodes.dump_broker(broker.host, broker.port, broker.rack, int(time.time() * 1000))
+        self._store.commit([Create(znodes.broker(broker.node_id), value, ephemeral=True)])
+
+    def topics(self) -> list[TopicMetadata]:
+        """Every topic, those on their way out too."""
+        return [self._topic(name) for name in self._store.children(znodes.TOPICS)]
+
+    def _topic(self, name: str) -> TopicMetadata:
+        value = znodes.load(self._store.get(znodes.topic(name)).value)
+        replicas = value["partitions"]
+        partitions = []
+        for index in range(len(replicas)):
+            state = znodes.load(self._store.get(znodes.partition_state(name, index)).value)
+            partitions.append(
+                PartitionMetadata(
+                    tuple(replicas[str(index)]),
+                    state["leader"],
+                    state["leader_epoch"],
+                    tuple(state["isr"]),
+                )
+            )
+        configs = znodes.load(self._store.get(znodes.topic_config(name)).value)["config"]
+        topic_id = znodes.load_uuid(value["topic_id"])
+        return TopicMetadata(name, topic_id, tuple(partitions), configs)
+
+    def create_topic(self, topic: TopicMetadata) -> bool:
+        """Writes the topic, all or nothing. False when it exists already."""
+        name = topic.name
+        replicas = [partition.replicas for partition in topic.partitions]
+        operations: list[Operation] = [
+            Create(znodes.topic(name), znodes.dump_topic(topic.topic_id, replicas)),
+            Create(znodes.topic_config(name), znodes.dump_config(topic.configs)),
+            Create(znodes.partitions(name)),
+        ]
+        for index, partition in enumerate(topic.partitions):
+            state = znodes.dump_partition_state(
+                partition.leader, partition.leader_epoch, partition.isr
+            )
+            operations.append(Create(znodes.partition(name, index)))
+            operations.append(Create(znodes.partition_state(name, index), state))
+        try:
+            self._store.commit(operations)
+        except NodeExistsError:
+            return False
+        return True
+
+    def elect(self, topics: Iterable[TopicMetadata], node_id: int) -> list[TopicMetadata]:
+        """Begins a leader epoch of `node_id` in every partition that it alone keeps.
+
+        A broker does so at each start: what it lost in a crash, and wrote again, is told apart by
+        the epoch. Returns the topics as they are now.
+        """
+        elected, operations = [], []
+        for topic in topics:
+            partitions = tuple(
+                replace(p, leader=node_id, leader_epoch=p.leader_epoch + 1, isr=(node_id,))
+                for p in topic.partitions
+            )
+            elected.append(replace(topic, partitions=partitions))
+            for index, partition in enumerate(partitions):
+                state = znodes.dump_partition_state(node_id, partition.leader_epoch, partition.isr)
+                operations.append(Set(znodes.partition_state(topic.name, index), state))
+        if operations:
+            self._store.commit(operations)
+        return elected
+
+    def mark_deleted(self, name: str) -> None:
+        """From here on the topic is going, whatever happens to this broker."""
+        path = znodes.deleted_topic(name)
+        if not self._store.exists(path):
+            self._store.commit([Create(path)])
+
+    def deleted_topics(self) -> list[str]:
+        """Topics that were marked and not forgotten yet."""
+        return self._store.children(znodes.DELETED_TOPICS)
+
+    def forget_topic(self, topic: TopicMetadata) -> None:
+        """Removes the topic's nodes and its mark, all at once."""
+        name = topic.name
+        operations = []
+        for index in range(len(topic.partitions)):
+            operations.append(Delete(znodes.partition_state(name, index)))
+            operations.append(Delete(znodes.partition(name, index)))
+        operations += [
+            Delete(znodes.partitions(name)),
+            Delete(znodes.topic_config(name)),
+            Delete(znodes.topic(name)),
+            Delete(znodes.deleted_topic(name)),
+        ]
+        self._store.commit(operations)
+
+
+class ClusterMetadata:
+    """The copy in memory: what Metadata and its kin are answered from. The event loop's only."""
+
+    def __init__(self, cluster_id: str, broker: BrokerNode) -> None:
+        self.cluster_id = cluster_id
+        self.broker = broker
+        self._topics: dict[str, TopicMetadata] = {}
+        self._names: dict[uuid.UUID, str] = {}
+
+    @property
+    def brokers(self) -> list[BrokerNode]:
+        return [self.broker]
+
+    @property
+    def controller_id(self) -> int:
+        return self.broker.node_id
+
+    def topics(self) -> list[TopicMetadata]:
+        """Every topic, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
+
+    def put(self, topic: TopicMetadata) -> None:
+        self._topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
+
+    def remove(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            del self._names[topic.topic_id]

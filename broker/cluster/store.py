@@ -1,0 +1,102 @@
+"""Where a cluster keeps what all its brokers must agree on: a small tree of nodes.
+
+Owns: the interface and its errors. The tree is ZooKeeper's: a node has a path, a value, a version
+that counts its changes, and children; a node is made under an existing parent and removed without
+children. `local_store` keeps it in one file for a broker alone; the methods are those that kazoo
+offers, so that ZooKeeper fits behind the same interface.
+
+Every method but `watch` may block (a commit reaches the disk, or another machine): call them from
+a thread, not from the event loop. Values are bytes (JSON in Kafka's own layout, see znodes.py).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+ANY_VERSION = -1
+
+
+class MetadataStoreError(Exception):
+    """Root of the store's errors; the message is the path."""
+
+
+class NoNodeError(MetadataStoreError, LookupError):
+    """The node, or the parent of a node to be made, does not exist."""
+
+
+class NodeExistsError(MetadataStoreError):
+    """The node to be made exists."""
+
+
+class BadVersionError(MetadataStoreError):
+    """The node changed since the version that the caller knew."""
+
+
+class NotEmptyError(MetadataStoreError):
+    """The node to be removed has children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's value and how often it was set (0 after creation)."""
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make a node. An ephemeral node lives as long as the session that made it."""
+
+    path: str
+    value: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Replace a node's value, if its version is the one given."""
+
+    path: str
+    value: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a node without children, if its version is the one given."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation: TypeAlias = Create | Set | Delete
+
+
+class MetadataStore(Protocol):
+    """The tree. Errors are MetadataStoreError; of a commit that fails nothing has happened."""
+
+    def get(self, path: str) -> Node:
+        """The node at `path`; NoNodeError."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a node at `path`."""
+
+    def children(self, path: str) -> list[str]:
+        """The names, not paths, of a node's children, sorted; NoNodeError."""
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Does all of `operations` in their order, or none; durable when it returns."""
+
+    def ensure(self, path: str) -> None:
+        """Makes the node and its parents where they are missing."""
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls `changed` after the node's value, or its set of children, has changed.
+
+        The call comes on the store's or the writer's thread: hand it over to the event loop.
+        Returns a function that ends the watch.
+        """
+
+    def close(self) -> None:
+        """Ends the session: its ephemeral nodes go."""

@@ -1,0 +1,119 @@
+"""What the nodes of the tree are called and what stands in them: Apache Kafka's own layout.
+
+    /cluster/id                           {"version": "1", "id": cluster id}
+    /brokers/ids/N                        a live broker: host, port, endpoints (ephemeral)
+    /brokers/topics/T                     {"topic_id": ..., "partitions": {"0": [replicas]}, ...}
+    /brokers/topics/T/partitions/P/state  {"leader", "leader_epoch", "isr", "controller_epoch", ...}
+    /config/topics/T                      {"version": 1, "config": {name: value}}
+    /admin/delete_topics/T                a topic on its way out
+    /latest_producer_id_block             {"broker", "block_start", "block_end"}
+
+As Kafka 3.9 writes them in ZooKeeper mode, so that tools and old clients that read ZooKeeper can.
+Pure functions between bytes and values: any thread. Never touches a store.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CLUSTER_ID = "/cluster/id"
+BROKERS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+DELETED_TOPICS = "/admin/delete_topics"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+
+def broker(node_id: int) -> str:
+    return f"{BROKERS}/{node_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}"
+
+
+def partition_state(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def deleted_topic(name: str) -> str:
+    return f"{DELETED_TOPICS}/{name}"
+
+
+def dump(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def load(value: bytes) -> dict[str, Any]:
+    loaded = json.loads(value)
+    if not isinstance(loaded, dict):
+        raise ValueError("a node's value is a JSON object")
+    return loaded
+
+
+def dump_uuid(value: uuid.UUID) -> str:
+    """As Kafka writes ids: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def load_uuid(text: str) -> uuid.UUID:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def dump_topic(topic_id: uuid.UUID, replicas: Sequence[Sequence[int]]) -> bytes:
+    """`replicas`: node ids by partition."""
+    return dump(
+        {
+            "version": 3,
+            "topic_id": dump_uuid(topic_id),
+            "partitions": {str(index): list(nodes) for index, nodes in enumerate(replicas)},
+            "adding_replicas": {},
+            "removing_replicas": {},
+        }
+    )
+
+
+def dump_partition_state(leader: int, leader_epoch: int, isr: Sequence[int]) -> bytes:
+    return dump(
+        {
+            "controller_epoch": 1,
+            "leader": leader,
+            "version": 1,
+            "leader_epoch": leader_epoch,
+            "isr": list(isr),
+        }
+    )
+
+
+def dump_config(config: Mapping[str, str]) -> bytes:
+    return dump({"version": 1, "config": dict(config)})
+
+
+def dump_broker(host: str, port: int, rack: str | None, started_ms: int) -> bytes:
+    value: dict[str, object] = {
+        "version": 5,
+        "host": host,
+        "port": port,
+        "jmx_port": -1,
+        "timestamp": str(started_ms),
+        "endpoints": [f"PLAINTEXT://{host}:{port}"],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "features": {},
+    }
+    if rack is not None:
+        value["rack"] = rack
+    return dump(value)

@@ -1,0 +1,80 @@
+"""Producer ids for idempotent producers: each handed out once, over every restart.
+
+Owns: the block of ids that this broker has claimed from `/latest_producer_id_block`. A block is
+written down before its first id is given away, so a crash loses ids but never repeats one.
+`claim` blocks (run it in a thread); the rest is for the event loop's thread.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from kafka.errors import CoordinatorLoadInProgressError
+
+from broker.cluster import znodes
+from broker.cluster.store import (
+    BadVersionError,
+    Create,
+    MetadataStore,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+)
+
+_log = logging.getLogger(__name__)
+
+BLOCK_SIZE = 1000
+_MAX_PRODUCER_ID = 2**63 - 1
+_ATTEMPTS = 5
+
+RunBlocking = Callable[[Callable[[], range]], Awaitable[range]]
+
+
+class ProducerIds:
+    """Gives away producer ids, a block at a time."""
+
+    def __init__(self, store: MetadataStore, node_id: int, run_blocking: RunBlocking) -> None:
+        self._store = store
+        self._node_id = node_id
+        self._run_blocking = run_blocking
+        self._block = range(0)
+
+    async def next_id(self) -> int:
+        """A producer id that nobody has had. Raises OSError, CoordinatorLoadInProgressError."""
+        while not self._block:
+            # Several may wait here at once: each claims a block, at worst some ids are skipped.
+            self._block = await self._run_blocking(self.claim)
+        producer_id, self._block = self._block[0], self._block[1:]
+        return producer_id
+
+    def claim(self) -> range:
+        """Claims the next block of ids. Blocks; safe against other brokers that do the same."""
+        for _ in range(_ATTEMPTS):
+            block, operation = self._following_block()
+            try:
+                self._store.commit([operation])
+            except (BadVersionError, NodeExistsError):
+                continue
+            _log.info("producer_ids.claimed first=%d count=%d", block.start, len(block))
+            return block
+        raise CoordinatorLoadInProgressError("producer ids are being claimed by other brokers")
+
+    def _following_block(self) -> tuple[range, Operation]:
+        try:
+            node = self._store.get(znodes.PRODUCER_ID_BLOCK)
+        except NoNodeError:
+            block = range(BLOCK_SIZE)
+            return block, Create(znodes.PRODUCER_ID_BLOCK, self._dump(block))
+        first = int(znodes.load(node.value)["block_end"]) + 1
+        block = range(first, min(first + BLOCK_SIZE, _MAX_PRODUCER_ID))
+        return block, Set(znodes.PRODUCER_ID_BLOCK, self._dump(block), node.version)
+
+    def _dump(self, block: range) -> bytes:
+        return znodes.dump(
+            {
+                "version": 1,
+                "broker": self._node_id,
+                "block_start": str(block.start),
+                "block_end": str(block.stop - 1),
+            }
+        )
