@@ -31,16 +31,18 @@ _log = logging.getLogger(__name__)
 class OffsetLimit:
     """Where a read begins or ends, before a broker was asked.
 
-    Either `everywhere` is EARLIEST or LATEST for all partitions, or `by_partition` holds one
-    offset, EARLIEST or LATEST for each.
+    `by_partition` holds an offset, EARLIEST or LATEST for each partition; where it is None,
+    `everywhere` is EARLIEST or LATEST for all of them.
     """
 
-    everywhere: int | None = None
+    everywhere: int = LATEST
     by_partition: Mapping[TopicPartition, int] | None = None
 
     def mentions(self, symbol: int) -> bool:
         """True if any partition is to begin or end at `symbol` (EARLIEST or LATEST)."""
-        return self.everywhere == symbol or symbol in (self.by_partition or {}).values()
+        if self.by_partition is None:
+            return self.everywhere == symbol
+        return symbol in self.by_partition.values()
 
     def named_offsets(self) -> Offsets:
         """The partitions whose limit is a real offset, not EARLIEST or LATEST."""
@@ -182,8 +184,9 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
     try:
         document = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        place = f"{error.msg} at line {error.lineno} column {error.colno}"
-        raise _malformed(option, f"{place} is not valid JSON", text, example) from None
+        place = f"line {error.lineno} column {error.colno}"
+        problem = f"it is not valid JSON at {place} ({error.msg})"
+        raise _malformed(option, problem, text, example) from None
     except RecursionError:
         raise _malformed(option, "it is nested too deep", text, example) from None
     if not isinstance(document, dict):

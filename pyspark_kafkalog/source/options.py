@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from pyspark_kafkalog.client import properties as client_properties
@@ -181,6 +182,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {lowered[found[0]]}?" if found else ""
 
 
+@lru_cache(maxsize=1024)
+def warn_once(message: str) -> None:
+    """Logs a warning, once in each process: Spark asks for a sink again in every micro-batch."""
+    _log.warning("%s", message)
+
+
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
@@ -258,15 +265,15 @@ def _refuse(values: Mapping[str, str], refused: Mapping[str, str]) -> None:
 def _warn_unknown(values: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in _NO_EFFECT:
         if name.lower() in values:
-            _log.warning("Option %s has no effect: kafkalog reads without a consumer group.", name)
+            warn_once(f"Option {name} has no effect: kafkalog reads without a consumer group.")
     properties = [
         name.removeprefix(_CLIENT_PREFIX) for name in values if name.startswith(_CLIENT_PREFIX)
     ]
     for name, near in client_properties.unknown(properties).items():
         hint = f" Did you mean {_CLIENT_PREFIX}{near}?" if near else ""
-        _log.warning("Option %s%s is unknown and ignored.%s", _CLIENT_PREFIX, name, hint)
+        warn_once(f"Option {_CLIENT_PREFIX}{name} is unknown and ignored.{hint}")
     expected = {name.lower() for name in (*known, *_ENGINE_OPTIONS, *_NO_EFFECT)}
     for name in values:
         if name not in expected and not name.startswith(_CLIENT_PREFIX):
             hint = nearest(name, (*known, _BOOTSTRAP_SERVERS))
-            _log.warning("Option %s is unknown and ignored.%s", name, hint)
+            warn_once(f"Option {name} is unknown and ignored.{hint}")

@@ -27,9 +27,6 @@ from pyspark_kafkalog.source.offsets import (
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
 
-# A pattern never matches the brokers' own topics, as with Spark (AdminClient.listTopics).
-_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
 _log = logging.getLogger(__name__)
 
 
@@ -79,17 +76,16 @@ class SubscribeTopics:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """Option `subscribePattern`: all topics whose whole name matches a regular expression."""
+    """Option `subscribePattern`: all topics whose whole name matches a regular expression.
+
+    The brokers' own topics never match, as with Spark's connector.
+    """
 
     pattern: str
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
         matches = re.compile(self.pattern).fullmatch
-        topics = {
-            name: numbers
-            for name, numbers in cluster.topics(None).items()
-            if name not in _INTERNAL_TOPICS and matches(name)
-        }
+        topics = {name: numbers for name, numbers in cluster.topics(None).items() if matches(name)}
         if not topics:
             _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
         return _flatten(topics)

@@ -13,11 +13,17 @@ from pyspark_kafkalog.source.options import (
     check_source_options,
     sink_options,
     stream_options,
+    warn_once,
 )
 from pyspark_kafkalog.source.partitions import AssignPartitions, SubscribePattern, SubscribeTopics
 
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
 READ = {**BROKERS, "subscribe": "orders"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_yet():
+    warn_once.cache_clear()
 
 
 def spark_options(**options):
@@ -134,6 +140,7 @@ def test_a_stream_has_no_ending_offsets():
     ],
 )
 def test_unknown_options_are_warned_about_with_the_nearest(caplog, name, hint):
+    batch_options(spark_options(**{name: "x"}))
     batch_options(spark_options(**{name: "x"}))
     assert hint in caplog.text
     assert len(caplog.records) == 1

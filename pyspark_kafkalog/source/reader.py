@@ -1,0 +1,97 @@
+"""Batch reads: one Spark task for each range of offsets, Arrow record batches out.
+
+A KafkalogReader is made in Spark's planning process, where `partitions()` asks the brokers once,
+and travels pickled to the tasks, where `read()` opens a connection of its own and closes it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_kafkalog.arrow.decode import RecordDecoder
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.source.offsets import describe, report_data_loss
+from pyspark_kafkalog.source.options import SourceOptions
+from pyspark_kafkalog.source.partitions import OffsetRange, plan_batch
+
+
+class KafkalogReader(DataSourceReader):
+    """Reads the offsets that are there at the first action on a DataFrame.
+
+    Spark plans once for each `load()`, not for each action: a `count()` and a `write` of one
+    DataFrame see the same offsets, and a new `load()` sees newer ones.
+
+    pushFilters is deliberately not overridden: Spark 4.2 and 4.3 hand a plan with pushed filters
+    to other scans of the same DataFrame, which then miss rows.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with Cluster(options.client) as cluster:
+            ranges = plan_batch(
+                cluster,
+                options.subscription,
+                options.starting,
+                options.ending,
+                options.fail_on_data_loss,
+            )
+        return [InputPartition(offset_range) for offset_range in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # Spark makes up an InputPartition(None) when there are no partitions.
+        if partition.value is None:
+            return iter(())
+        return read_range(self._options, self._columns, partition.value)
+
+
+def read_range(
+    options: SourceOptions, columns: Sequence[str], offset_range: OffsetRange
+) -> Iterator[pa.RecordBatch]:
+    """The records of one range in offset order, each once, in batches of about 10,000 rows.
+
+    Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns
+    and goes on at the earliest offset that is there.
+    """
+    until_offset = offset_range.until_offset
+    decoder = RecordDecoder(offset_range.topic, offset_range.partition, columns)
+    position = offset_range.start_offset
+    with Cluster(options.client) as cluster:
+        while position < until_offset:
+            try:
+                fetcher = Fetcher(cluster, offset_range.topic_partition, position, until_offset)
+                for fetched in fetcher.records():
+                    yield from decoder.decode(
+                        fetched.records, fetched.start_offset, until_offset, fetched.aborted
+                    )
+                    position = fetched.next_offset
+                break
+            except DataLossError as error:
+                if options.fail_on_data_loss:
+                    raise
+                position = _next_available(error, offset_range, position)
+        yield from decoder.finish()
+
+
+def _next_available(error: DataLossError, offset_range: OffsetRange, position: int) -> int:
+    """Where to go on after the offset `position` turned out to be gone, with a warning.
+
+    An offset that is gone and yet not before the log's beginning is past its end, or there is no
+    log any more: nothing of the range is left.
+    """
+    until_offset = offset_range.until_offset
+    earliest = error.log_start_offset
+    goes_on = min(earliest, until_offset) if earliest > position else until_offset
+    report_data_loss(
+        f"Offsets {position} up to {goes_on} of partition "
+        f"{describe([offset_range.topic_partition])} are gone.",
+        fail_on_data_loss=False,
+    )
+    return goes_on

@@ -1,0 +1,33 @@
+"""A cluster that is a dictionary: what the planning of reads asks, without a broker."""
+
+from kafka.structs import OffsetAndTimestamp
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.source.offsets import EARLIEST, LATEST
+
+
+class FakeCluster:
+    """Logs are given as {topic: [(earliest, latest) of each partition]} and may be changed."""
+
+    def __init__(self, **logs):
+        self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
+        self.closed = False
+
+    def topics(self, names=None):
+        if missing := [name for name in names or () if name not in self.logs]:
+            raise UnknownTopicError(f"no topic {missing[0]}")
+        wanted = self.logs if names is None else names
+        return {name: list(range(len(self.logs[name]))) for name in wanted}
+
+    def list_offsets(self, partitions, timestamp):
+        end = {EARLIEST: 0, LATEST: 1}[timestamp]
+        return {
+            tp: OffsetAndTimestamp(self.logs[tp.topic][tp.partition][end], -1, -1)
+            for tp in partitions
+        }
+
+    def refresh(self):
+        pass
+
+    def close(self):
+        self.closed = True

@@ -1,0 +1,96 @@
+"""One SparkSession and one embedded broker for all tests of this directory.
+
+Topics are created and filled by librdkafka, which shares no code with what is tested.
+"""
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from pyspark_kafkalog import EmbeddedBroker
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def spark():
+    # Python workers import the package from here, installed or not.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kafkalog-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def servers():
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+class Topics:
+    """Creates and fills topics, each with a name of its own."""
+
+    def __init__(self, servers):
+        self.servers = servers
+        self._admin = AdminClient({"bootstrap.servers": servers})
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+
+    def create(self, partitions=1, prefix="topic"):
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        for created in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            created.result(30)
+        return name
+
+    def delete(self, name):
+        for deleted in self._admin.delete_topics([name]).values():
+            deleted.result(30)
+
+    def append(self, topic, values, partition=0, **record):
+        """Writes `values` to one partition, in order, and waits until they are acknowledged."""
+        failed = []
+        for value in values:
+            self._producer.produce(
+                topic,
+                value,
+                partition=partition,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+                **record,
+            )
+        assert self._producer.flush(30) == 0
+        assert not failed
+
+    def fill(self, topic, *counts):
+        """Appends `counts[n]` records to partition n; values name their partition and number."""
+        for partition, count in enumerate(counts):
+            self.append(topic, [f"{partition}-{n}".encode() for n in range(count)], partition)
+
+
+@pytest.fixture(scope="session")
+def topics(servers):
+    return Topics(servers)
+
+
+@pytest.fixture
+def read(spark, servers):
+    """`read(subscribe=..., ...)`: a reader that only lacks `.load()`."""
+
+    def reader(**options):
+        source = spark.read.format("kafkalog").option("kafka.bootstrap.servers", servers)
+        return source.options(**options)
+
+    return reader
