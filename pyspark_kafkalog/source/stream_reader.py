@@ -1,0 +1,167 @@
+"""Streaming reads: offsets in the form of Spark's own Kafka checkpoints, records as in batch reads.
+
+One KafkalogStreamReader lives in a driver process of its own as long as the query, where it answers
+what to read next over a connection that it keeps; a second one, made from the same options, travels
+pickled to the tasks and only ever gets `read()` called. So what `read()` needs is in the
+InputPartition. Commits nothing: the offsets of a query live in its checkpoint.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from kafka.structs import TopicPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    LATEST,
+    LogBounds,
+    Offsets,
+    describe,
+    from_json,
+    report_data_loss,
+    resolve,
+    to_json,
+)
+from pyspark_kafkalog.source.options import SourceOptions
+from pyspark_kafkalog.source.partitions import (
+    OffsetRange,
+    clamp_starts,
+    log_bounds,
+    offsets_at,
+    ranges_between,
+)
+from pyspark_kafkalog.source.reader import read_range
+
+JsonOffsets: TypeAlias = dict[str, dict[str, int]]
+
+
+class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver and reads them in the tasks.
+
+    Partitions that appear while a query runs are read from their beginning. `failOnDataLoss`
+    decides what happens when offsets or partitions of the query are gone.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._cluster: Cluster | None = None
+        self._initial: Offsets | None = None
+        self._first_batch_is_empty = options.starting.mentions(LATEST)
+        self._has_planned = False
+        self._available_now: Offsets | None = None
+
+    def initialOffset(self) -> JsonOffsets:
+        """Where a new query starts. Spark asks more than once and must hear the same each time."""
+        if self._initial is None:
+            partitions = self._assigned()
+            bounds = log_bounds(self._connected(), partitions)
+            starts = resolve("startingOffsets", self._options.starting, partitions, bounds)
+            self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
+        return to_json(self._initial)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = self._latest_offsets({})
+
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
+        """Up to where the next micro-batch may read.
+
+        The first batch of a query that starts at `latest` is left empty: that writes the initial
+        offset into the checkpoint. Otherwise a query killed in its first batch would compute a
+        later "latest" when it restarts, and skip what arrived in between.
+        """
+        known = from_json(start)
+        is_first, self._has_planned = not self._has_planned, True
+        if is_first and self._first_batch_is_empty and known == self._initial:
+            return start
+        if self._available_now is not None:
+            return to_json(self._available_now)
+        return to_json(self._latest_offsets(known))
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
+        """One InputPartition for each partition that has offsets between `start` and `end`."""
+        ranges = self._ranges(from_json(start), from_json(end))
+        return [InputPartition(offset_range) for offset_range in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is None:
+            return iter(())
+        return read_range(self._options, self._columns, partition.value)
+
+    def commit(self, end: JsonOffsets) -> None:
+        """Nothing to do: Spark's checkpoint holds the offsets."""
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The connection stays behind: the copy that travels opens its own.
+        return {**self.__dict__, "_cluster": None}
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.client)
+        return self._cluster
+
+    def _assigned(self) -> list[TopicPartition]:
+        return self._options.subscription.partitions(
+            self._connected(), missing_ok=not self._options.fail_on_data_loss
+        )
+
+    def _latest_offsets(self, known: Offsets) -> Offsets:
+        latest = offsets_at(self._connected(), self._assigned(), LATEST)
+        if any(offset < known.get(tp, 0) for tp, offset in latest.items()):
+            # A leader that was just replaced may answer with less than there is: ask its successor
+            # before calling it data loss.
+            self._connected().refresh()
+            latest = offsets_at(self._connected(), self._assigned(), LATEST)
+        return latest
+
+    def _ranges(self, starts: Offsets, ends: Offsets) -> list[OffsetRange]:
+        # Asked for a batch before planning one, with an initial offset: a query was stopped in its
+        # first batch and replays it. Its end is in the checkpoint; its start was asked for again.
+        replays_first_batch = self._initial is not None and not self._has_planned
+        if replays_first_batch and self._first_batch_is_empty:
+            return []
+        if not replays_first_batch:
+            self._check_gone(starts.keys() - ends.keys())
+        wanted = [tp for tp, until in ends.items() if starts.get(tp) != until]
+        earliest = self._earliest_offsets(wanted)
+        resolved = {tp: self._start_of(tp, starts, ends[tp], earliest) for tp in earliest}
+        bounds = LogBounds(earliest=earliest, latest=ends)
+        clamped = clamp_starts(resolved, bounds, self._options.fail_on_data_loss)
+        return ranges_between(clamped, {tp: ends[tp] for tp in clamped})
+
+    def _start_of(self, tp: TopicPartition, starts: Offsets, until: int, earliest: Offsets) -> int:
+        """Where to read `tp` from: its start, or the beginning if it is new to the query."""
+        fail = self._options.fail_on_data_loss
+        if tp not in starts:
+            if earliest[tp] > 0:
+                report_data_loss(
+                    f"New partition {describe([tp])} begins at offset {earliest[tp]}, not 0.", fail
+                )
+            return min(earliest[tp], until)
+        if starts[tp] > until:
+            report_data_loss(
+                f"Partition {describe([tp])} went back from offset {starts[tp]} to {until}.", fail
+            )
+        return min(starts[tp], until)
+
+    def _earliest_offsets(self, partitions: list[TopicPartition]) -> Offsets:
+        """The beginning of each of `partitions` that exists; the others are reported."""
+        if not self._options.fail_on_data_loss:
+            existing = set(self._assigned())
+            self._check_gone(set(partitions) - existing)
+            partitions = [tp for tp in partitions if tp in existing]
+        return offsets_at(self._connected(), partitions, EARLIEST)
+
+    def _check_gone(self, partitions: set[TopicPartition]) -> None:
+        if partitions:
+            report_data_loss(
+                f"Partitions are gone: {describe(partitions)}.", self._options.fail_on_data_loss
+            )

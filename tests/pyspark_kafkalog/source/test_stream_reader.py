@@ -1,0 +1,150 @@
+"""What a stream plans to read, batch by batch, against a cluster that is a dictionary."""
+
+import pickle
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
+from pyspark_kafkalog.source import stream_reader
+from pyspark_kafkalog.source.options import stream_options
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
+from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    fake = FakeCluster(orders=[(5, 10), (0, 20)])
+    monkeypatch.setattr(stream_reader, "Cluster", lambda config: fake)
+    return fake
+
+
+def reader(**options):
+    given = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders", **options}
+    return KafkalogStreamReader(stream_options(given), ["value"])
+
+
+def ranges(partitions):
+    return [partition.value for partition in partitions]
+
+
+def test_the_initial_offset_is_the_same_each_time_it_is_asked_for(cluster):
+    stream = reader()
+    initial = stream.initialOffset()
+    assert initial == {"orders": {"0": 10, "1": 20}}
+    cluster.logs["orders"] = [(5, 11), (0, 21)]
+    assert stream.initialOffset() == initial
+
+
+def test_a_query_that_starts_at_the_latest_offsets_first_records_them(cluster):
+    stream = reader()
+    initial = stream.initialOffset()
+    cluster.logs["orders"] = [(5, 12), (0, 20)]
+    assert stream.latestOffset(initial, ALL) == initial
+    assert stream.partitions(initial, initial) == []
+    end = stream.latestOffset(initial, ALL)
+    assert end == {"orders": {"0": 12, "1": 20}}
+    assert ranges(stream.partitions(initial, end)) == [OffsetRange("orders", 0, 10, 12)]
+
+
+def test_the_first_batch_replayed_after_a_restart_loses_nothing(cluster):
+    recorded = reader().initialOffset()
+    cluster.logs["orders"] = [(5, 15), (0, 25)]
+    restarted = reader()
+    assert restarted.partitions(restarted.initialOffset(), recorded) == []
+    end = restarted.latestOffset(recorded, ALL)
+    assert ranges(restarted.partitions(recorded, end)) == [
+        OffsetRange("orders", 0, 10, 15),
+        OffsetRange("orders", 1, 20, 25),
+    ]
+
+
+def test_a_replayed_first_batch_from_the_earliest_offsets_reads_what_it_did(cluster):
+    first = reader(startingOffsets="earliest")
+    end = first.latestOffset(first.initialOffset(), ALL)
+    cluster.logs["orders"] = [(5, 15), (0, 25), (0, 1)]
+    restarted = reader(startingOffsets="earliest")
+    assert ranges(restarted.partitions(restarted.initialOffset(), end)) == [
+        OffsetRange("orders", 0, 5, 10),
+        OffsetRange("orders", 1, 0, 20),
+    ]
+
+
+def test_new_partitions_are_read_from_their_beginning(cluster):
+    stream = reader(startingOffsets="earliest")
+    start = stream.latestOffset(stream.initialOffset(), ALL)
+    cluster.logs["orders"].append((0, 3))
+    end = stream.latestOffset(start, ALL)
+    assert ranges(stream.partitions(start, end)) == [OffsetRange("orders", 2, 0, 3)]
+
+
+def test_nothing_new_gives_the_same_offsets_and_no_partitions(cluster):
+    stream = reader()
+    start = {"orders": {"0": 10, "1": 20}}
+    assert stream.latestOffset(start, ALL) == start
+    assert stream.partitions(start, start) == []
+
+
+def test_available_now_stops_where_the_log_ended_when_it_began(cluster):
+    stream = reader(startingOffsets="earliest")
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    cluster.logs["orders"] = [(5, 100), (0, 100)]
+    end = stream.latestOffset(start, ALL)
+    assert end == {"orders": {"0": 10, "1": 20}}
+    assert stream.latestOffset(end, ALL) == end
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ({"orders": {"0": 2, "1": 20}}, "orders-0 begins at offset 5.*from 2"),
+        ({"orders": {"0": 11, "1": 20}}, "orders-0 went back from offset 11 to 10"),
+        ({"orders": {"0": 10, "1": 20, "2": 7}}, "Partitions are gone: orders-2"),
+        ({"orders": {"1": 20}}, "New partition orders-0 begins at offset 5, not 0"),
+    ],
+)
+def test_offsets_that_are_gone_are_data_loss(cluster, caplog, start, message):
+    stream = reader()
+    end = stream.latestOffset(start, ALL)
+    with pytest.raises(DataLossError, match=message):
+        stream.partitions(start, end)
+    goes_on = reader(failOnDataLoss="false")
+    rest = [OffsetRange("orders", 0, 5, 10)] if start["orders"].get("0", 0) < 10 else []
+    assert ranges(goes_on.partitions(start, goes_on.latestOffset(start, ALL))) == rest
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_a_lower_end_is_asked_for_again_before_it_is_believed(cluster):
+    start = {"orders": {"0": 10, "1": 20}}
+    cluster.logs["orders"] = [(5, 9), (0, 20)]
+    cluster.refresh = lambda: cluster.logs.update(orders=[(5, 12), (0, 20)])
+    assert reader().latestOffset(start, ALL) == {"orders": {"0": 12, "1": 20}}
+
+
+def test_a_deleted_topic_fails_the_query_unless_it_may_lose_data(cluster, caplog):
+    cluster.logs["payments"] = [(0, 4)]
+    both = {"subscribe": "orders,payments", "startingOffsets": "earliest"}
+    strict, lenient = reader(**both), reader(**both, failOnDataLoss="false")
+    start = strict.latestOffset(strict.initialOffset(), ALL)
+    planned = {"orders": {"0": 10, "1": 20}, "payments": {"0": 6}}
+    del cluster.logs["payments"]
+    with pytest.raises(UnknownTopicError, match="payments"):
+        strict.latestOffset(start, ALL)
+    end = lenient.latestOffset(start, ALL)
+    assert end == {"orders": {"0": 10, "1": 20}}
+    assert lenient.partitions(start, end) == []
+    assert lenient.partitions(start, planned) == []
+    assert "Partitions are gone: payments-0" in caplog.text
+
+
+def test_a_reader_travels_without_its_connection(cluster):
+    stream = reader()
+    stream.initialOffset()
+    copy = pickle.loads(pickle.dumps(stream))
+    assert copy.initialOffset() == stream.initialOffset()
+    stream.stop()
+    assert cluster.closed

@@ -1,0 +1,117 @@
+"""Topics as streams, through Spark: triggers, checkpoints, restarts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def landing(spark, servers, tmp_path):
+    """A query from topics to Parquet with a checkpoint, which may be run again and again."""
+    return Landing(spark, servers, tmp_path)
+
+
+class Landing:
+    def __init__(self, spark, servers, directory):
+        self.spark, self.servers = spark, servers
+        self.target, self.checkpoint = str(directory / "target"), directory / "checkpoint"
+
+    def start(self, **options):
+        """A running query that looks for new records all the time."""
+        return self._writer(options).trigger(processingTime="50 milliseconds").start(self.target)
+
+    def run(self, **options):
+        """Reads what is there now and stops; returns how many rows that was."""
+        query = self._writer(options).trigger(availableNow=True).start(self.target)
+        assert query.awaitTermination(60)
+        return sum(progress.numInputRows for progress in query.recentProgress)
+
+    def offsets(self):
+        """All (partition, offset) that the target holds, sorted."""
+        rows = self.spark.read.parquet(self.target).select("partition", "offset").collect()
+        return sorted(tuple(row) for row in rows)
+
+    def planned(self, batch):
+        """The offsets that Spark wrote before it ran a batch."""
+        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+
+    def forget_all_batches_but_the_plan_of_the_first(self):
+        """As if the process had been killed while it ran its first batch."""
+        for path in [*(self.checkpoint / "commits").iterdir(), *planned_files(self.checkpoint)]:
+            path.unlink()
+
+    def _writer(self, options):
+        source = self.spark.readStream.format("kafkalog")
+        frame = source.option("kafka.bootstrap.servers", self.servers).options(**options).load()
+        return frame.writeStream.format("parquet").option(
+            "checkpointLocation", str(self.checkpoint)
+        )
+
+
+def planned_files(checkpoint: Path):
+    return [path for path in (checkpoint / "offsets").iterdir() if path.name.lstrip(".") != "0"]
+
+
+def every_offset(*counts):
+    return [
+        (partition, offset) for partition, count in enumerate(counts) for offset in range(count)
+    ]
+
+
+def test_available_now_reads_what_is_new_each_time_and_every_offset_once(landing, topics):
+    topic = topics.create(2)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    topics.fill(topic, 12_000, 5)
+    assert landing.run(**options) == 12_005
+    assert landing.run(**options) == 0
+    topics.fill(topic, 3, 0)
+    assert landing.run(**options) == 3
+    assert landing.offsets() == every_offset(12_003, 5)
+    assert landing.planned(0) == {topic: {"0": 12_000, "1": 5}}
+
+
+def test_a_running_query_goes_on_where_it_stopped(landing, topics):
+    topic = topics.create()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    for total in (4, 7):
+        query = landing.start(**options)
+        topics.fill(topic, total)
+        query.processAllAvailable()
+        query.stop()
+    assert landing.offsets() == every_offset(11)
+
+
+def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(landing, topics):
+    topic = topics.create()
+    topics.fill(topic, 5)
+    query = landing.start(subscribe=topic)
+    query.processAllAvailable()
+    query.stop()
+    assert landing.planned(0) == {topic: {"0": 5}}
+    landing.forget_all_batches_but_the_plan_of_the_first()
+    topics.fill(topic, 3)
+    assert landing.run(subscribe=topic) == 3
+    assert landing.offsets() == [(0, 5), (0, 6), (0, 7)]
+
+
+def test_a_topic_that_was_recreated_stops_the_query(landing, topics):
+    topic = topics.create()
+    topics.fill(topic, 5)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    assert landing.run(**options) == 5
+    later = json.dumps({topic: {"0": 9}})
+    path = landing.checkpoint / "offsets" / "0"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:-1], later]))
+    (landing.checkpoint / "offsets" / ".0.crc").unlink()
+    topics.fill(topic, 1)
+    with pytest.raises(Exception, match=f"DataLossError: Partition {topic}-0 went back"):
+        landing.run(**options)
+
+
+def test_options_of_batch_reads_alone_are_refused(landing):
+    with pytest.raises(Exception, match="InvalidOptionError: Option endingOffsets is not valid"):
+        landing.run(subscribe="any", endingOffsets="latest")
