@@ -88,11 +88,10 @@ def next_commit(
 ) -> Commit:
     """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`."""
     offsets = dict(newest.offsets) if newest else {}
-    moved = dict(offsets.get(name, {}))
-    for piece in ranges:
-        key = piece.topic_partition
-        moved[key] = max(moved.get(key, piece.until_offset), piece.until_offset)
-    offsets[name] = moved
+    # Sorted, so that of several pieces of one partition the last one counts. It may lie before the
+    # old offset: where a topic was recreated and the user chose to go on.
+    ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
+    offsets[name] = {**offsets.get(name, {}), **ends}
     return Commit(
         sequence=newest.sequence + 1 if newest else 1,
         name=name,

@@ -57,6 +57,12 @@ def test_the_pieces_of_one_partition_move_it_to_the_last_end_in_any_order():
     assert commit.offsets == {"nightly": {ORDERS_0: 20}}
 
 
+def test_a_partition_may_move_back():
+    """When its topic was recreated and the user chose to go on with what is there."""
+    commit = commit_after(commit_after(None, ranges=[(0, 0, 10)]), ranges=[(0, 3, 3)])
+    assert commit.offsets == {"nightly": {ORDERS_0: 3}}
+
+
 def test_an_absent_directory_has_no_commits(tmp_path):
     log = CommitLog(str(tmp_path / "absent"))
     assert log.newest() is None

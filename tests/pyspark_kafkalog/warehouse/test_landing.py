@@ -1,0 +1,201 @@
+"""The files that a task writes: their rows, names, limits, and who can read them."""
+
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse import landing
+from pyspark_kafkalog.warehouse.commit import DataFile
+from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets, write_files
+
+WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
+
+
+def rows(start: int, until: int, topic: str = "orders", size_bytes: int = 20) -> pa.RecordBatch:
+    """Rows with a null now and then in each column that can have one."""
+    offsets = range(start, until)
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [None if offset % 3 == 0 else b"key %d" % offset for offset in offsets],
+            "value": [
+                None if offset % 7 == 6 else b"%0*d" % (size_bytes, offset) for offset in offsets
+            ],
+            "topic": [topic] * len(offsets),
+            "partition": [3] * len(offsets),
+            "offset": list(offsets),
+            "timestamp": [1_700_000_000_000_000 + 1000 * offset for offset in offsets],
+            "timestampType": [0] * len(offsets),
+            "headers": [
+                None if offset % 2 else [{"key": "trace", "value": b"%d" % offset}]
+                for offset in offsets
+            ],
+        },
+        row_schema(WITH_HEADERS),
+    )
+
+
+def written(
+    directory: str,
+    until: int,
+    batches: list[pa.RecordBatch],
+    columns: Sequence[str] = WITH_HEADERS,
+) -> list[DataFile]:
+    offset_range = OffsetRange(batches[0].column("topic")[0].as_py(), 3, 0, until)
+    selected = [batch.select(columns) for batch in batches]
+    return list(write_files(directory, columns, offset_range, selected))
+
+
+def staged(directory: str, file: DataFile) -> str:
+    return os.path.join(directory, f"{file.name}.staged")
+
+
+def test_what_is_read_back_is_what_was_written(tmp_path):
+    batches = [rows(0, 1000), rows(1000, 1700), rows(1900, 1901)]
+    [file] = written(str(tmp_path), 2000, batches)
+    path = staged(str(tmp_path), file)
+    assert pq.read_table(path) == pa.Table.from_batches(batches)
+    assert file == DataFile(file.name, "orders", 3, 0, 1900, 1701, os.path.getsize(path))
+    assert file.name.startswith("part-orders-3-0-2000-")
+
+
+def test_another_reader_of_parquet_agrees(tmp_path):
+    [file] = written(str(tmp_path), 1000, [rows(0, 1000)])
+    relation = duckdb.connect().read_parquet(staged(str(tmp_path), file))
+    assert relation.types[relation.columns.index("timestamp")] == "TIMESTAMP WITH TIME ZONE"
+    wanted = rows(0, 1000).to_pydict()
+    for column in ("key", "value", "offset", "timestampType"):
+        assert [row[0] for row in relation.select(f'"{column}"').fetchall()] == wanted[column]
+
+
+def test_how_the_columns_are_written(tmp_path):
+    [file] = written(str(tmp_path), 1000, [rows(0, 1000)], DEFAULT_COLUMNS)
+    group = pq.ParquetFile(staged(str(tmp_path), file)).metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(7)}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert "DELTA_LENGTH_BYTE_ARRAY" in columns["value"].encodings
+    assert "DELTA_BINARY_PACKED" in columns["offset"].encodings
+    assert not columns["value"].has_dictionary_page
+    assert columns["topic"].has_dictionary_page
+    assert columns["value"].statistics is None
+    assert (columns["offset"].statistics.min, columns["offset"].statistics.max) == (0, 999)
+    assert columns["timestamp"].statistics.has_min_max
+
+
+def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 250)
+    monkeypatch.setattr(landing, "ROW_GROUP_BYTES", 20_000)
+    small = [rows(start, start + 100) for start in range(0, 1000, 100)]
+    large = [rows(start, start + 100, size_bytes=400) for start in range(1000, 1300, 100)]
+    [file] = written(str(tmp_path), 1300, small + large)
+    metadata = pq.ParquetFile(staged(str(tmp_path), file)).metadata
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert groups == [200] * 5 + [100] * 3
+
+
+def test_a_large_range_becomes_several_files_that_tile_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(landing, "FILE_BYTES", 1)
+    batches = [rows(0, 100), rows(150, 200), rows(200, 250), rows(300, 390)]
+    files = written(str(tmp_path), 400, batches)
+    assert [(f.first_offset, f.last_offset, f.records) for f in files] == [
+        (0, 99, 100),
+        (150, 249, 100),
+        (300, 389, 90),
+    ]
+    assert [tuple(f.name.split("-")[3:5]) for f in files] == [
+        ("0", "100"),
+        ("100", "250"),
+        ("250", "400"),
+    ]
+
+
+def test_no_rows_make_no_file(tmp_path):
+    empty = rows(0, 0)
+    piece = OffsetRange("orders", 3, 0, 10)
+    assert list(write_files(str(tmp_path), WITH_HEADERS, piece, [empty])) == []
+    assert list(write_files(str(tmp_path), WITH_HEADERS, piece, [])) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_topic_name_that_is_no_file_name_is_quoted_and_cut(tmp_path):
+    name = "a/../%" + "x" * 300
+    [file] = written(str(tmp_path), 10, [rows(0, 10, topic=name)])
+    assert file.topic == name
+    assert "/" not in file.name
+    assert len(file.name) < 230
+
+
+def test_two_attempts_never_write_the_same_name(tmp_path):
+    [first] = written(str(tmp_path), 10, [rows(0, 10)])
+    [second] = written(str(tmp_path), 10, [rows(0, 10)])
+    assert first.name != second.name
+
+
+def test_a_file_that_fails_half_way_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 100)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield rows(0, 100)
+        yield rows(100, 200)
+        raise ConnectionError("the broker went away")
+
+    piece = OffsetRange("orders", 3, 0, 300)
+    with pytest.raises(ConnectionError):
+        list(write_files(str(tmp_path), WITH_HEADERS, piece, broken()))
+    assert [name for name in os.listdir(tmp_path) if not name.endswith(".progress")] == []
+
+
+def test_progress_is_told_by_row_groups_and_counts_gaps(tmp_path, monkeypatch):
+    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 100)
+    told = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in (0, 100, 250):
+            yield rows(start, start + 100)
+            told.append(landed_offsets(str(tmp_path)))
+
+    piece = OffsetRange("orders", 3, 0, 400)
+    list(write_files(str(tmp_path), WITH_HEADERS, piece, batches()))
+    assert told == [0, 100, 200]
+    assert landed_offsets(str(tmp_path)) == 350
+    assert landed_offsets(str(tmp_path / "gone")) == 0
+
+
+def test_data_loss_is_a_result_and_other_errors_are_raised(tmp_path, monkeypatch):
+    options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
+    pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 4, 0, 10)]
+
+    def read(_options, _columns, piece):
+        if piece.partition == 3:
+            raise DataLossError("offsets are gone")
+        if piece.partition == 4:
+            yield rows(0, 10).select(DEFAULT_COLUMNS)
+        else:
+            raise ConnectionError("the broker went away")
+
+    monkeypatch.setattr(landing, "read_range", read)
+    lost, landed = land(Landing(options, str(tmp_path)), pieces)
+    assert lost == Landed(pieces[0], (), "offsets are gone")
+    assert landed.data_loss is None
+    assert [file.records for file in landed.files] == [10]
+    assert Landed.from_json(landed.to_json()) == landed
+    with pytest.raises(ConnectionError):
+        list(land(Landing(options, str(tmp_path)), [OffsetRange("orders", 5, 0, 10)]))
+
+
+def test_a_landing_travels_to_tasks_and_knows_its_columns():
+    options = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
+    plain = Landing(batch_options(options), "/stage")
+    headers = Landing(batch_options({**options, "includeHeaders": "true"}), "/stage")
+    assert pickle.loads(pickle.dumps(plain)) == plain
+    assert plain.columns == DEFAULT_COLUMNS
+    assert headers.columns == WITH_HEADERS

@@ -1,0 +1,176 @@
+"""What a load plans and what it accepts from its tasks; with Spark: tests/spark/test_load.py."""
+
+import pytest
+from kafka.structs import OffsetAndTimestamp, TopicPartition
+
+from pyspark_kafkalog.client.cluster import EARLIEST
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
+from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse.commit import DataFile
+from pyspark_kafkalog.warehouse.landing import Landed
+from pyspark_kafkalog.warehouse.load import LoadResult, load, plan, tasks_of, verified_files
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+
+
+class FakeCluster:
+    """A topic `orders` whose partitions hold the given (earliest, latest) offsets."""
+
+    def __init__(self, *bounds: tuple[int, int]) -> None:
+        self._bounds = bounds
+
+    def topics(self, names):
+        return {"orders": list(range(len(self._bounds)))}
+
+    def list_offsets(self, partitions, timestamp):
+        end = 0 if timestamp == EARLIEST else 1
+        return {
+            tp: OffsetAndTimestamp(self._bounds[tp.partition][end], -1, -1) for tp in partitions
+        }
+
+
+def planned(
+    *bounds: tuple[int, int], last: Offsets | None = None, **options: str
+) -> list[tuple[int, int, int]]:
+    source = batch_options({**OPTIONS, **options})
+    ranges = plan(FakeCluster(*bounds), source, last or {}, "nightly")  # type: ignore[arg-type]
+    return [(piece.partition, piece.start_offset, piece.until_offset) for piece in ranges]
+
+
+def test_the_first_load_takes_all_there_is():
+    assert planned((0, 10), (5, 7), (3, 3)) == [(0, 0, 10), (1, 5, 7)]
+
+
+def test_the_first_load_begins_at_starting_offsets():
+    assert planned((0, 10), (5, 7), startingOffsets='{"orders":{"0":4,"1":-2}}') == [
+        (0, 4, 10),
+        (1, 5, 7),
+    ]
+
+
+def test_later_loads_go_on_and_take_new_partitions_from_their_beginning():
+    last = {ORDERS_0: 6, TopicPartition("payments", 0): 9}
+    starting = '{"orders":{"0":4,"1":4}}'
+    assert planned((0, 10), (0, 7), last=last, startingOffsets=starting) == [(0, 6, 10), (1, 0, 7)]
+
+
+def test_nothing_new_plans_nothing():
+    assert planned((0, 10), last={ORDERS_0: 10}) == []
+
+
+def test_ending_offsets_are_a_limit_and_may_lie_behind_or_beyond():
+    ending = '{"orders":{"0":5,"1":99}}'
+    assert planned((0, 10), (0, 7), endingOffsets=ending) == [(0, 0, 5), (1, 0, 7)]
+    assert planned((0, 10), (0, 7), last={ORDERS_0: 8}, endingOffsets=ending) == [(1, 0, 7)]
+
+
+def test_retention_that_overtook_the_load_is_data_loss():
+    with pytest.raises(DataLossError, match=r"begins at offset 8.*load 'nightly'.*another name"):
+        planned((8, 10), last={ORDERS_0: 6})
+
+
+def test_a_log_that_ends_before_the_last_commit_is_data_loss():
+    with pytest.raises(DataLossError, match=r"ends at offset 3.*topic that was recreated"):
+        planned((0, 3), last={ORDERS_0: 6})
+
+
+def test_going_on_after_data_loss_takes_what_is_there():
+    assert planned((8, 10), last={ORDERS_0: 6}, failOnDataLoss="false") == [(0, 8, 10)]
+
+
+@pytest.mark.parametrize("bounds", [(0, 3), (8, 8)])
+def test_going_on_with_nothing_to_read_still_records_the_new_place(bounds):
+    """Else a recreated topic would grow up to the old offset, and its records in between be lost
+    without a word."""
+    expected = [(0, bounds[1], bounds[1])]
+    assert planned(bounds, last={ORDERS_0: 6}, failOnDataLoss="false") == expected
+
+
+def test_a_long_range_is_cut_into_pieces(monkeypatch):
+    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 4)
+    assert planned((1, 10)) == [(0, 1, 5), (0, 5, 9), (0, 9, 10)]
+
+
+def test_short_ranges_share_a_task_and_each_is_in_one(monkeypatch):
+    monkeypatch.setattr(load_module, "FEW_OFFSETS", 10)
+    sizes = [3, 3, 3, 3, 20, 1, 0, 9, 1]
+    pieces = [OffsetRange("orders", number, 0, size) for number, size in enumerate(sizes)]
+    tasks = [[piece.offset_count for piece in task] for task in tasks_of(pieces)]
+    assert tasks == [[3, 3, 3], [3], [20], [1, 9], [1]]
+    assert tasks_of([OffsetRange("orders", 0, 5, 5)]) == []
+
+
+PIECE = OffsetRange("orders", 0, 10, 20)
+OTHER = OffsetRange("orders", 1, 0, 5)
+
+
+def file_of(
+    piece: OffsetRange = PIECE, first: int = 10, last: int = 19, records: int = 10
+) -> DataFile:
+    return DataFile("part-x.parquet", piece.topic, piece.partition, first, last, records, 100)
+
+
+def test_the_files_come_in_the_order_of_the_ranges_whatever_order_tasks_end_in():
+    other = file_of(OTHER, 0, 4, 5)
+    results = [Landed(OTHER, (other,)), Landed(PIECE, (file_of(),))]
+    assert verified_files([PIECE, OTHER], results) == [file_of(), other]
+
+
+def test_a_range_may_have_gaps_no_rows_or_several_files():
+    assert verified_files([PIECE], [Landed(PIECE)]) == []
+    files = (file_of(last=12, records=2), file_of(first=15, last=16, records=1))
+    assert verified_files([PIECE], [Landed(PIECE, files)]) == list(files)
+    empty = OffsetRange("orders", 7, 3, 3)
+    assert verified_files([empty, PIECE], [Landed(PIECE)]) == []
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        [Landed(OTHER)],
+        [Landed(PIECE), Landed(PIECE)],
+        [Landed(PIECE), Landed(OTHER)],
+        [Landed(PIECE, (file_of(first=9),))],
+        [Landed(PIECE, (file_of(last=20, records=11),))],
+        [Landed(PIECE, (file_of(records=11),))],
+        [Landed(PIECE, (file_of(records=0),))],
+        [Landed(PIECE, (file_of(), file_of()))],
+        [Landed(PIECE, (file_of(OffsetRange("orders", 1, 10, 20)),))],
+        [Landed(PIECE, (file_of(OffsetRange("payments", 0, 10, 20)),))],
+    ],
+)
+def test_results_that_do_not_account_for_the_ranges_are_refused(results):
+    with pytest.raises(KafkalogError, match="nothing was published"):
+        verified_files([PIECE], results)
+
+
+def test_data_loss_in_a_task_is_raised_as_such():
+    with pytest.raises(DataLossError, match="offsets are gone"):
+        verified_files([PIECE, OTHER], [Landed(OTHER), Landed(PIECE, (), "offsets are gone")])
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 7])
+def test_a_load_needs_a_name(name):
+    with pytest.raises(InvalidOptionError, match="needs a name"):
+        load(None, name, "parquet:/never/made", OPTIONS)  # type: ignore[arg-type]
+
+
+def test_an_unknown_target_is_refused_before_a_broker_is_asked():
+    with pytest.raises(InvalidOptionError, match="parquet:/data/orders"):
+        load(None, "nightly", "delta:/never/made", OPTIONS)  # type: ignore[arg-type]
+
+
+def test_results_read_well():
+    result = LoadResult("nightly", "parquet:/t", 10, 1234567, (PIECE, OTHER), (file_of(),), "12")
+    assert repr(result) == (
+        "<LoadResult 'nightly' to parquet:/t: commit 12, 10 records of 2 partitions, "
+        "1,234,567 bytes in 1 files>"
+    )
+    nothing = LoadResult("nightly", "parquet:/t", 0, 0, (), (), None)
+    assert repr(nothing) == "<LoadResult 'nightly' to parquet:/t: nothing new>"
