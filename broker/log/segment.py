@@ -1,0 +1,294 @@
+"""One segment of a log: a .log file of record batches and its two indexes.
+
+The three files are named by the segment's base offset in 20 digits, as Apache Kafka names them:
+`00000000000000000042.log`, `.index`, `.timeindex`. The .log file is batches, one after the other,
+as they travelled. The base offset is at or below the offset of the first batch; relative offsets in
+the indexes are 32 bits, so a segment spans at most 2^31 offsets.
+
+Only the last segment of a log is written to. Appending, sealing and truncating happen under the
+log's lock. Reading needs none: `size_bytes` grows only after the bytes are in the file, so what a
+reader sees below it is whole. Reading looks at batch headers, never at records: O(1) in the
+segment's size by the sparse index. Nothing here validates batches or decides when to roll.
+"""
+
+import contextlib
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka.errors import CorruptRecordError
+
+from broker.config import LogConfig
+from broker.log.files import File, Files
+from broker.log.offset_index import OffsetIndex
+from broker.log.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
+from pyspark_kafkalog.record.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+_WINDOW_BYTES = 4096
+"""One read of headers: what lies between two index entries when batches are small."""
+_SPAN = struct.Struct(">qi11xi")
+"""Of a header: base offset, batch length, last offset delta."""
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch lies in a segment."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    size_bytes: int
+
+
+class LogSegment:
+    """One segment. Made by `create` (new, empty) or `open` (from its files)."""
+
+    def __init__(
+        self, directory: Path, base_offset: int, config: LogConfig, files: Files, now_ms: int
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = 0
+        self.created_ms = now_ms
+        self.max_timestamp = TimestampOffset(NO_TIMESTAMP, base_offset)
+        """The largest timestamp in the segment, and the last offset of the batch that has it."""
+        self.file: File
+        self._suffix = ""
+        self._files = files
+        self._interval_bytes = config.index_interval_bytes
+        self._bytes_since_index = 0
+        self._first_timestamp_ms: int | None = None
+        index_bytes = config.segment_index_bytes
+        self.offset_index = OffsetIndex(self.path(INDEX_SUFFIX), base_offset, index_bytes, files)
+        self.time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes, files)
+
+    @classmethod
+    def create(
+        cls, directory: Path, base_offset: int, config: LogConfig, files: Files, now_ms: int
+    ) -> "LogSegment":
+        """An empty segment, over whatever files of its name were left behind."""
+        segment = cls(directory, base_offset, config, files, now_ms)
+        segment.file = files.open(segment.path(LOG_SUFFIX), create=True)
+        segment.file.truncate(0)
+        if config.preallocate:
+            segment.file.reserve(config.segment_bytes)
+        segment.offset_index.create()
+        segment.time_index.create()
+        return segment
+
+    @classmethod
+    def open(
+        cls, directory: Path, base_offset: int, config: LogConfig, files: Files
+    ) -> "LogSegment":
+        """The sealed segment in these files. FileNotFoundError when the .log file is missing; the
+        indexes are not touched: `load_indexes`."""
+        segment = cls(directory, base_offset, config, files, 0)
+        path = segment.path(LOG_SUFFIX)
+        segment.file = files.open(path)
+        segment.size_bytes = segment.file.size()
+        segment.created_ms = files.modified_ms(path)
+        return segment
+
+    def load_indexes(self) -> bool:
+        """Opens the indexes; False when one is missing or cannot be this segment's."""
+        try:
+            self.offset_index.load()
+            self.time_index.load()
+        except FileNotFoundError:
+            return False
+        self.max_timestamp = self.time_index.last
+        return self.offset_index.sanity_check(self.size_bytes) and self.time_index.sanity_check()
+
+    def path(self, suffix: str) -> Path:
+        return self.directory / (file_name(self.base_offset, suffix) + self._suffix)
+
+    # Writing: under the log's lock.
+
+    def append(self, records: "Buffer", headers: Sequence[BatchHeader]) -> None:
+        """Appends `records`, the whole batches that `headers` describe.
+
+        OSError when the disk refuses; the file may then be longer than `size_bytes`, and the next
+        append overwrites what is too much.
+        """
+        start = self.size_bytes
+        self.file.pwrite(records, start)
+        first = headers[0].position
+        for header in headers:
+            self.index_batch(header, start + header.position - first)
+        if self._first_timestamp_ms is None and not start:
+            self._first_timestamp_ms = headers[0].max_timestamp_ms
+        self.size_bytes = start + memoryview(records).nbytes
+
+    def undo_append(
+        self, size_bytes: int, max_timestamp: TimestampOffset, next_offset: int
+    ) -> None:
+        """After an append that raised: what it may have left in file and indexes is cut off as far
+        as the disk allows; the state in memory is as before in any case."""
+        self.size_bytes = size_bytes
+        self.max_timestamp = max_timestamp
+        with contextlib.suppress(OSError):
+            self.offset_index.truncate_to(next_offset)
+            self.time_index.truncate_to(next_offset)
+            self.file.truncate(size_bytes)
+
+    def index_batch(self, header: BatchHeader, position: int) -> None:
+        """Takes the batch at `position` into the indexes, if it is time for an entry."""
+        last_offset = header.base_offset + header.last_offset_delta
+        if header.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = TimestampOffset(header.max_timestamp_ms, last_offset)
+        if self._bytes_since_index > self._interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(*self.max_timestamp)
+            self._bytes_since_index = 0
+        self._bytes_since_index += header.size_bytes
+
+    def restart_indexes(self) -> None:
+        """Empties the indexes: `index_batch` for each batch builds them anew."""
+        self.offset_index.create()
+        self.time_index.create()
+        self.max_timestamp = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        self._bytes_since_index = 0
+
+    def seal(self) -> None:
+        """Ends writing: the time index closes with the segment's largest timestamp."""
+        if self.max_timestamp.timestamp_ms > self.time_index.last.timestamp_ms:
+            self.time_index.maybe_append(*self.max_timestamp, sealing=True)
+        self.offset_index.seal()
+        self.time_index.seal()
+        if self.file.size() > self.size_bytes:
+            self.file.truncate(self.size_bytes)
+
+    def unseal(self) -> None:
+        """Makes an opened segment the one that is appended to."""
+        self.offset_index.unseal()
+        self.time_index.unseal()
+
+    def truncate_to(self, offset: int) -> int:
+        """Cuts every batch that reaches `offset` or more; returns the number of bytes cut."""
+        found = self.locate(offset)
+        if found is None:
+            return 0
+        self.offset_index.truncate_to(found.base_offset)
+        self.time_index.truncate_to(found.base_offset)
+        cut_bytes = self.size_bytes - found.position
+        self.truncate_bytes(found.position)
+        self.max_timestamp = self.time_index.last
+        self._bytes_since_index = 0
+        if not self.size_bytes:
+            self._first_timestamp_ms = None
+        return cut_bytes
+
+    def truncate_bytes(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.file.truncate(size_bytes)
+
+    def change_suffix(self, suffix: str) -> None:
+        """Renames the files: `.deleted` behind their names, say. A missing index is fine."""
+        old_paths = [self.path(kind) for kind in SEGMENT_SUFFIXES]
+        self._suffix = suffix
+        for kind, old_path in zip(SEGMENT_SUFFIXES, old_paths, strict=True):
+            if self._files.exists(old_path):
+                self._files.rename(old_path, self.path(kind))
+        self.move_to(self.directory)
+
+    def move_to(self, directory: Path) -> None:
+        """The log's directory has this name now."""
+        self.directory = directory
+        self.offset_index.path = self.path(INDEX_SUFFIX)
+        self.time_index.path = self.path(TIME_INDEX_SUFFIX)
+
+    def remove_files(self) -> None:
+        for kind in SEGMENT_SUFFIXES:
+            self._files.remove(self.path(kind))
+
+    # Syncing and reading: any thread.
+
+    def sync(self) -> None:
+        """Forces log and indexes to disk."""
+        self.file.sync()
+        self.offset_index.sync()
+        self.time_index.sync()
+
+    def locate(self, offset: int) -> BatchPosition | None:
+        """The first batch whose last offset is at or above `offset`; None past the end.
+
+        Raises CorruptRecordError when the headers on the way make no sense.
+        """
+        return self._walk(self.offset_index.lookup(offset).position, offset)
+
+    def batch_after(self, batch: BatchPosition) -> BatchPosition | None:
+        """The batch that follows `batch`; None at the end."""
+        return self._walk(batch.position + batch.size_bytes, batch.last_offset + 1)
+
+    def read_next_offset(self) -> int:
+        """The offset after the last batch, by the index and the headers behind its last entry.
+
+        Raises CorruptRecordError when the file does not end where a batch ends.
+        """
+        position = self.offset_index.lookup(self.base_offset + MAX_RELATIVE_OFFSET).position
+        next_offset = self.base_offset
+        while (batch := self._walk(position, self.base_offset)) is not None:
+            next_offset = batch.last_offset + 1
+            position = batch.position + batch.size_bytes
+        if position != self.size_bytes:
+            raise CorruptRecordError(
+                f"{self.path(LOG_SUFFIX).name} ends within a batch, at byte {self.size_bytes}"
+            )
+        return next_offset
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The whole header of the batch at `position`; its own `position` is 0."""
+        return BatchHeader(self.file.pread(HEADER_BYTES, position), 0)
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """Of the first batch (its largest), as segment.ms counts from; -1 when there is none."""
+        if self._first_timestamp_ms is None:
+            if self.size_bytes < HEADER_BYTES:
+                return NO_TIMESTAMP
+            self._first_timestamp_ms = self.header_at(0).max_timestamp_ms
+        return self._first_timestamp_ms
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """The largest timestamp, or the file's own age where batches have none."""
+        if self.max_timestamp.timestamp_ms >= 0:
+            return self.max_timestamp.timestamp_ms
+        return self._files.modified_ms(self.path(LOG_SUFFIX))
+
+    def __repr__(self) -> str:
+        return f"LogSegment(base offset {self.base_offset}, {self.size_bytes} bytes)"
+
+    def _walk(self, position: int, offset: int) -> BatchPosition | None:
+        """From the batch at `position` on, the first one that reaches `offset`."""
+        end = self.size_bytes
+        window, window_start = b"", position
+        while position + HEADER_BYTES <= end:
+            at = position - window_start
+            if at + _SPAN.size > len(window):
+                window, window_start, at = self.file.pread(_WINDOW_BYTES, position), position, 0
+            base_offset, length, last_offset_delta = _SPAN.unpack_from(window, at)
+            size_bytes = LOG_OVERHEAD_BYTES + length
+            if size_bytes < HEADER_BYTES or position + size_bytes > end:
+                raise CorruptRecordError(
+                    f"{self.path(LOG_SUFFIX).name}: a batch at {position} claims {size_bytes} bytes"
+                )
+            if base_offset + last_offset_delta >= offset:
+                return BatchPosition(
+                    base_offset, base_offset + last_offset_delta, position, size_bytes
+                )
+            position += size_bytes
+        return None
