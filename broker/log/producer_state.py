@@ -1,0 +1,234 @@
+"""What the log knows of its idempotent producers: enough to refuse a repeated or skipped batch.
+
+For each producer id: its epoch and its last five batches (a producer has at most five requests in
+flight). A batch that equals one of them is a retry of what is in the log already; one that does not
+continue the sequence is refused. The state follows from the log: recovery replays batch headers
+onto the newest snapshot at or before the end.
+
+A snapshot `<offset in 20 digits>.snapshot` holds the state of everything below its offset, in
+Apache Kafka's format (ProducerSnapshot, version 1), big-endian:
+
+    version int16 = 1, crc uint32 (CRC-32C of all that follows), entry count int32, then each
+    producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32,
+    timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (-1)
+
+It keeps one batch of the five. Taken when the log rolls and when it closes; not synced here, the
+log's flush does that. Changes under the log's lock. Never reads a segment.
+"""
+
+import logging
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberError
+
+from broker.log.files import Files
+from pyspark_kafkalog.record.batch import NO_SEQUENCE, BatchHeader
+from pyspark_kafkalog.record.crc import crc32c
+
+_log = logging.getLogger(__name__)
+
+SNAPSHOT_SUFFIX = ".snapshot"
+BATCHES_KEPT = 5
+_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_END = 6
+_SEQUENCES = 2**31
+
+
+class BatchMetadata(NamedTuple):
+    """One batch in the log, as its producer numbered it."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) % _SEQUENCES
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class ProducerStateEntry:
+    producer_epoch: int
+    last_seen_ms: int
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class ProducerStateManager:
+    """The producers of one log."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self.directory = directory
+        self._files = files
+        self._entries: dict[int, ProducerStateEntry] = {}
+
+    @property
+    def entries(self) -> dict[int, ProducerStateEntry]:
+        return self._entries
+
+    def check(self, header: BatchHeader) -> BatchMetadata | None:
+        """None when the batch may be appended; what is in the log when it is a retry of that.
+
+        Raises InvalidProducerEpochError for a producer that a newer one replaced, and
+        OutOfOrderSequenceNumberError for a batch that does not follow the last one.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch < entry.producer_epoch:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
+                f"the log has seen {entry.producer_epoch}"
+            )
+        if header.producer_epoch > entry.producer_epoch:
+            if header.base_sequence:
+                raise _out_of_order(header, "0, as the epoch is new")
+            return None
+        last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+        for batch in entry.batches:
+            if (
+                batch.last_sequence == last_sequence
+                and batch.first_sequence == header.base_sequence
+            ):
+                return batch
+        expected = (entry.last_sequence + 1) % _SEQUENCES
+        if entry.batches and header.base_sequence != expected:
+            raise _out_of_order(header, str(expected))
+        return None
+
+    def update(self, header: BatchHeader, now_ms: int) -> None:
+        """Takes in a batch that is in the log. Batches without a producer id change nothing."""
+        if header.producer_id < 0:
+            return
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = ProducerStateEntry(header.producer_epoch, now_ms)
+            self._entries[header.producer_id] = entry
+        elif entry.producer_epoch != header.producer_epoch:
+            entry.producer_epoch = header.producer_epoch
+            entry.batches.clear()
+        entry.last_seen_ms = now_ms
+        if not header.is_control:
+            last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+            entry.batches.append(
+                BatchMetadata(
+                    last_sequence,
+                    header.last_offset,
+                    header.last_offset_delta,
+                    header.max_timestamp_ms,
+                )
+            )
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
+        """Forgets producers that appended nothing for `expiration_ms`."""
+        expired = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if now_ms - entry.last_seen_ms >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+
+    def clear(self) -> None:
+        self._entries = {}
+
+    # Snapshots.
+
+    def snapshot_path(self, offset: int) -> Path:
+        return self.directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+    def take_snapshot(self, offset: int) -> None:
+        """Writes the state of everything below `offset`."""
+        body = [self._encode(producer_id, entry) for producer_id, entry in self._entries.items()]
+        checked = struct.pack(">i", len(body)) + b"".join(body)
+        data = struct.pack(">hI", _VERSION, crc32c(checked)) + checked
+        self._files.replace(self.snapshot_path(offset), data, sync=False)
+
+    def snapshot_offsets(self) -> list[int]:
+        """Of the snapshots on disk, ascending."""
+        return sorted(
+            int(name.removesuffix(SNAPSHOT_SUFFIX))
+            for name in self._files.list(self.directory)
+            if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdigit()
+        )
+
+    def load_newest(self, least_offset: int, most_offset: int, now_ms: int) -> int:
+        """Loads the newest usable snapshot from `least_offset` to `most_offset`; returns its
+        offset, or `least_offset` with an empty state. Removes damaged ones and later ones."""
+        self.clear()
+        for offset in reversed(self.snapshot_offsets()):
+            if offset > most_offset:
+                self._files.remove(self.snapshot_path(offset))
+                continue
+            if offset < least_offset:
+                break
+            if self._load(offset, now_ms):
+                return offset
+            _log.warning("snapshot.damaged path=%s action=removed", self.snapshot_path(offset))
+            self._files.remove(self.snapshot_path(offset))
+        return least_offset
+
+    def remove_snapshots(self, *, below: int = 0, keep: frozenset[int] | None = None) -> None:
+        """Removes snapshots below an offset and, when `keep` is given, all others but the newest
+        and those in it."""
+        offsets = self.snapshot_offsets()
+        for offset in offsets:
+            is_stray = keep is not None and offset not in keep and offset != offsets[-1]
+            if offset < below or is_stray:
+                self._files.remove(self.snapshot_path(offset))
+
+    def _load(self, offset: int, now_ms: int) -> bool:
+        data = self._files.read(self.snapshot_path(offset))
+        if len(data) < _HEAD.size:
+            return False
+        version, crc, count = _HEAD.unpack_from(data)
+        size_bytes = _HEAD.size + count * _ENTRY.size
+        if version != _VERSION or len(data) != size_bytes or crc32c(data[_CRC_END:]) != crc:
+            return False
+        for fields in _ENTRY.iter_unpack(data[_HEAD.size :]):
+            producer_id, epoch, sequence, last_offset, delta, timestamp_ms, coordinator, txn = (
+                fields
+            )
+            entry = ProducerStateEntry(
+                epoch, now_ms, coordinator_epoch=coordinator, current_txn_first_offset=txn
+            )
+            if sequence != NO_SEQUENCE:
+                entry.batches.append(BatchMetadata(sequence, last_offset, delta, timestamp_ms))
+            self._entries[producer_id] = entry
+        return True
+
+    def _encode(self, producer_id: int, entry: ProducerStateEntry) -> bytes:
+        last = entry.batches[-1] if entry.batches else BatchMetadata(NO_SEQUENCE, -1, 0, -1)
+        return _ENTRY.pack(
+            producer_id,
+            entry.producer_epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            last.timestamp_ms,
+            entry.coordinator_epoch,
+            entry.current_txn_first_offset,
+        )
+
+
+def _out_of_order(header: BatchHeader, expected: str) -> OutOfOrderSequenceNumberError:
+    return OutOfOrderSequenceNumberError(
+        f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+        f"{header.base_sequence}, expected {expected}"
+    )
