@@ -1,0 +1,550 @@
+"""Log: one partition's ordered, immutable, appended sequence of record batches.
+
+It owns a directory `<topic>-<partition>` of segments, and with them their indexes, the producer
+state and the leader epochs. Records go in and out as the bytes that travel: batches are checked and
+stamped, never opened (but for ListOffsets by timestamp, which looks into one).
+
+Promises: an append that returned survives the death of the process (it is in the page cache); it
+survives the machine's from the next `flush` on. An append that raised left nothing behind.
+
+Threads. One thread (the broker's loop) appends and truncates. `flush`, `delete_old_segments`,
+`advance_log_start_offset`, `remove_deleted_files` and the lookups may be called from any thread at
+the same time. `_lock` guards every change of state and is never held across an fsync or (but for
+truncation) a scan, so the loop waits microseconds for it, or the time of a file creation.
+`_flush_lock` only keeps two flushes apart. Reads take no lock: `_next_offset` is published after
+the bytes, and the list of segments is copied on write. A flush works on what was there when it
+began; it moves the recovery point only if no truncation came between.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka.errors import (
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    RecordListTooLargeError,
+)
+
+from broker.config import LogConfig
+from broker.log.clock import Clock, system_clock_ms
+from broker.log.files import DiskFiles, Files, FileSlice
+from broker.log.leader_epoch import LeaderEpochFileCache
+from broker.log.producer_state import BatchMetadata, ProducerStateManager
+from broker.log.record_search import first_record_at_or_after
+from broker.log.recovery import DELETED_SUFFIX, LogLoader, rebuild_producers
+from broker.log.retention import RetentionBounds, deletable_segments
+from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
+from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
+from broker.log.validator import check_timestamps, stamp_offsets, validate
+from pyspark_kafkalog.record.batch import BatchHeader
+
+_log = logging.getLogger(__name__)
+
+
+class LogAppendInfo(NamedTuple):
+    """What an append did. `log_append_time_ms` is -1 unless the topic stamps it."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    is_duplicate: bool = False
+    """A retry of what is in the log already, under these offsets; nothing was appended."""
+
+
+class FetchDataInfo(NamedTuple):
+    """What a read found: bytes still in their files, beginning with the batch that holds the
+    offset (which may begin below it) and perhaps ending within a batch."""
+
+    slices: list[FileSlice]
+    size_bytes: int
+    fetch_offset: int
+
+
+class Log:
+    """See the module's head for promises and threads."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        clock: Clock = system_clock_ms,
+        files: Files | None = None,
+        recovery_point: int = 0,
+        *,
+        log_start_offset: int = 0,
+        was_clean: bool = False,
+        on_flush_due: Callable[["Log"], None] | None = None,
+    ) -> None:
+        """Opens the log in `directory`, which exists; recovers it unless `was_clean`.
+
+        `on_flush_due` is called in the appending thread when the log rolled or `flush_messages` is
+        reached. Raises OSError, and UnsupportedForMessageFormatError for a log in an old format.
+        """
+        self.directory = directory
+        self.config = config
+        self._clock = clock
+        self._files: Files = DiskFiles() if files is None else files
+        self._on_flush_due = on_flush_due
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._closed = False
+        self._failure: OSError | None = None
+        self._truncations = 0
+        self._deleted: list[tuple[int, LogSegment]] = []
+        loader = LogLoader(directory, config, clock, self._files, was_clean=was_clean)
+        loaded = loader.load(recovery_point, log_start_offset)
+        self._segments = loaded.segments
+        self._leader_epochs = loaded.leader_epochs
+        self._producers = loaded.producers
+        self._log_start_offset = loaded.log_start_offset
+        self._next_offset = loaded.log_end_offset
+        self._recovery_point = loaded.recovery_point
+        self._last_flush_ms = clock()
+        self._roll_jitter_ms = self._new_jitter_ms()
+
+    # State: any thread.
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self._next_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below it is on disk for certain."""
+        return self._recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def leader_epochs(self) -> LeaderEpochFileCache:
+        return self._leader_epochs
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        return self._producers
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether the flush policy asks for a flush now. Who must not acknowledge more than
+        `flush.messages` unsynced records awaits a flush when this is true after an append."""
+        unflushed = self._next_offset - self._recovery_point
+        if unflushed <= 0:
+            return False
+        if unflushed >= self.config.flush_messages:
+            return True
+        return self._clock() - self._last_flush_ms >= self.config.flush_ms
+
+    # Appending: one thread.
+
+    def append(self, records: memoryview, leader_epoch: int) -> LogAppendInfo:
+        """Appends whole batches from a client; their offsets and epoch are stamped into `records`.
+
+        Raises as `validator.validate` and `check_timestamps`; RecordListTooLargeError when the
+        batches together exceed a segment; InvalidProducerEpochError and
+        OutOfOrderSequenceNumberError for an idempotent producer; KafkaStorageError when the disk
+        refuses, or did before, or the log is closed. Nothing is appended then.
+        """
+        config = self.config
+        now_ms = self._clock()
+        headers = validate(records, config.max_message_bytes)
+        append_time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
+        if not config.stamps_append_time:
+            before_ms = config.message_timestamp_before_max_ms
+            after_ms = config.message_timestamp_after_max_ms
+            check_timestamps(headers, now_ms, before_ms, after_ms)
+        if records.nbytes > config.segment_bytes:
+            raise RecordListTooLargeError(
+                f"{records.nbytes} bytes of batches exceed segment.bytes={config.segment_bytes}"
+            )
+        with self._lock:
+            self._check_usable()
+            if headers[0].producer_id >= 0:
+                duplicate = self._producers.check(headers[0])
+                if duplicate is not None:
+                    return self._duplicate(duplicate, append_time_ms)
+            return self._append(records, headers, leader_epoch, now_ms, append_time_ms)
+
+    def _append(
+        self,
+        records: memoryview,
+        headers: list[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+        append_time_ms: int,
+    ) -> LogAppendInfo:
+        size_bytes = records.nbytes
+        first_offset = self._next_offset
+        try:
+            segment = self._segment_for(size_bytes, headers, now_ms)
+            next_offset = stamp_offsets(
+                records, headers, first_offset, leader_epoch, append_time_ms
+            )
+            self._leader_epochs.assign(leader_epoch, first_offset)
+            self._write(segment, records, headers)
+        except OSError as error:
+            raise self._storage_error("append", error) from error
+        for header in headers:
+            self._producers.update(header, now_ms)
+        self._next_offset = next_offset
+        if self._on_flush_due is not None and (
+            next_offset - self._recovery_point >= self.config.flush_messages
+        ):
+            self._on_flush_due(self)
+        return LogAppendInfo(
+            first_offset,
+            next_offset - 1,
+            append_time_ms,
+            self._log_start_offset,
+            max(header.max_timestamp_ms for header in headers),
+            size_bytes,
+        )
+
+    def _write(self, segment: LogSegment, records: memoryview, headers: list[BatchHeader]) -> None:
+        size_bytes, max_timestamp = segment.size_bytes, segment.max_timestamp
+        try:
+            segment.append(records, headers)
+        except OSError:
+            segment.undo_append(size_bytes, max_timestamp, headers[0].base_offset)
+            raise
+
+    def _duplicate(self, batch: BatchMetadata, append_time_ms: int) -> LogAppendInfo:
+        return LogAppendInfo(
+            batch.first_offset,
+            batch.last_offset,
+            batch.timestamp_ms if append_time_ms >= 0 else NO_TIMESTAMP,
+            self._log_start_offset,
+            batch.timestamp_ms,
+            0,
+            is_duplicate=True,
+        )
+
+    def _segment_for(self, size_bytes: int, headers: list[BatchHeader], now_ms: int) -> LogSegment:
+        """The active segment, after rolling if it is full or old."""
+        segment = self._segments.active
+        if not segment.size_bytes:
+            return segment
+        config = self.config
+        record_count = sum(header.record_count for header in headers)
+        if (
+            segment.size_bytes + size_bytes > config.segment_bytes
+            or segment.offset_index.is_full
+            or segment.time_index.is_full
+            or self._next_offset + record_count - segment.base_offset > MAX_RELATIVE_OFFSET
+            or self._age_ms(segment, headers[-1], now_ms) > config.segment_ms - self._roll_jitter_ms
+        ):
+            return self._roll(now_ms)
+        return segment
+
+    def _age_ms(self, segment: LogSegment, header: BatchHeader, now_ms: int) -> int:
+        """How far the log's time has moved since the segment began: by the records' timestamps,
+        or by the clock where there are none."""
+        first_ms = segment.first_timestamp_ms
+        if first_ms < 0 or header.max_timestamp_ms < 0:
+            return now_ms - segment.created_ms
+        newest_ms = now_ms if self.config.stamps_append_time else header.max_timestamp_ms
+        return newest_ms - first_ms
+
+    def roll(self) -> None:
+        """Goes on in a new segment; nothing happens while the active one is empty."""
+        with self._lock:
+            self._check_usable()
+            if self._segments.active.size_bytes:
+                try:
+                    self._roll(self._clock())
+                except OSError as error:
+                    raise self._storage_error("roll", error) from error
+
+    def _roll(self, now_ms: int) -> LogSegment:
+        base_offset = self._next_offset
+        self._segments.active.seal()
+        self._producers.take_snapshot(base_offset)
+        segment = LogSegment.create(self.directory, base_offset, self.config, self._files, now_ms)
+        self._segments.add(segment)
+        self._roll_jitter_ms = self._new_jitter_ms()
+        _log.debug("log.rolled dir=%s base_offset=%d", self.directory, base_offset)
+        if self._on_flush_due is not None:
+            self._on_flush_due(self)
+        return segment
+
+    def _new_jitter_ms(self) -> int:
+        most_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return random.randrange(most_ms + 1) if most_ms else 0
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops everything from `offset` on: the log ends there, or at the start of the batch that
+        holds it. An offset at or past the end changes nothing; one below the first segment empties
+        the log, which goes on at `offset`."""
+        with self._lock:
+            self._check_usable()
+            if offset >= self._next_offset:
+                return
+            old_end_offset = self._next_offset
+            try:
+                self._truncate_to(offset)
+            except OSError as error:
+                raise self._storage_error("truncate", error) from error
+            _log.info(
+                "log.truncated dir=%s from_offset=%d to_offset=%d",
+                self.directory,
+                old_end_offset,
+                self._next_offset,
+            )
+
+    def _truncate_to(self, offset: int) -> None:
+        self._truncations += 1
+        self._drop_now(self._segments.from_base(offset))
+        if len(self._segments):
+            active = self._segments.active
+            active.unseal()
+            cut = active.locate(offset)
+            if cut is not None:
+                active.truncate_to(offset)
+                offset = min(offset, cut.base_offset)
+        else:
+            self._segments.add(
+                LogSegment.create(self.directory, offset, self.config, self._files, self._clock())
+            )
+        self._next_offset = offset
+        self._recovery_point = min(self._recovery_point, offset)
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._leader_epochs.truncate_from_end(offset)
+        rebuild_producers(self._producers, self._segments, offset, self._clock())
+
+    def _drop_now(self, segments: tuple[LogSegment, ...]) -> None:
+        self._segments.remove(segments)
+        for segment in segments:
+            segment.remove_files()
+
+    # Reading: any thread, no lock.
+
+    def read(
+        self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = True
+    ) -> FetchDataInfo:
+        """Up to `max_bytes` of batches from the one that holds `offset` on, none that reaches
+        `upper_bound_offset`. With `min_one_batch` the first batch comes whole even if it is larger.
+
+        Raises OffsetOutOfRangeError outside log start..log end offset, and KafkaStorageError when
+        the bytes on disk are not what was written.
+        """
+        end_offset = self._next_offset
+        if not self._log_start_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is outside {self._log_start_offset}..{end_offset}"
+            )
+        bound = min(upper_bound_offset, end_offset)
+        for segment in self._segments.from_floor(offset) if offset < bound else ():
+            found = segment.locate(offset)
+            if found is not None:
+                size_bytes = self._readable_bytes(segment, found, bound)
+                least_bytes = found.size_bytes if min_one_batch else 0
+                size_bytes = min(size_bytes, max(max_bytes, least_bytes))
+                if size_bytes <= 0:
+                    break
+                piece = FileSlice(segment.file, found.position, size_bytes)
+                return FetchDataInfo([piece], size_bytes, offset)
+        return FetchDataInfo([], 0, offset)
+
+    def _readable_bytes(self, segment: LogSegment, first: BatchPosition, bound: int) -> int:
+        """From `first` to the segment's end, or to the batch that reaches `bound`."""
+        if bound < self._next_offset:
+            last = segment.locate(bound)
+            if last is not None:
+                return last.position - first.position
+        return segment.size_bytes - first.position
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that has `timestamp_ms` or a later one."""
+        for segment in self._segments.snapshot():
+            if segment.max_timestamp.timestamp_ms < timestamp_ms:
+                continue
+            start = segment.time_index.lookup(timestamp_ms).offset
+            found = self._search(segment, max(start, self._log_start_offset), timestamp_ms)
+            if found is not None:
+                return found
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the largest timestamp of the log."""
+        newest = TimestampOffset(NO_TIMESTAMP, 0)
+        for segment in self._segments.snapshot():
+            if segment.max_timestamp.timestamp_ms > newest.timestamp_ms:
+                newest = segment.max_timestamp
+        if newest.timestamp_ms < 0:
+            return None
+        holder = self._segments.floor(newest.offset)
+        if holder is None:
+            return None
+        return self._search(holder, newest.offset, newest.timestamp_ms)
+
+    def _search(
+        self, segment: LogSegment, offset: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        batch = segment.locate(offset)
+        while batch is not None:
+            header = segment.header_at(batch.position)
+            if header.max_timestamp_ms >= timestamp_ms:
+                data = segment.file.pread(batch.size_bytes, batch.position)
+                found = first_record_at_or_after(data, timestamp_ms, self._log_start_offset)
+                if found is not None:
+                    return found
+            batch = segment.batch_after(batch)
+        return None
+
+    # Upkeep: any thread.
+
+    def flush(self) -> None:
+        """Forces everything appended until now to disk and moves the recovery point there.
+
+        KafkaStorageError when the disk refuses: the log then takes no more appends, as nobody
+        knows which of its unsynced bytes are still in memory.
+        """
+        with self._flush_lock:
+            with self._lock:
+                end_offset, truncations = self._next_offset, self._truncations
+                start_offset = self._recovery_point
+                segments = self._segments.from_floor(start_offset)
+            if end_offset > start_offset:
+                try:
+                    self._sync(segments, start_offset, end_offset)
+                except OSError as error:
+                    with self._lock:
+                        self._failure = self._failure or error
+                    raise self._storage_error("flush", error) from error
+            with self._lock:
+                if truncations == self._truncations:
+                    self._recovery_point = max(self._recovery_point, end_offset)
+                self._last_flush_ms = self._clock()
+
+    def _sync(self, segments: tuple[LogSegment, ...], start_offset: int, end_offset: int) -> None:
+        for segment in segments:
+            segment.sync()
+        for offset in self._producers.snapshot_offsets():
+            if start_offset <= offset <= end_offset:
+                self._files.open(self._producers.snapshot_path(offset)).sync()
+        self._leader_epochs.sync()
+        self._files.sync_directory(self.directory)
+
+    def delete_old_segments(self, high_watermark: int) -> int:
+        """Drops the segments that retention lets go; returns how many. Their files are renamed
+        now and removed after file.delete.delay.ms by `remove_deleted_files`."""
+        with self._lock:
+            self._check_usable()
+            bounds = RetentionBounds(
+                self._clock(), self._log_start_offset, self._next_offset, high_watermark
+            )
+            doomed = deletable_segments(self._segments.snapshot(), self.config, bounds)
+            try:
+                self._delete([segment for segment, _ in doomed])
+            except OSError as error:
+                raise self._storage_error("delete", error) from error
+        for segment, reason in doomed:
+            _log.info(
+                "segment.deleted dir=%s base_offset=%d size_bytes=%d reason=%s",
+                self.directory,
+                segment.base_offset,
+                segment.size_bytes,
+                reason,
+            )
+        return len(doomed)
+
+    def _delete(self, segments: list[LogSegment]) -> None:
+        if not segments:
+            return
+        if len(segments) == len(self._segments):
+            self._roll(self._clock())
+        self._segments.remove(segments)
+        self._start_at(max(self._log_start_offset, self._segments.first.base_offset))
+        due_ms = self._clock() + self.config.file_delete_delay_ms
+        for segment in segments:
+            segment.change_suffix(DELETED_SUFFIX)
+            self._deleted.append((due_ms, segment))
+
+    def _start_at(self, offset: int) -> None:
+        self._log_start_offset = offset
+        self._leader_epochs.truncate_from_start(offset)
+        self._producers.remove_snapshots(below=self._segments.first.base_offset)
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """DeleteRecords: nothing below `offset` may be read any more. The caller has compared it
+        with the high watermark. Raises OffsetOutOfRangeError above the log end offset."""
+        with self._lock:
+            self._check_usable()
+            if offset > self._next_offset:
+                raise OffsetOutOfRangeError(f"offset {offset} is above {self._next_offset}")
+            if offset > self._log_start_offset:
+                self._start_at(offset)
+
+    def remove_deleted_files(self) -> None:
+        """Removes the files of segments whose delay is over. A slice in flight still reads them."""
+        now_ms = self._clock()
+        with self._lock:
+            due = [segment for due_ms, segment in self._deleted if due_ms <= now_ms]
+            self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+        for segment in due:
+            segment.remove_files()
+
+    @property
+    def has_deleted_files(self) -> bool:
+        return bool(self._deleted)
+
+    def remove_expired_producers(self, expiration_ms: int) -> None:
+        with self._lock:
+            self._producers.remove_expired(self._clock(), expiration_ms)
+
+    def retire(self, directory: Path) -> None:
+        """Ends the log and renames its directory, which is to be removed. Slices in flight stay
+        readable, appends raise KafkaStorageError."""
+        with self._lock:
+            self._closed = True
+            self._files.rename(self.directory, directory)
+            self.directory = directory
+            self._producers.directory = directory
+            self._leader_epochs.move_to(directory)
+            for segment in (*self._segments.snapshot(), *(each for _, each in self._deleted)):
+                segment.move_to(directory)
+
+    def close(self) -> None:
+        """Seals and flushes: afterwards the log may be opened with `was_clean`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._check_usable()
+            self._closed = True
+            try:
+                self._segments.active.seal()
+                self._producers.take_snapshot(self._next_offset)
+            except OSError as error:
+                raise self._storage_error("close", error) from error
+        self._recovery_point = min(self._recovery_point, self._segments.active.base_offset)
+        self.flush()
+        for _, segment in self._deleted:
+            segment.remove_files()
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise KafkaStorageError(f"{self.directory} takes no more writes since: {self._failure}")
+        if self._closed:
+            raise KafkaStorageError(f"{self.directory} is closed")
+
+    def _storage_error(self, action: str, error: OSError) -> KafkaStorageError:
+        _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
+        return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
