@@ -1,0 +1,393 @@
+"""LogManager: all logs of a broker, in its data directories.
+
+In a data directory lie, beside one directory for each log (`<topic>-<partition>`; one that ends in
+`-delete` is on its way out):
+
+    .lock                               held while a broker runs here
+    .kafka_cleanshutdown                there after a clean stop: logs open without being read
+    meta.properties                     whose directory this is
+    recovery-point-offset-checkpoint    up to where each log is synced
+    log-start-offset-checkpoint         from where each log may be read
+    replication-offset-checkpoint       high watermarks, written for the ReplicaManager
+
+`open` comes first and `close` last, both from the thread that owns the manager. In between
+`get`, `create`, `delete` and the passes may be called from any thread; `create` and `delete` touch
+the disk. `start` runs the passes in one thread of its own (`maintenance`). Never appends or reads
+a record.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kafka.errors import KafkaStorageError, UnsupportedForMessageFormatError
+from kafka.structs import TopicPartition
+
+from broker.config import BrokerConfig, LogConfig
+from broker.log.checkpoint import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    OffsetCheckpointFile,
+)
+from broker.log.clock import Clock, system_clock_ms
+from broker.log.files import DirectoryLock, DiskFiles, Files
+from broker.log.log import Log
+from broker.log.maintenance import LogMaintenance, MaintenanceTask
+from broker.log.meta_properties import claim, new_id, read_cluster_id
+from broker.log.partition_metadata import read_topic_id, write_topic_id
+
+_log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+LOCK_FILE = ".lock"
+_DELETE_SUFFIX = "-delete"
+_CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
+_TICK_MS = 1000
+
+HighWatermarkOf = Callable[[TopicPartition, Log], int]
+TopicOverrides = Callable[[str], Mapping[str, str]]
+
+
+def directory_name(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"
+
+
+def parse_directory_name(name: str) -> TopicPartition | None:
+    """None when it is no log's directory."""
+    topic, dash, partition = name.rpartition("-")
+    if not (topic and dash and partition.isdigit()):
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+class LogManager:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topic_overrides: TopicOverrides = lambda topic: {},
+        high_watermark_of: HighWatermarkOf = lambda tp, log: log.log_end_offset,
+        clock: Clock = system_clock_ms,
+        files: Files | None = None,
+    ) -> None:
+        """`topic_overrides`: what is set on a topic, asked for at load and creation.
+        `high_watermark_of`: up to where retention may delete; with one replica, the log's end."""
+        self._config = config
+        self._topic_overrides = topic_overrides
+        self._high_watermark_of = high_watermark_of
+        self._clock = clock
+        self._files: Files = DiskFiles() if files is None else files
+        self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+        self._logs: dict[TopicPartition, Log] = {}
+        self._offline: dict[TopicPartition, str] = {}
+        self._trash: list[tuple[int, Path]] = []
+        self._directory_locks: list[DirectoryLock] = []
+        self._maintenance: LogMaintenance | None = None
+        self.cluster_id = config.cluster_id or ""
+
+    def open(self) -> None:
+        """Locks the data directories and loads every log in them, after an unclean stop with
+        recovery. A log that cannot be opened is offline: logged, and refused when asked for.
+
+        Raises ConfigError (a directory is in use, or another broker's),
+        InconsistentClusterIdError and OSError.
+        """
+        directories = self._config.data_dirs
+        try:
+            self._open(directories)
+        except BaseException:
+            self._release_locks()
+            raise
+
+    def _open(self, directories: Sequence[Path]) -> None:
+        for directory in directories:
+            self._files.make_directory(directory)
+            self._directory_locks.append(self._lock_directory(directory))
+        self.cluster_id = self._agree_on_cluster_id(directories)
+        for directory in directories:
+            claim(directory, self._config.broker_id, self.cluster_id, self._files)
+            self._load_directory(directory)
+
+    def start(self) -> None:
+        """Begins the upkeep in a thread of its own."""
+        config = self._config
+        tasks = [
+            MaintenanceTask("flush", self._flush_interval_ms(), self.flush_pass),
+            MaintenanceTask("delete", _TICK_MS, self.delete_pass),
+            MaintenanceTask(
+                "retention", config.log_retention_check_interval_ms, self.retention_pass
+            ),
+            MaintenanceTask(
+                "recovery-points",
+                max(1, config.log_flush_offset_checkpoint_interval_ms),
+                self.checkpoint_recovery_points,
+            ),
+            MaintenanceTask(
+                "log-start-offsets",
+                max(1, config.log_flush_start_offset_checkpoint_interval_ms),
+                self.checkpoint_log_start_offsets,
+            ),
+            MaintenanceTask(
+                "producers",
+                config.producer_id_expiration_check_interval_ms,
+                self.expire_producers_pass,
+            ),
+        ]
+        self._maintenance = LogMaintenance(tasks, lambda logs: self.checkpoint_recovery_points())
+        self._maintenance.start()
+
+    def close(self) -> None:
+        """Stops the upkeep, closes and syncs every log, and notes that the stop was clean."""
+        if self._maintenance is not None:
+            self._maintenance.stop()
+            self._maintenance = None
+        with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir) as pool:
+            closed = dict(zip(self._logs, pool.map(_close, self._logs.values()), strict=True))
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        for directory in self._config.data_dirs:
+            if all(closed[tp] for tp in self._logs_in(directory)):
+                self._files.replace(directory / CLEAN_SHUTDOWN_FILE, _CLEAN_SHUTDOWN_TEXT)
+        self._logs = {}
+        self._release_locks()
+
+    # Logs.
+
+    def get(self, tp: TopicPartition) -> Log | None:
+        """None when there is no such log here. KafkaStorageError when it is offline."""
+        log = self._logs.get(tp)
+        if log is None and tp in self._offline:
+            raise KafkaStorageError(f"{directory_name(tp)} is offline: {self._offline[tp]}")
+        return log
+
+    def all_logs(self) -> dict[TopicPartition, Log]:
+        return dict(self._logs)
+
+    def topic_id(self, tp: TopicPartition) -> uuid.UUID | None:
+        """The id of the topic that the log on disk was created for."""
+        log = self._logs[tp]
+        return read_topic_id(log.directory, self._files)
+
+    def create(self, tp: TopicPartition, topic_id: uuid.UUID | None = None) -> Log:
+        """The log, made in the data directory with the fewest logs if it does not exist.
+
+        Raises KafkaStorageError when it is offline or the disk refuses.
+        """
+        with self._lock:
+            log = self.get(tp)
+            if log is not None:
+                return log
+            try:
+                log = self._create(tp, topic_id)
+            except OSError as error:
+                raise KafkaStorageError(f"cannot create {directory_name(tp)}: {error}") from error
+            self._logs = {**self._logs, tp: log}
+            return log
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Takes the log away at once; its files go after file.delete.delay.ms. An unknown log is
+        fine. Slices in flight stay readable."""
+        with self._lock:
+            log = self._logs.get(tp)
+            if log is None:
+                return
+            self._logs = {each: kept for each, kept in self._logs.items() if each != tp}
+            directory = log.directory
+            mark = f"-{tp.partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
+            trash = directory.with_name(tp.topic[: 255 - len(mark)] + mark)
+            log.retire(trash)
+            self._files.sync_directory(directory.parent)
+            self._trash.append((self._clock() + log.config.file_delete_delay_ms, trash))
+        _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
+
+    def update_topic_config(self, topic: str) -> None:
+        """The topic's overrides changed: asks for them again and applies them to its logs."""
+        config = self._log_config(topic)
+        for tp, log in self._logs.items():
+            if tp.topic == topic:
+                log.config = config
+
+    # Upkeep. `start` calls these by their intervals.
+
+    def flush_pass(self) -> None:
+        """Syncs the logs whose flush policy asks for it."""
+        due = [log for log in self._logs.values() if log.is_flush_due]
+        for log in due:
+            log.flush()
+        if due:
+            self.checkpoint_recovery_points()
+
+    def retention_pass(self) -> None:
+        """Drops the segments that are too old or too many."""
+        deleted = 0
+        for tp, log in self._logs.items():
+            deleted += log.delete_old_segments(self._high_watermark_of(tp, log))
+        if deleted:
+            self.checkpoint_log_start_offsets()
+
+    def delete_pass(self) -> None:
+        """Removes the files of segments and logs whose delay is over."""
+        for log in self._logs.values():
+            if log.has_deleted_files:
+                log.remove_deleted_files()
+        now_ms = self._clock()
+        with self._lock:
+            due = [path for due_ms, path in self._trash if due_ms <= now_ms]
+            self._trash = [entry for entry in self._trash if entry[0] > now_ms]
+        for path in due:
+            self._files.remove_tree(path)
+
+    def expire_producers_pass(self) -> None:
+        for log in self._logs.values():
+            log.remove_expired_producers(self._config.producer_id_expiration_ms)
+
+    def checkpoint_recovery_points(self) -> None:
+        self._checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        self._checkpoint(LOG_START_OFFSETS, lambda log: log.log_start_offset)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """As they were last written down."""
+        offsets: dict[TopicPartition, int] = {}
+        for directory in self._config.data_dirs:
+            offsets |= self._checkpoint_file(directory, HIGH_WATERMARKS).read()
+        return offsets
+
+    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Writes them down, each beside its log."""
+        self._write_checkpoints(HIGH_WATERMARKS, offsets)
+
+    # Inside.
+
+    def _flush_interval_ms(self) -> int:
+        """At least once a second, as a topic may set a flush.ms of its own at any time."""
+        config = self._config
+        asked = [config.log_flush_scheduler_interval_ms, config.log_flush_interval_ms or _TICK_MS]
+        return max(1, min(_TICK_MS, *asked))
+
+    def _release_locks(self) -> None:
+        while self._directory_locks:
+            self._directory_locks.pop().release()
+
+    def _lock_directory(self, directory: Path) -> DirectoryLock:
+        try:
+            return self._files.lock(directory / LOCK_FILE)
+        except BlockingIOError:
+            raise KafkaStorageError(
+                f"{directory} is in use by another broker: stop it or set another log.dirs"
+            ) from None
+
+    def _agree_on_cluster_id(self, directories: Sequence[Path]) -> str:
+        known = [read_cluster_id(directory, self._files) for directory in directories]
+        return self._config.cluster_id or next(filter(None, known), None) or new_id()
+
+    def _load_directory(self, directory: Path) -> None:
+        names = self._files.list(directory)
+        was_clean = CLEAN_SHUTDOWN_FILE in names
+        self._files.remove(directory / CLEAN_SHUTDOWN_FILE)
+        self._files.sync_directory(directory)
+        recovery_points = self._checkpoint_file(directory, RECOVERY_POINTS).read()
+        start_offsets = self._checkpoint_file(directory, LOG_START_OFFSETS).read()
+        found = {}
+        for name in names:
+            if name.endswith(_DELETE_SUFFIX):
+                self._files.remove_tree(directory / name)
+            elif (tp := parse_directory_name(name)) is not None:
+                found[tp] = directory / name
+
+        def load(tp: TopicPartition) -> None:
+            self._load(
+                tp, found[tp], recovery_points.get(tp, 0), start_offsets.get(tp, 0), was_clean
+            )
+
+        with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir) as pool:
+            list(pool.map(load, found))
+        _log.info("logs.loaded dir=%s logs=%d was_clean=%s", directory, len(found), was_clean)
+
+    def _load(
+        self,
+        tp: TopicPartition,
+        directory: Path,
+        recovery_point: int,
+        log_start_offset: int,
+        was_clean: bool,
+    ) -> None:
+        try:
+            log = self._open_log(tp, directory, recovery_point, log_start_offset, was_clean)
+        except (OSError, UnsupportedForMessageFormatError) as error:
+            _log.error("log.offline dir=%s reason=%r", directory, str(error))
+            self._offline[tp] = str(error)
+            return
+        with self._lock:
+            if tp in self._logs:
+                _log.error("log.offline dir=%s reason='in two data directories'", directory)
+                return
+            self._logs[tp] = log
+
+    def _create(self, tp: TopicPartition, topic_id: uuid.UUID | None) -> Log:
+        parents = self._config.data_dirs
+        parent = min(parents, key=lambda each: len(self._logs_in(each)))
+        directory = parent / directory_name(tp)
+        self._files.make_directory(directory)
+        if topic_id is not None:
+            write_topic_id(directory, topic_id, self._files)
+        return self._open_log(tp, directory, 0, 0, True)
+
+    def _open_log(
+        self,
+        tp: TopicPartition,
+        directory: Path,
+        recovery_point: int,
+        log_start_offset: int,
+        was_clean: bool,
+    ) -> Log:
+        return Log(
+            directory,
+            self._log_config(tp.topic),
+            self._clock,
+            self._files,
+            recovery_point,
+            log_start_offset=log_start_offset,
+            was_clean=was_clean,
+            on_flush_due=self._on_flush_due,
+        )
+
+    def _log_config(self, topic: str) -> LogConfig:
+        return self._config.log_config(self._topic_overrides(topic))
+
+    def _on_flush_due(self, log: Log) -> None:
+        if self._maintenance is not None:
+            self._maintenance.flush_soon(log)
+
+    def _logs_in(self, directory: Path) -> list[TopicPartition]:
+        return [tp for tp, log in self._logs.items() if log.directory.parent == directory]
+
+    def _checkpoint(self, name: str, offset_of: Callable[[Log], int]) -> None:
+        self._write_checkpoints(name, {tp: offset_of(log) for tp, log in self._logs.items()})
+
+    def _write_checkpoints(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self._checkpoint_lock:
+            for directory in self._config.data_dirs:
+                here = self._logs_in(directory)
+                rows = {tp: offsets[tp] for tp in here if tp in offsets}
+                self._checkpoint_file(directory, name).write(rows)
+
+    def _checkpoint_file(self, directory: Path, name: str) -> OffsetCheckpointFile:
+        return OffsetCheckpointFile(directory / name, self._files)
+
+
+def _close(log: Log) -> bool:
+    """Whether the log is closed and on disk."""
+    try:
+        log.close()
+    except KafkaStorageError as error:
+        _log.error("log.close_failed dir=%s reason=%r", log.directory, str(error))
+        return False
+    return True
