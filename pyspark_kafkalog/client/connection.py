@@ -155,17 +155,22 @@ class Connection:
         if self._arrived.pop(correlation_id, None) is None:
             self._abandoned.add(correlation_id)
 
-    @property
-    def has_answer(self) -> bool:
-        """Whether `receive` has something to begin with, without waiting."""
-        if self._arrived:
+    def has_answer_to(self, correlation_id: int) -> bool:
+        """Whether the answer is here, or something that comes before it, without waiting."""
+        if correlation_id in self._arrived:
             return True
         sock = self._socket
         if sock is None or not self._in_flight:
             return False
         if isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
-        return bool(_ready(sock, select.POLLIN, 0))
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for waiting on several connections at once."""
+        return self._open_socket().fileno()
 
     @property
     def in_flight(self) -> int:
@@ -385,12 +390,6 @@ def _receive_all(sock: socket.socket, view: memoryview, deadline: Deadline) -> N
         if not received:
             raise ConnectionResetError("the broker closed the connection")
         view = view[received:]
-
-
-def _ready(sock: socket.socket, events: int, timeout_ms: int) -> bool:
-    poll = select.poll()
-    poll.register(sock, events)
-    return bool(poll.poll(timeout_ms))
 
 
 def _reason(error: BaseException) -> str:

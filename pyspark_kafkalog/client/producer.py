@@ -1,0 +1,477 @@
+"""Writes encoded record batches to partition leaders, each once and in order.
+
+Takes batches that `record.batch.seal` can close: whole, unsealed, one partition's. With idempotence
+(the default) each gets the producer's id and its place in the partition's sequence, so that a batch
+may be sent again without being stored twice (KIP-98). Up to five requests are under way on each
+connection; after an error that passes, all unacknowledged batches of the partition are sent again
+in sequence, once the answers to those under way are in.
+
+There is no thread: `send` drives the sockets when requests are full or memory is used up, `flush`
+until all is acknowledged. Memory: `buffer.memory` bytes of unacknowledged batches. After an error
+that does not pass the producer refuses everything, since a gap in a sequence cannot be filled.
+
+Blocking; one thread at a time. Never encodes, never chooses a partition, no transactions.
+"""
+
+import select
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from kafka.errors import (
+    CorruptRecordError,
+    DuplicateSequenceNumberError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NoError,
+    OutOfOrderSequenceNumberError,
+    RecordListTooLargeError,
+    for_code,
+)
+from kafka.protocol.producer import InitProducerIdRequest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
+    DeliveryError,
+    DeliveryTimeoutError,
+    KafkalogError,
+    MessageTooLargeError,
+)
+from pyspark_kafkalog.protocol import produce
+from pyspark_kafkalog.record.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    read_header,
+    seal,
+)
+
+_MIN_VERSION = 3
+_INIT_PRODUCER_ID_MAX_VERSION = 4
+_SEQUENCES = 1 << 31
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+
+class _Batch:
+    """One sealed batch on its way; `number` is its place among its partition's batches."""
+
+    __slots__ = ("attempts", "data", "deadline", "error", "number", "sequence")
+
+    def __init__(self, data: bytearray, number: int, sequence: int) -> None:
+        self.data = data
+        self.number = number
+        self.sequence = sequence
+        self.attempts = 0
+        self.error: Exception | None = None
+        self.deadline: Deadline | None = None
+
+
+class _Partition:
+    """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence."""
+
+    __slots__ = (
+        "connection", "in_flight", "next_number", "next_sequence", "not_before_s", "resending",
+        "tp", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.waiting: deque[_Batch] = deque()
+        self.in_flight: deque[_Batch] = deque()
+        self.connection: Connection | None = None
+        self.next_number = 0
+        self.next_sequence = 0
+        self.resending = False
+        self.not_before_s = 0.0
+
+    def may_send(self) -> bool:
+        """Whether the first waiting batch may go now, without overtaking one before it."""
+        if not self.waiting or time.monotonic() < self.not_before_s:
+            return False
+        return not (self.resending and self.in_flight)
+
+    def put_back(self, batch: _Batch) -> None:
+        """Returns an unacknowledged batch to its place among the waiting."""
+        self.in_flight.remove(batch)
+        later = 0
+        while later < len(self.waiting) and self.waiting[later].number < batch.number:
+            later += 1
+        self.waiting.insert(later, batch)
+        self.resending = True
+
+    def settle(self, batch: _Batch) -> None:
+        self.in_flight.remove(batch)
+        if not self.in_flight:
+            self.resending = False
+
+
+_Sent = tuple[int, int, Deadline, list[tuple[_Partition, _Batch]]]
+"""A request under way: correlation id, version, when its answer is due, its batches."""
+
+
+class Producer:
+    """A producer on its own or on a given cluster; a context manager that flushes and closes.
+
+    Leaving the context by an exception closes without flushing. Raises DeliveryError and its kinds
+    from `send` and `flush` alike: an error concerns whatever was sent before.
+    """
+
+    def __init__(self, cluster: Cluster | ClientConfig) -> None:
+        self._owns_cluster = isinstance(cluster, ClientConfig)
+        self._cluster = Cluster(cluster) if isinstance(cluster, ClientConfig) else cluster
+        self._config = self._cluster.config
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._under_way: dict[Connection, deque[_Sent]] = {}
+        self._waiting_bytes = 0
+        self._unacknowledged_bytes = 0
+        self._producer: tuple[int, int] | None = None
+        self._failure: Exception | None = None
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._close_cluster()
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The topic's partitions; asks the brokers to create it where they do that by themselves.
+
+        Raises UnknownTopicError.
+        """
+        return self._cluster.topics([topic], create=True)[topic]
+
+    def send(self, tp: TopicPartition, batch: bytearray) -> None:
+        """Hands over one unsealed batch, which belongs to the producer from now on.
+
+        Returns when it is queued, maybe not sent; waits for acknowledgements while
+        `buffer.memory` or the window of requests is used up.
+        """
+        self._check_usable()
+        header = read_header(batch)
+        if header.size_bytes != len(batch):
+            raise ValueError(f"{len(batch)} bytes are not one record batch of {header.size_bytes}")
+        if len(batch) > self._config.max_request_size:
+            raise MessageTooLargeError(
+                f"A batch of {len(batch)} bytes for {_name(tp)} exceeds kafka.max.request.size="
+                f"{self._config.max_request_size}. Raise that (and the topic's max.message.bytes), "
+                "or write smaller records."
+            )
+        partition = self._partitions.get(tp)
+        if partition is None:
+            partition = self._partitions[tp] = _Partition(tp)
+        if self._config.enable_idempotence:
+            seal(batch, *self._identity(), partition.next_sequence)
+        else:
+            seal(batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+        partition.waiting.append(_Batch(batch, partition.next_number, partition.next_sequence))
+        partition.next_number += 1
+        records = header.last_offset_delta + 1
+        partition.next_sequence = (partition.next_sequence + records) % _SEQUENCES
+        self._waiting_bytes += len(batch)
+        self._unacknowledged_bytes += len(batch)
+        # One request holds one batch of a partition: where a second waits, waiting gains nothing.
+        if self._waiting_bytes >= self._config.max_request_size or len(partition.waiting) > 1:
+            self._drive(self._config.buffer_memory, everything=False)
+
+    def flush(self) -> None:
+        """Returns when every batch is acknowledged; raises DeliveryError when one cannot be."""
+        self._check_usable()
+        self._drive(0, everything=True)
+
+    def close(self) -> None:
+        """Flushes, and closes the cluster's connections unless the cluster was given."""
+        try:
+            if self._failure is None:
+                self.flush()
+        finally:
+            self._close_cluster()
+
+    def _close_cluster(self) -> None:
+        self._under_way.clear()
+        if self._owns_cluster:
+            self._cluster.close()
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _identity(self) -> tuple[int, int]:
+        """This producer's id and epoch, given by a broker when first needed."""
+        if self._producer is None:
+            request = InitProducerIdRequest(
+                transactional_id=None,
+                transaction_timeout_ms=self._config.request_timeout_ms,
+                producer_id=NO_PRODUCER_ID,
+                producer_epoch=NO_PRODUCER_EPOCH,
+            )
+            answer = self._cluster.call(request, max_version=_INIT_PRODUCER_ID_MAX_VERSION)
+            self._producer = (answer.producer_id, answer.producer_epoch)
+        return self._producer
+
+    def _drive(self, most_bytes: int, everything: bool) -> None:
+        """Sends and collects until at most `most_bytes` are unacknowledged, and few are waiting.
+
+        `everything` also sends requests that are not full. Never waits longer than what must be
+        delivered may take.
+        """
+        try:
+            self._collect(0)
+            while True:
+                jammed = self._waiting_bytes >= 2 * self._config.max_request_size
+                over = self._unacknowledged_bytes > most_bytes
+                sent = self._dispatch(everything or jammed or over)
+                if not (jammed or over):
+                    return
+                if not sent:
+                    self._check_deadlines()
+                    self._collect(self._wait_s())
+        except (KafkalogError, KafkaError) as error:
+            self._failure = error
+            raise
+
+    def _dispatch(self, everything: bool) -> bool:
+        """Sends what may go now, as full requests; True if anything went."""
+        ready: dict[Connection, list[_Partition]] = {}
+        for partition in self._partitions.values():
+            if partition.may_send():
+                connection = self._leader(partition)
+                if connection is not None and self._has_room(connection):
+                    ready.setdefault(connection, []).append(partition)
+        sent = False
+        for connection, partitions in ready.items():
+            full = sum(len(b.data) for p in partitions for b in p.waiting)
+            if (
+                everything
+                or full >= self._config.max_request_size
+                or any(len(p.waiting) > 1 for p in partitions)
+            ):
+                self._send_requests(connection, partitions)
+                sent = True
+        return sent
+
+    def _leader(self, partition: _Partition) -> Connection | None:
+        """The leader's connection; None when it cannot be used yet."""
+        batch = partition.waiting[0]
+        if batch.deadline is None:
+            batch.deadline = Deadline(self._config.delivery_timeout_ms)
+        try:
+            connection = self._cluster.leader(
+                partition.tp, batch.deadline.part(self._config.request_timeout_ms)
+            )
+        except (KafkaError, BrokersUnreachableError) as error:
+            if isinstance(error, KafkaError) and not error.retriable:
+                raise self._refused(partition, error) from error
+            self._delay(partition, batch, error)
+            return None
+        if partition.in_flight and partition.connection is not connection:
+            return None
+        partition.connection = connection
+        return connection
+
+    def _has_room(self, connection: Connection) -> bool:
+        under_way = len(self._under_way.get(connection, ()))
+        return under_way < self._config.max_in_flight_requests_per_connection
+
+    def _send_requests(self, connection: Connection, partitions: list[_Partition]) -> None:
+        """As many requests as the window takes, each with the next batch of several partitions."""
+        while self._has_room(connection):
+            chosen: list[tuple[_Partition, _Batch]] = []
+            size_bytes = 0
+            for partition in partitions:
+                if not partition.may_send():
+                    continue
+                size_bytes += len(partition.waiting[0].data)
+                if chosen and size_bytes > self._config.max_request_size:
+                    break
+                batch = partition.waiting.popleft()
+                self._waiting_bytes -= len(batch.data)
+                partition.in_flight.append(batch)
+                chosen.append((partition, batch))
+            if not chosen or not self._send_request(connection, chosen):
+                return
+
+    def _send_request(
+        self, connection: Connection, chosen: list[tuple[_Partition, _Batch]]
+    ) -> bool:
+        for _, batch in chosen:
+            batch.attempts += 1
+            batch.deadline = batch.deadline or Deadline(self._config.delivery_timeout_ms)
+        due = Deadline(self._config.request_timeout_ms)
+        chosen.sort(key=lambda each: each[0].tp)
+        request = produce.ProduceRequest(
+            connection.version(produce.API_KEY, produce.MAX_VERSION, _MIN_VERSION),
+            None,
+            self._config.acks,
+            self._config.request_timeout_ms,
+            [
+                produce.ProducePartition(p.tp.topic, p.tp.partition, batch.data)
+                for p, batch in chosen
+            ],
+        )
+        body = produce.encode_produce_request(request)
+        sent = self._under_way.setdefault(connection, deque())
+        try:
+            if self._config.acks == 0:
+                connection.send_only(produce.API_KEY, request.version, body, due)
+                for partition, batch in chosen:
+                    self._acknowledge(partition, batch)
+                return True
+            correlation_id = connection.send(produce.API_KEY, request.version, body, due)
+        except (KafkaConnectionError, KafkaTimeoutError) as error:
+            sent.append((-1, request.version, due, chosen))
+            self._lose(connection, error)
+            return False
+        sent.append((correlation_id, request.version, due, chosen))
+        return True
+
+    def _collect(self, wait_s: float) -> None:
+        """Handles the answers that are there, waiting for the first one at most `wait_s`."""
+        waiting = [connection for connection, sent in self._under_way.items() if sent]
+        if not any(map(self._has_answer, waiting)):
+            _wait(waiting, wait_s)
+        for connection in waiting:
+            while self._has_answer(connection):
+                self._handle_next(connection)
+            sent = self._under_way.get(connection)
+            if sent and sent[0][2].expired:
+                self._lose(connection, KafkaTimeoutError(f"{connection.address} does not answer"))
+
+    def _has_answer(self, connection: Connection) -> bool:
+        """Whether the connection's oldest request is answered, or never will be."""
+        sent = self._under_way.get(connection)
+        if not sent:
+            return False
+        return connection.closed or connection.has_answer_to(sent[0][0])
+
+    def _handle_next(self, connection: Connection) -> None:
+        correlation_id, version, due, chosen = self._under_way[connection][0]
+        try:
+            body = connection.receive(correlation_id, due)
+            results, _ = produce.decode_produce_response(body, version)
+        except (KafkaConnectionError, KafkaTimeoutError, KafkaProtocolError) as error:
+            self._lose(connection, error)
+            return
+        self._under_way[connection].popleft()
+        by_partition = {TopicPartition(r.topic, r.partition): r for r in results}
+        for partition, batch in chosen:
+            result = by_partition.get(partition.tp)
+            if result is None:
+                self._retry(partition, batch, KafkaProtocolError("the answer leaves it out"))
+            else:
+                self._handle_result(partition, batch, result)
+
+    def _handle_result(
+        self, partition: _Partition, batch: _Batch, result: produce.ProducedPartition
+    ) -> None:
+        error = for_code(result.error_code)
+        if error is NoError or error is DuplicateSequenceNumberError:
+            self._acknowledge(partition, batch)
+        elif error is OutOfOrderSequenceNumberError and _comes_after_retry(partition, batch):
+            self._retry(partition, batch, error("a batch before it is sent again"))
+        elif error.retriable or error is CorruptRecordError:
+            self._cluster.forget(partition.tp)
+            self._retry(partition, batch, error(result.error_message or ""))
+        elif error in _TOO_LARGE:
+            raise MessageTooLargeError(
+                f"The broker refused a batch of {len(batch.data)} bytes for {_name(partition.tp)}: "
+                "raise the topic's max.message.bytes, or lower kafka.batch.size."
+            )
+        else:
+            cause = error(result.error_message or "")
+            raise self._refused(partition, cause) from cause
+
+    def _acknowledge(self, partition: _Partition, batch: _Batch) -> None:
+        partition.settle(batch)
+        self._unacknowledged_bytes -= len(batch.data)
+
+    def _lose(self, connection: Connection, error: KafkaError) -> None:
+        """The connection broke: nobody knows which of its batches arrived, so all go again."""
+        connection.close()
+        for _, _, _, chosen in self._under_way.pop(connection, ()):
+            for partition, batch in chosen:
+                self._cluster.forget(partition.tp)
+                self._retry(partition, batch, error)
+
+    def _retry(self, partition: _Partition, batch: _Batch, error: Exception) -> None:
+        partition.put_back(batch)
+        self._waiting_bytes += len(batch.data)
+        if batch.attempts > self._config.retries:
+            raise DeliveryError(
+                f"A batch for {_name(partition.tp)} failed {batch.attempts} times; kafka.retries="
+                f"{self._config.retries}. Last error: {error}"
+            ) from error
+        self._delay(partition, batch, error)
+
+    def _delay(self, partition: _Partition, batch: _Batch, error: Exception) -> None:
+        batch.error = error
+        pause_ms = self._config.retry_backoff_ms * 2 ** min(max(batch.attempts - 1, 0), 10)
+        pause_s = min(pause_ms, self._config.retry_backoff_max_ms) / 1000
+        partition.not_before_s = time.monotonic() + pause_s
+        self._check_deadline(partition, batch)
+
+    def _check_deadlines(self) -> None:
+        for partition in self._partitions.values():
+            for batch in (*partition.in_flight, *partition.waiting):
+                self._check_deadline(partition, batch)
+                break
+
+    def _check_deadline(self, partition: _Partition, batch: _Batch) -> None:
+        if batch.deadline is not None and batch.deadline.expired:
+            raise DeliveryTimeoutError(
+                f"A batch for {_name(partition.tp)} was not acknowledged within "
+                f"kafka.delivery.timeout.ms={self._config.delivery_timeout_ms} in {batch.attempts} "
+                f"attempts. Last error: {batch.error or 'no answer'}"
+            ) from batch.error
+
+    def _refused(self, partition: _Partition, error: KafkaError) -> DeliveryError:
+        return DeliveryError(f"The broker refused records for {_name(partition.tp)}: {error}")
+
+    def _wait_s(self) -> float:
+        """How long to wait for answers: until one is overdue, or a batch may be sent again."""
+        return max(0.0, min(self._wake_ups(), default=0.0))
+
+    def _wake_ups(self) -> Iterator[float]:
+        now_s = time.monotonic()
+        for sent in self._under_way.values():
+            if sent:
+                yield sent[0][2].remaining_s
+        for partition in self._partitions.values():
+            if partition.waiting and partition.not_before_s > now_s:
+                yield partition.not_before_s - now_s
+            for batch in (*partition.in_flight, *partition.waiting):
+                if batch.deadline is not None:
+                    yield batch.deadline.remaining_s
+                break
+
+
+def _comes_after_retry(partition: _Partition, batch: _Batch) -> bool:
+    """Whether a batch before this one waits to be sent again, which explains the gap."""
+    return bool(partition.waiting) and partition.waiting[0].number < batch.number
+
+
+def _wait(connections: Iterable[Connection], wait_s: float) -> None:
+    poll = select.poll()
+    for connection in connections:
+        poll.register(connection, select.POLLIN)
+    poll.poll(wait_s * 1000)
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"partition {tp.partition} of topic {tp.topic}"
