@@ -138,7 +138,7 @@ class Cluster:
 
         Raises UnknownTopicError when topic or partition does not exist.
         """
-        return self._retrying(lambda d: self._leader(tp, d), deadline or self._deadline())
+        return self.retrying(lambda d: self._leader(tp, d), deadline or self._deadline())
 
     def controller(self, deadline: Deadline | None = None) -> Connection:
         """A connection to the broker that creates and deletes topics."""
@@ -150,11 +150,11 @@ class Cluster:
                 return self.any_broker(deadline)
             return self._node(self._metadata.controller, deadline)
 
-        return self._retrying(find, deadline or self._deadline())
+        return self.retrying(find, deadline or self._deadline())
 
     def any_broker(self, deadline: Deadline | None = None) -> Connection:
         """A connection to whichever broker answers first: an open one, or known ones in turn."""
-        return self._retrying(self._any_broker, deadline or self._deadline())
+        return self.retrying(self._any_broker, deadline or self._deadline())
 
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int
@@ -175,29 +175,32 @@ class Cluster:
                 raise error
 
         if missing:
-            self._retrying(ask, self._deadline())
+            self.retrying(ask, self._deadline())
         return {tp: found[tp] for tp in sorted(found) if found[tp].offset >= 0}
 
     def call(self, message: Any, deadline: Deadline | None = None, max_version: int = 99) -> Any:
-        """The answer of any broker to a `kafka.protocol` message that may be sent twice."""
-        return self._retrying(
-            lambda d: self._any_broker(d).call(message, self._attempt(d), max_version),
-            deadline or self._deadline(),
-        )
+        """The answer of any broker to a `kafka.protocol` message that may be sent twice.
+
+        Raises the error that the answer states as a whole (`kafka.errors`).
+        """
+
+        def ask(deadline: Deadline) -> Any:
+            answer = self._any_broker(deadline).call(message, self._attempt(deadline), max_version)
+            if error_code := getattr(answer, "error_code", 0):
+                raise for_code(error_code)(type(message).__name__)
+            return answer
+
+        return self.retrying(ask, deadline or self._deadline())
 
     def forget(self, tp: TopicPartition) -> None:
         """Declares the topic's metadata outdated: `leader` asks anew when it is next called."""
         self._metadata.topics.pop(tp.topic, None)
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self.config.request_timeout_ms)
+    def retrying(self, attempt: Callable[[Deadline], T], deadline: Deadline) -> T:
+        """Runs `attempt` until it succeeds, fails for good, or the deadline passes.
 
-    def _attempt(self, deadline: Deadline) -> Deadline:
-        """The part of `deadline` that one broker may use up before another is asked."""
-        return deadline.part(self.config.socket_connection_setup_timeout_ms)
-
-    def _retrying(self, attempt: Callable[[Deadline], T], deadline: Deadline) -> T:
-        """Runs `attempt` until it succeeds, fails for good, or the deadline passes."""
+        Raises BrokersUnreachableError when the deadline passes without a broker to talk to.
+        """
         pause_ms = self.config.retry_backoff_ms
         while True:
             try:
@@ -210,6 +213,17 @@ class Cluster:
                     raise
             deadline.pause(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, self.config.retry_backoff_max_ms)
+
+    def distrust(self) -> None:
+        """Declares all metadata outdated, the controller's included."""
+        self._metadata.fresh_until = Deadline(0)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.config.request_timeout_ms)
+
+    def _attempt(self, deadline: Deadline) -> Deadline:
+        """The part of `deadline` that one broker may use up before another is asked."""
+        return deadline.part(self.config.socket_connection_setup_timeout_ms)
 
     def _unreachable(self, why: str) -> BrokersUnreachableError:
         return BrokersUnreachableError(
@@ -249,7 +263,7 @@ class Cluster:
         try:
             return self._connect(server, deadline)
         except (KafkaConnectionError, KafkaTimeoutError) as error:
-            self._metadata.fresh_until = Deadline(0)
+            self.distrust()
             raise KafkaConnectionError(
                 f"broker {node} advertises itself as {address(*server)}, but {_sentence(error)}"
             ) from error
@@ -289,7 +303,7 @@ class Cluster:
                 raise error(f"topic {name}")
             return metadata
 
-        return self._retrying(ask, deadline)
+        return self.retrying(ask, deadline)
 
     def _load_metadata(
         self, names: list[str] | None, deadline: Deadline, create: bool = False

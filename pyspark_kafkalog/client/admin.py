@@ -1,0 +1,169 @@
+"""Creates, lists, describes and deletes topics.
+
+Functions of a Cluster; each asks the controller, waits out errors that pass within
+`request.timeout.ms`, and raises the broker's own error (`kafka.errors`) with the broker's words
+otherwise. A topic that was created is ready to be written when `create_topic` returns.
+
+Blocking; one thread at a time.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.errors import LeaderNotAvailableError, NoError, for_code
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
+
+from pyspark_kafkalog.client.cluster import Cluster, PartitionMetadata
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.errors import UnknownTopicError
+
+BROKER_DEFAULT = -1
+
+_CREATE_MIN_VERSION_WITH_DEFAULTS = 4
+_CREATE_MAX_VERSION = 7
+_DELETE_MAX_VERSION = 5
+_DESCRIBE_CONFIGS_MAX_VERSION = 4
+_RESOURCE_TOPIC = 2
+_SOURCE_TOPIC = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic's partitions, in order, and those of its properties that differ from the brokers'."""
+
+    name: str
+    partitions: tuple[PartitionMetadata, ...]
+    configs: Mapping[str, str]
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Creates a topic and waits until all of its partitions have leaders.
+
+    Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
+    InvalidReplicationFactorError, InvalidConfigurationError, PolicyViolationError.
+    """
+    deadline = Deadline(cluster.config.request_timeout_ms)
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[
+            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
+            for key, value in sorted((configs or {}).items())
+        ],
+    )
+
+    def create(deadline: Deadline) -> None:
+        connection = cluster.controller(deadline)
+        if BROKER_DEFAULT in (partitions, replication_factor):
+            connection.version(
+                CreateTopicsRequest.API_KEY, _CREATE_MAX_VERSION, _CREATE_MIN_VERSION_WITH_DEFAULTS
+            )
+        request = CreateTopicsRequest(
+            topics=[topic], timeout_ms=deadline.remaining_ms, validate_only=False
+        )
+        answer = connection.call(request, deadline, _CREATE_MAX_VERSION)
+        _check(cluster, answer.topics[0].error_code, answer.topics[0].error_message, name)
+
+    cluster.retrying(create, deadline)
+    _wait_for_leaders(cluster, name, deadline)
+
+
+def list_topics(cluster: Cluster) -> list[str]:
+    """The names of all topics that are not internal, sorted."""
+    return sorted(cluster.topics())
+
+
+def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicDescription]:
+    """What each topic is made of, in the order of names; raises UnknownTopicError."""
+    wanted = list(names)
+    partitions = cluster.describe(wanted)
+    configs = _configs(cluster, wanted)
+    return [TopicDescription(name, tuple(partitions[name]), configs[name]) for name in wanted]
+
+
+def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
+    """Deletes topics; raises UnknownTopicError, TopicDeletionDisabledError."""
+
+    def delete(name: str) -> Callable[[Deadline], None]:
+        def attempt(deadline: Deadline) -> None:
+            request = DeleteTopicsRequest(topic_names=[name], timeout_ms=deadline.remaining_ms)
+            connection = cluster.controller(deadline)
+            answer = connection.call(request, deadline, _DELETE_MAX_VERSION)
+            _check(cluster, answer.responses[0].error_code, None, name)
+
+        return attempt
+
+    wanted = sorted(set(names))
+    cluster.topics(wanted)
+    for name in wanted:
+        cluster.retrying(delete(name), Deadline(cluster.config.request_timeout_ms))
+
+
+def _check(cluster: Cluster, error_code: int, message: str | None, name: str) -> None:
+    error = for_code(error_code)
+    if error is NoError:
+        return
+    if error.errno == 3:
+        raise UnknownTopicError(f"Topic {name} does not exist.")
+    if error.retriable:
+        cluster.distrust()
+    raise error(message or f"Topic {name}: {error.description or error.__name__}")
+
+
+def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline) -> None:
+    """A broker may not know yet what its controller has created."""
+
+    def look(deadline: Deadline) -> None:
+        try:
+            partitions = cluster.describe([name])[name]
+        except UnknownTopicError:
+            partitions = []
+        if not partitions or any(partition.leader < 0 for partition in partitions):
+            raise LeaderNotAvailableError(f"Topic {name} was created, but has no leaders yet.")
+
+    cluster.retrying(look, deadline)
+
+
+def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_RESOURCE_TOPIC, resource_name=name, configuration_keys=None
+            )
+            for name in names
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = cluster.call(request, max_version=_DESCRIBE_CONFIGS_MAX_VERSION)
+    found: dict[str, dict[str, str]] = {}
+    for result in answer.results:
+        _check(cluster, result.error_code, result.error_message, result.resource_name)
+        found[result.resource_name] = {
+            config.name: "[hidden]" if config.is_sensitive else config.value
+            for config in result.configs
+            if _is_topic_level(config)
+        }
+    return found
+
+
+def _is_topic_level(config: Any) -> bool:
+    """Set on the topic itself; brokers before 1.1 said only whether it is a default."""
+    if config.config_source is not None and config.config_source >= 0:
+        return bool(config.config_source == _SOURCE_TOPIC)
+    return not config.is_default
