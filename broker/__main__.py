@@ -1,0 +1,193 @@
+"""`python -m broker`: one broker as a process.
+
+Prints one line on stdout when it is ready, `listening HOST:PORT`, and nothing else; its log goes to
+stderr, one line of key=value pairs for each event. Exit code 0 after SIGTERM, SIGINT, or the end of
+its parent (--exit-with-parent); 1 with one line on stderr when it cannot start.
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kafka.errors import KafkaError
+
+from broker.cluster.local_store import FILE_NAME
+from broker.config import BrokerConfig, Endpoint
+from broker.network.loop import new_event_loop
+from broker.server import BrokerServer
+
+_log = logging.getLogger("broker")
+
+
+class KeyValueFormatter(logging.Formatter):
+    """`time=... level=... event=name key=value ...`, always one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = (
+            f"time={seconds}.{int(record.msecs):03d}Z level={record.levelname.lower()} "
+            f"event={record.getMessage()}"
+        )
+        if record.exc_info:
+            line += f" trace={self.formatException(record.exc_info)!r}"
+        return line.replace("\n", "\\n")
+
+
+class StartError(Exception):
+    """Why the broker cannot start, in one sentence."""
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m broker", description="A Kafka broker.")
+    parser.add_argument("--data-dir", type=Path, help="where the logs lie (property log.dirs)")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="address to listen on; port 0 takes a free one"
+    )
+    parser.add_argument("--config", type=Path, help="a server.properties file")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="PROPERTY=VALUE",
+        help="a property, counting above the file's; may be repeated",
+    )
+    parser.add_argument(
+        "--exit-with-parent",
+        action="store_true",
+        help="stop when stdin, a pipe from the parent, is closed",
+    )
+    parser.add_argument(
+        "--ephemeral",
+        action="store_true",
+        help="delete the data directory at exit; without --data-dir take a temporary one",
+    )
+    return parser.parse_args(arguments)
+
+
+def load_config(options: argparse.Namespace) -> BrokerConfig:
+    """Raises StartError."""
+    given = {}
+    for override in options.override:
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise StartError(f"--override {override}: expected PROPERTY=VALUE")
+        given[name] = value
+    if options.data_dir is not None:
+        given["log.dirs"] = str(options.data_dir)
+    if options.listen is not None:
+        given["listeners"] = f"PLAINTEXT://{options.listen}"
+    try:
+        if options.config is None:
+            return BrokerConfig.from_properties(given)
+        return BrokerConfig.from_file(options.config, given)
+    except OSError as error:
+        raise StartError(f"cannot read {options.config}: {error.strerror}") from error
+    except KafkaError as error:
+        raise StartError(str(error.args[0])) from error
+
+
+def check_ephemeral_directory(directory: Path) -> None:
+    """What is deleted at exit must be a broker's own. Raises StartError."""
+    try:
+        in_use = directory.exists() and any(directory.iterdir())
+        if in_use and not (directory / FILE_NAME).exists():
+            raise StartError(f"--ephemeral: {directory} holds files that are no broker's")
+    except OSError as error:
+        raise StartError(f"data directory {directory}: {error.strerror}") from error
+
+
+def open_server(config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> tuple[BrokerServer, str]:
+    """A server that is ready to start, and its address as HOST:PORT. Raises StartError."""
+    server = BrokerServer(config, loop)
+    try:
+        endpoint = server.open()
+    except OSError as error:
+        listener = config.endpoints[0]
+        raise StartError(
+            f"cannot start on {listener.host}:{listener.port} with data in "
+            f"{','.join(map(str, config.data_dirs))}: {error}"
+        ) from error
+    except KafkaError as error:
+        raise StartError(str(error.args[0])) from error
+    return server, str(Endpoint("", endpoint.host, endpoint.port)).removeprefix("://")
+
+
+async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> None:
+    """Serves until a signal, or the end of the parent."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if exit_with_parent:
+        watch_parent(loop, stop)
+    server.start()
+    _log.info("broker.started address=%s", address)
+    print(f"listening {address}", flush=True)
+    # What was made so far lives until the end: no collection needs to look at it again.
+    gc.freeze()
+    await stop.wait()
+    _log.info("broker.stopping")
+    await server.stop()
+    _log.info("broker.stopped")
+
+
+def watch_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """The parent holds the other end of our stdin; when that closes, the parent is gone."""
+    descriptor = sys.stdin.fileno()
+
+    def on_readable() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            stop.set()
+
+    try:
+        loop.add_reader(descriptor, on_readable)
+    except OSError:  # a file or /dev/null: nobody holds the other end
+        raise StartError("--exit-with-parent needs a pipe on stdin") from None
+
+
+def run(options: argparse.Namespace) -> None:
+    """Raises StartError."""
+    ours = False
+    if options.ephemeral and options.data_dir is None:
+        options.data_dir = Path(tempfile.mkdtemp(prefix="kafkalog-"))
+        ours = True
+    elif options.ephemeral:
+        check_ephemeral_directory(options.data_dir)
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        server, address = open_server(load_config(options), loop)
+        ours = True  # locked: no other broker's data is deleted below
+        loop.run_until_complete(serve(server, address, options.exit_with_parent))
+    finally:
+        loop.close()
+        if options.ephemeral and ours:
+            shutil.rmtree(options.data_dir, ignore_errors=True)
+
+
+def main() -> int:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(KeyValueFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        run(parse_arguments())
+    except StartError as error:
+        print(f"broker: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""CreateTopics (key 19), versions 0-7: makes topics, or only checks that they could be made.
+
+Each topic succeeds or fails alone. Partitions are placed on this broker; an assignment that names
+any other is refused. Left out: the request's timeout (a creation is not given up half-way; the
+answer comes when the topic is served) and creation quotas.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    PolicyViolationError,
+)
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.topic_names import check_no_collision, check_topic_name
+from broker.cluster.metadata import TopicMetadata, new_topic
+
+# As Kafka's controller: more at once would hold up everything else.
+MAX_PARTITIONS_PER_REQUEST = 10_000
+_BROKER_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A topic that may be made."""
+
+    topic: TopicMetadata
+    replication_factor: int
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(CreateTopicsRequest)
+    names = Counter(topic.name for topic in wanted.topics or ())
+    partition_count = 0
+    results = []
+    for name in names:
+        topic = next(topic for topic in wanted.topics if topic.name == name)
+        try:
+            if names[name] > 1:
+                raise InvalidRequestError("Duplicate topic name.")
+            plan = _plan(topic, context)
+            partition_count += len(plan.topic.partitions)
+            if partition_count > MAX_PARTITIONS_PER_REQUEST:
+                raise PolicyViolationError("Excessively large number of partitions per request.")
+            if not wanted.validate_only:
+                await context.topics.create(plan.topic)
+        except BrokerResponseError as error:
+            results.append(_failed(name, error))
+        else:
+            results.append(_created(plan, context, validate_only=wanted.validate_only))
+    return encoded(CreateTopicsResponse(throttle_time_ms=0, topics=results), request)
+
+
+def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext) -> _Plan:
+    """Everything that can be wrong with a topic is found here. Raises BrokerResponseError."""
+    check_topic_name(topic.name)
+    context.topics.check_absent(topic.name)
+    check_no_collision(topic.name, (other.name for other in context.metadata.topics()))
+    if topic.assignments:
+        partition_count = _assigned_partitions(topic, context.metadata.broker.node_id)
+        replication_factor = 1
+    else:
+        partition_count = _partition_count(topic.num_partitions, context)
+        replication_factor = _replication_factor(topic.replication_factor, context)
+    configs = _configs(topic)
+    context.config.log_config(configs, strict=True)
+    node_id = context.metadata.broker.node_id
+    return _Plan(new_topic(topic.name, partition_count, node_id, configs), replication_factor)
+
+
+def _partition_count(wanted: int, context: ApiContext) -> int:
+    if wanted == _BROKER_DEFAULT:
+        return context.config.num_partitions
+    if wanted <= 0:
+        raise InvalidPartitionsError(
+            "Number of partitions was set to an invalid non-positive value."
+        )
+    if wanted > MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolationError("Excessively large number of partitions per request.")
+    return wanted
+
+
+def _replication_factor(wanted: int, context: ApiContext) -> int:
+    factor = context.config.default_replication_factor if wanted == _BROKER_DEFAULT else wanted
+    if factor <= 0:
+        raise InvalidReplicationFactorError(
+            "Replication factor was set to an invalid non-positive value."
+        )
+    brokers = len(context.metadata.brokers)
+    if factor > brokers:
+        raise InvalidReplicationFactorError(
+            f"Unable to replicate the partition {factor} time(s): The target replication factor "
+            f"of {factor} cannot be reached because only {brokers} broker(s) are registered."
+        )
+    return int(factor)
+
+
+def _assigned_partitions(topic: "CreateTopicsRequest.CreatableTopic", node_id: int) -> int:
+    """The number of partitions of a manual assignment, which must name this broker alone."""
+    if topic.num_partitions != _BROKER_DEFAULT:
+        raise InvalidRequestError(
+            "A manual partition assignment was specified, but numPartitions was not set to -1."
+        )
+    if topic.replication_factor != _BROKER_DEFAULT:
+        raise InvalidRequestError(
+            "A manual partition assignment was specified, but replicationFactor was not set to -1."
+        )
+    indexes = sorted(assignment.partition_index for assignment in topic.assignments)
+    if indexes != list(range(len(indexes))):
+        raise InvalidReplicationAssignmentError(
+            "partitions should be a consecutive 0-based integer sequence"
+        )
+    for assignment in topic.assignments:
+        if list(assignment.broker_ids) != [node_id]:
+            raise InvalidReplicationAssignmentError(
+                f"The manual partition assignment names brokers {list(assignment.broker_ids)}, "
+                f"but the only broker is {node_id}."
+            )
+    return len(indexes)
+
+
+def _configs(topic: "CreateTopicsRequest.CreatableTopic") -> Mapping[str, str]:
+    configs = {}
+    for config in topic.configs or ():
+        if config.value is None:
+            raise InvalidConfigurationError(f"Null value not supported for {config.name}")
+        configs[config.name] = config.value
+    return configs
+
+
+def _created(plan: _Plan, context: ApiContext, *, validate_only: bool) -> object:
+    topic = plan.topic
+    entries = context.config.describe_topic(context.config.log_config(topic.configs))
+    config_class = CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=topic.name,
+        topic_id=None if validate_only else topic.topic_id,
+        error_code=0,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=plan.replication_factor,
+        configs=[
+            config_class(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.is_read_only,
+                config_source=int(entry.source),
+                is_sensitive=entry.is_sensitive,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _failed(name: str, error: BrokerResponseError) -> object:
+    code, message = wire_error(error)
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=name,
+        topic_id=None,
+        error_code=code,
+        error_message=message,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
+
+
+API = Api(key=19, min_version=0, max_version=7, handle=handle)

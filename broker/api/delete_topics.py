@@ -1,0 +1,73 @@
+"""DeleteTopics (key 20), versions 0-6: by name, since version 6 by name or id.
+
+The answer comes when the topics are gone for clients and for a restart; their files follow in the
+background. Left out: the request's timeout, and deletion quotas.
+"""
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidRequestError,
+    TopicDeletionDisabledError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.cluster.metadata import TopicMetadata
+
+_STATE = DeleteTopicsRequest.DeleteTopicState
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(DeleteTopicsRequest)
+    if request.version >= 6:
+        asks = list(wanted.topics or ())
+    else:
+        asks = [_STATE(name=name, topic_id=None) for name in wanted.topic_names or ()]
+    responses = []
+    for ask in asks:
+        error: BrokerResponseError | None = None
+        topic = None
+        try:
+            topic = _look_up(ask, context)
+            await context.topics.delete(topic)
+        except BrokerResponseError as raised:
+            error = raised
+        responses.append(_result(ask, topic, error))
+    return encoded(DeleteTopicsResponse(throttle_time_ms=0, responses=responses), request)
+
+
+def _look_up(ask: "DeleteTopicsRequest.DeleteTopicState", context: ApiContext) -> TopicMetadata:
+    """Raises BrokerResponseError when there is no such topic, or it may not be deleted."""
+    if not context.config.delete_topic_enable:
+        raise TopicDeletionDisabledError("Topic deletion is disabled.")
+    if (ask.name is None) == (ask.topic_id is None):
+        raise InvalidRequestError("A topic is named either by its name or by its id.")
+    if ask.name is not None:
+        topic = context.metadata.topic(ask.name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        return topic
+    topic = context.metadata.topic_by_id(ask.topic_id)
+    if topic is None:
+        raise UnknownTopicIdError("This server does not host this topic ID.")
+    return topic
+
+
+def _result(
+    ask: "DeleteTopicsRequest.DeleteTopicState",
+    topic: TopicMetadata | None,
+    error: BrokerResponseError | None,
+) -> object:
+    code, message = wire_error(error)
+    return DeleteTopicsResponse.DeletableTopicResult(
+        name=ask.name if topic is None else topic.name,
+        topic_id=ask.topic_id if topic is None else topic.topic_id,
+        error_code=code,
+        error_message=message,
+    )
+
+
+API = Api(key=20, min_version=0, max_version=6, handle=handle)

@@ -1,0 +1,92 @@
+"""DescribeConfigs (key 32), versions 0-4: every property of topics and of this broker.
+
+Each with its value, where it comes from, and (on request) what else it could come from and what it
+does. Left out: broker loggers, client metrics and group properties.
+"""
+
+from collections.abc import Collection, Sequence
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidRequestError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.topic_names import check_topic_name
+from broker.config_def import ConfigEntry, ConfigSource
+
+_TOPIC, _BROKER = 2, 4
+
+_RESULT = DescribeConfigsResponse.DescribeConfigsResult
+_ENTRY = _RESULT.DescribeConfigsResourceResult
+_SYNONYM = _ENTRY.DescribeConfigsSynonym
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(DescribeConfigsRequest)
+    results = []
+    for resource in wanted.resources or ():
+        error: BrokerResponseError | None = None
+        entries: Sequence[ConfigEntry] = ()
+        try:
+            entries = _entries(resource.resource_type, resource.resource_name, context)
+        except BrokerResponseError as raised:
+            error = raised
+        code, message = wire_error(error)
+        keys: Collection[str] | None = resource.configuration_keys
+        results.append(
+            _RESULT(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=[
+                    _described(entry, wanted)
+                    for entry in entries
+                    if keys is None or entry.name in keys
+                ],
+            )
+        )
+    return encoded(DescribeConfigsResponse(throttle_time_ms=0, results=results), request)
+
+
+def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:
+    if resource_type == _TOPIC:
+        check_topic_name(name)
+        topic = context.metadata.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError()
+        return context.config.describe_topic(context.config.log_config(topic.configs))
+    if resource_type == _BROKER:
+        node_id = context.metadata.broker.node_id
+        if not name:
+            return ()  # the cluster-wide dynamic defaults: there are none
+        if name != str(node_id):
+            raise InvalidRequestError(
+                f"Unexpected broker id, expected {node_id} or empty string, but received {name}"
+            )
+        return context.config.describe()
+    raise InvalidRequestError(f"Unsupported resource type: {resource_type}")
+
+
+def _described(entry: ConfigEntry, wanted: "DescribeConfigsRequest") -> object:
+    synonyms = entry.synonyms if wanted.include_synonyms else ()
+    return _ENTRY(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        is_default=entry.source is ConfigSource.DEFAULT_CONFIG,
+        config_source=int(entry.source),
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            _SYNONYM(name=name, value=value, source=int(source)) for name, value, source in synonyms
+        ],
+        config_type=int(entry.type),
+        documentation=entry.documentation if wanted.include_documentation else None,
+    )
+
+
+API = Api(key=32, min_version=0, max_version=4, handle=handle)

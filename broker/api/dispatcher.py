@@ -1,0 +1,99 @@
+"""From a frame to the answer's parts: header, API, versions.
+
+Owns: the table of APIs. Called by: the event loop's thread, with each whole frame of a connection.
+An API or version that is not spoken closes the connection, as in Apache Kafka, but for ApiVersions,
+which tells the client what to speak. A request that cannot be decoded closes it too.
+"""
+
+import asyncio
+import struct
+from collections.abc import Coroutine
+from typing import Any
+
+from kafka.errors import KafkaProtocolError
+
+from broker.api import (
+    api_versions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+)
+from broker.api.request import Api, ApiContext, Body, Request
+from broker.network.connection import Answer, BrokerConnection, CloseConnection
+from pyspark_kafkalog.protocol.frames import (
+    RequestHeader,
+    decode_request_header,
+    encode_response_header,
+)
+
+_KEY_VERSION_ID = struct.Struct(">hhi")
+
+APIS: tuple[Api, ...] = (
+    produce.API,
+    fetch.API,
+    list_offsets.API,
+    metadata.API,
+    find_coordinator.API,
+    api_versions.API,
+    create_topics.API,
+    delete_topics.API,
+    init_producer_id.API,
+    describe_configs.API,
+    describe_cluster.API,
+)
+
+
+class Dispatcher:
+    """Answers frames: the `handler` of a NetworkServer."""
+
+    def __init__(self, context: ApiContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        self._apis = {api.key: api for api in APIS}
+
+    def __call__(
+        self, frame: memoryview, connection: BrokerConnection
+    ) -> "Answer | asyncio.Future[Answer]":
+        """The answer with its header; a task where it takes time. Raises CloseConnection."""
+        if len(frame) < _KEY_VERSION_ID.size:
+            raise CloseConnection(f"a request of {len(frame)} bytes")
+        key, version, correlation_id = _KEY_VERSION_ID.unpack_from(frame)
+        api = self._apis.get(key)
+        if api is None:
+            raise CloseConnection(f"api key {key} is not spoken here")
+        if not api.min_version <= version <= api.max_version:
+            if api is api_versions.API and version > api.max_version:
+                header = encode_response_header(key, 0, correlation_id)
+                return [header, *api_versions.unsupported_version_body()]
+            raise CloseConnection(f"api key {key} version {version} is not spoken here")
+        if len(frame) > api.max_request_bytes:
+            raise CloseConnection(f"a request of {len(frame)} bytes for api key {key}")
+        try:
+            request_header = decode_request_header(frame)
+            request = Request(request_header, frame[request_header.body_position :])
+            outcome = api.handle(request, self._context)
+        except KafkaProtocolError as error:
+            raise CloseConnection(f"malformed request, api key {key}: {error}") from None
+        if isinstance(outcome, Coroutine):
+            return self._loop.create_task(_finish(outcome, request_header))
+        return _with_header(outcome, request_header)
+
+
+async def _finish(outcome: Coroutine[Any, Any, Body], header: RequestHeader) -> Answer:
+    return _with_header(await outcome, header)
+
+
+def _with_header(body: Body, header: RequestHeader) -> Answer:
+    if body is None:
+        return None
+    return [
+        encode_response_header(header.api_key, header.api_version, header.correlation_id),
+        *body,
+    ]

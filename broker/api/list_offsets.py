@@ -1,0 +1,104 @@
+"""ListOffsets (key 2), versions 0-8: the offset for a timestamp, the earliest, the latest.
+
+Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 the
+record with the largest timestamp (version 7), -4 earliest local (version 8, the same as earliest:
+there is no remote tier). Version 0 asks for offsets at which segments begin: it is answered with
+the one that later versions would give, and for the latest also with the log's start.
+Left out: versions from 9 on (tiered storage).
+"""
+
+from collections import Counter
+
+from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVersionError
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.structs import TopicPartition
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.replica.partition import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, OffsetFound
+
+_TOPIC = ListOffsetsResponse.ListOffsetsTopicResponse
+_PARTITION = _TOPIC.ListOffsetsPartitionResponse
+_NOT_FOUND = OffsetFound(-1, -1, -1)
+_SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(ListOffsetsRequest)
+    counts = Counter(
+        (topic.name, ask.partition_index)
+        for topic in wanted.topics or ()
+        for ask in topic.partitions or ()
+    )
+    committed = wanted.isolation_level == 1
+    topics = []
+    for topic in wanted.topics or ():
+        partitions = []
+        for ask in topic.partitions or ():
+            duplicate = counts[topic.name, ask.partition_index] > 1
+            partitions.append(
+                _answer(
+                    request,
+                    context,
+                    TopicPartition(topic.name, ask.partition_index),
+                    ask,
+                    committed,
+                    duplicate,
+                )
+            )
+        topics.append(_TOPIC(name=topic.name, partitions=partitions))
+    return encoded(ListOffsetsResponse(throttle_time_ms=0, topics=topics), request)
+
+
+def _answer(
+    request: Request,
+    context: ApiContext,
+    topic_partition: TopicPartition,
+    ask: "ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition",
+    committed: bool,
+    duplicate: bool,
+) -> object:
+    found = _NOT_FOUND
+    old_style_offsets: list[int] = []
+    error: BrokerResponseError | None = None
+    try:
+        if duplicate:
+            raise InvalidRequestError()
+        if ask.timestamp < 0 and request.version < _SINCE_VERSION.get(ask.timestamp, 99):
+            raise UnsupportedVersionError()
+        found = (
+            context.replicas.find_offset(
+                topic_partition, ask.timestamp, committed, ask.current_leader_epoch
+            )
+            or _NOT_FOUND
+        )
+        if request.version == 0:
+            old_style_offsets = _old_style(context, topic_partition, ask, found)
+    except BrokerResponseError as raised:
+        error = raised
+    return _PARTITION(
+        partition_index=topic_partition.partition,
+        error_code=wire_error(error)[0],
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+        old_style_offsets=old_style_offsets,
+    )
+
+
+def _old_style(
+    context: ApiContext,
+    topic_partition: TopicPartition,
+    ask: "ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition",
+    found: OffsetFound,
+) -> list[int]:
+    """Version 0: offsets in descending order, at most as many as asked for."""
+    offsets = [found.offset] if found.offset >= 0 else []
+    if ask.timestamp == LATEST:
+        start = context.replicas.partition(topic_partition).log.log_start_offset
+        if start not in offsets:
+            offsets.append(start)
+    return offsets[: max(ask.max_num_offsets, 0)]
+
+
+API = Api(key=2, min_version=0, max_version=8, handle=handle)

@@ -1,0 +1,148 @@
+"""Metadata (key 3), versions 0-12: brokers, topics, and who leads each partition.
+
+A topic that is named and missing is created when `auto.create.topics.enable` and the request allow
+it; the answer comes when it can be produced to. Left out: version 13 (an error code for the whole
+answer, which this broker never needs).
+"""
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
+from broker.api.topic_names import check_no_collision, check_topic_name
+from broker.cluster.metadata import TopicMetadata, new_topic
+
+# What the client may do: everything, since there is no authorizer. Kafka's AclOperation codes.
+TOPIC_OPERATIONS = frozenset((3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = frozenset((5, 7, 8, 9, 10, 11, 12))
+NOT_ASKED: None = None
+
+
+def handle(request: Request, context: ApiContext) -> Outcome:
+    wanted = request.decode(MetadataRequest)
+    if wanted.topics is None or (not wanted.topics and request.version == 0):
+        return _answer(request, context, wanted, [_found(t) for t in context.metadata.topics()])
+    missing = [
+        topic.name
+        for topic in wanted.topics
+        if topic.name is not None and context.metadata.topic(topic.name) is None
+    ]
+    may_create = wanted.allow_auto_topic_creation and context.config.auto_create_topics_enable
+    if missing and may_create:
+        return _create_and_answer(request, context, wanted, missing)
+    topics = [_look_up(topic, context) for topic in wanted.topics]
+    return _answer(request, context, wanted, topics)
+
+
+async def _create_and_answer(
+    request: Request, context: ApiContext, wanted: MetadataRequest, missing: list[str]
+) -> Body:
+    refused: dict[str, BrokerResponseError] = {}
+    for name in dict.fromkeys(missing):
+        try:
+            await _auto_create(name, context)
+        except TopicAlreadyExistsError:
+            # Another request creates it just now: the client asks again and finds it.
+            refused[name] = UnknownTopicOrPartitionError()
+        except BrokerResponseError as error:
+            refused[name] = error
+    topics = []
+    for topic in wanted.topics:
+        known = topic.name is None or context.metadata.topic(topic.name) is not None
+        if not known and topic.name in refused:
+            topics.append(_failed(topic, refused[topic.name]))
+        else:
+            topics.append(_look_up(topic, context))
+    return _answer(request, context, wanted, topics)
+
+
+async def _auto_create(name: str, context: ApiContext) -> None:
+    check_topic_name(name)
+    check_no_collision(name, (topic.name for topic in context.metadata.topics()))
+    node_id = context.metadata.broker.node_id
+    await context.topics.create(new_topic(name, context.config.num_partitions, node_id, {}))
+
+
+def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext) -> object:
+    if topic.name is not None:
+        found = context.metadata.topic(topic.name)
+        if found is not None:
+            return _found(found)
+        try:
+            check_topic_name(topic.name)
+        except BrokerResponseError as error:
+            return _failed(topic, error)
+        return _failed(topic, UnknownTopicOrPartitionError())
+    if topic.topic_id is None:
+        return _failed(topic, InvalidRequestError())
+    found = context.metadata.topic_by_id(topic.topic_id)
+    return _failed(topic, UnknownTopicIdError()) if found is None else _found(found)
+
+
+def _found(topic: TopicMetadata) -> object:
+    partition_class = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
+    partitions = [
+        partition_class(
+            error_code=0,
+            partition_index=index,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=(),
+        )
+        for index, partition in enumerate(topic.partitions)
+    ]
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=False,
+        partitions=partitions,
+        authorized_operations=NOT_ASKED,
+    )
+
+
+def _failed(topic: "MetadataRequest.MetadataRequestTopic", error: BrokerResponseError) -> object:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=wire_error(error)[0],
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=False,
+        partitions=[],
+        authorized_operations=NOT_ASKED,
+    )
+
+
+def _answer(
+    request: Request, context: ApiContext, wanted: MetadataRequest, topics: list[object]
+) -> Body:
+    if wanted.include_topic_authorized_operations:
+        for topic in topics:
+            topic.authorized_operations = TOPIC_OPERATIONS  # type: ignore[attr-defined]
+    all_operations = bool(wanted.include_cluster_authorized_operations)
+    metadata = context.metadata
+    response = MetadataResponse(
+        throttle_time_ms=0,
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(
+                node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in metadata.brokers
+        ],
+        cluster_id=metadata.cluster_id,
+        controller_id=metadata.controller_id,
+        topics=topics,
+        authorized_operations=CLUSTER_OPERATIONS if all_operations else NOT_ASKED,
+    )
+    return encoded(response, request)
+
+
+API = Api(key=3, min_version=0, max_version=12, handle=handle)

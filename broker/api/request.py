@@ -1,0 +1,105 @@
+"""What an API's handler is given: a request, and the parts of the broker that answer it.
+
+Owns: the decoding of requests by `kafka.protocol`, made safe for bytes from anyone: what those
+decoders do not check (a variable-length number without end, millions of empty elements) is bounded
+here. Called by: the event loop's thread only.
+"""
+
+import struct
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from broker.cluster.metadata import ClusterMetadata
+from broker.config import BrokerConfig
+from broker.coordinator.producer_ids import ProducerIds
+from broker.network.connection import CloseConnection
+from broker.network.send import Part
+from broker.replica.manager import ReplicaManager
+from broker.replica.topics import TopicManager
+from pyspark_kafkalog.protocol.frames import RequestHeader
+
+# A request that is no bulk data: some ten thousand partitions fit.
+MAX_CONTROL_REQUEST_BYTES = 1024 * 1024
+# kafka.protocol reads a number for as long as its bytes say "more follows", in quadratic time.
+_LONGEST_RUN = 4096
+_HIGH_BIT = bytes(byte >> 7 for byte in range(256))
+_RUN = b"\x01" * _LONGEST_RUN
+
+# What decoding nonsense raises in kafka.protocol's generated code.
+_DECODE_ERRORS = (
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    AttributeError,
+)
+
+# The body of an answer in parts; None where the client wants no answer.
+Body: TypeAlias = list[Part] | None
+Outcome: TypeAlias = Body | Coroutine[Any, Any, Body]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRange:
+    """An API and the versions of it that this broker speaks."""
+
+    key: int
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """The broker, as handlers see it."""
+
+    config: BrokerConfig
+    metadata: ClusterMetadata
+    topics: TopicManager
+    replicas: ReplicaManager
+    producer_ids: ProducerIds
+    api_ranges: tuple[ApiRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: `body` is what follows the header, a writable view of the received frame."""
+
+    header: RequestHeader
+    body: memoryview
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+    def decode(self, message_class: Any) -> Any:
+        """The body as a message of `kafka.protocol`. Raises CloseConnection for nonsense."""
+        body = self.body
+        if len(body) > _LONGEST_RUN and _RUN in bytes(body).translate(_HIGH_BIT):
+            raise CloseConnection(f"malformed {message_class.__name__}")
+        try:
+            return message_class.decode(body, version=self.version)
+        except _DECODE_ERRORS as error:
+            raise CloseConnection(f"malformed {message_class.__name__}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: which versions of it are spoken, and by whom it is answered."""
+
+    key: int
+    min_version: int
+    max_version: int
+    handle: Callable[[Request, ApiContext], Outcome]
+    max_request_bytes: int = MAX_CONTROL_REQUEST_BYTES
+
+    @property
+    def range(self) -> ApiRange:
+        return ApiRange(self.key, self.min_version, self.max_version)
+
+
+def encoded(message: Any, request: Request) -> list[Part]:
+    """A message of `kafka.protocol` as the answer's body, in the request's version."""
+    return [message.encode(version=request.version)]

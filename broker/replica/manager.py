@@ -1,0 +1,192 @@
+"""Every partition on this broker: appends, fetches, look-ups of offsets.
+
+Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread only, except for
+`make_logs` and `delete_logs`, which block. Never: knows the wire.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+from kafka.errors import BrokerResponseError, KafkaStorageError, UnknownTopicOrPartitionError
+from kafka.structs import TopicPartition
+
+from broker.cluster.metadata import TopicMetadata
+from broker.log.log import LogAppendInfo
+from broker.log.manager import LogManager
+from broker.replica.partition import OffsetFound, Partition, PartitionRead
+from broker.replica.purgatory import DelayedFetch, FetchPurgatory
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAsk:
+    """What a fetch wants of one partition."""
+
+    topic_partition: TopicPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What a fetch wants of all its partitions together."""
+
+    max_bytes: int
+    committed: bool
+    # Old clients (before Fetch 3) want no more than they asked for, even if that cuts a batch.
+    first_batch_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """By ask, in its order: what was found, or why not."""
+
+    reads: Sequence[PartitionRead | BrokerResponseError]
+    size_bytes: int
+    failed: bool
+
+
+class ReplicaManager:
+    """The partitions of this broker."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        topic_configs: MutableMapping[str, Mapping[str, str]],
+        purgatory: FetchPurgatory,
+        node_id: int,
+    ) -> None:
+        """`topic_configs`: where `logs` looks up what is set on a topic whose log it makes."""
+        self._logs = logs
+        self._topic_configs = topic_configs
+        self._purgatory = purgatory
+        self._node_id = node_id
+        self._partitions: dict[TopicPartition, Partition] = {}
+
+    def make_logs(self, topic: TopicMetadata) -> None:
+        """Makes the logs that are missing. Blocks: for a thread. Raises KafkaStorageError."""
+        self._topic_configs[topic.name] = topic.configs
+        for topic_partition in topic.topic_partitions():
+            self._logs.create(topic_partition, topic.topic_id)
+
+    def delete_logs(self, topic: TopicMetadata) -> None:
+        """Gives the logs up for deletion. Blocks: for a thread, after `close`. Raises OSError."""
+        for topic_partition in topic.topic_partitions():
+            self._logs.delete(topic_partition)
+        self._topic_configs.pop(topic.name, None)
+
+    def open(self, topic: TopicMetadata) -> None:
+        """Serves the topic's partitions that this broker leads, as far as their logs are there."""
+        pairs = zip(topic.topic_partitions(), topic.partitions, strict=True)
+        for topic_partition, state in pairs:
+            log = self._logs.all_logs().get(topic_partition)
+            if state.leader == self._node_id and log is not None:
+                self._partitions[topic_partition] = Partition(
+                    topic_partition, log, state.leader_epoch, state.isr
+                )
+
+    def close(self, topic: TopicMetadata) -> None:
+        """Serves the topic no more; who waits for its records is told so."""
+        for topic_partition in topic.topic_partitions():
+            self._partitions.pop(topic_partition, None)
+            self._purgatory.wake(topic_partition)
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """Raises UnknownTopicOrPartitionError."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            raise UnknownTopicOrPartitionError()
+        return partition
+
+    def append(
+        self, topic_partition: TopicPartition, records: memoryview, acks: int
+    ) -> LogAppendInfo:
+        """Appends whole batches; wakes the fetches that wait for them. Raises kafka.errors."""
+        partition = self.partition(topic_partition)
+        try:
+            appended = partition.append(records, acks)
+        except OSError as error:
+            raise storage_error("append", topic_partition, error) from error
+        self._purgatory.became_visible(topic_partition, appended.size_bytes)
+        return appended
+
+    def fetch(self, asks: Iterable[FetchAsk], limits: FetchLimits) -> FetchResult:
+        """Reads what is there now. The first batch found is whole, whatever the limits say."""
+        reads: list[PartitionRead | BrokerResponseError] = []
+        size_bytes = 0
+        failed = False
+        for ask in asks:
+            read = self._read(ask, limits, size_bytes)
+            reads.append(read)
+            if isinstance(read, PartitionRead):
+                size_bytes += read.size_bytes
+            else:
+                failed = True
+        return FetchResult(reads, size_bytes, failed)
+
+    def _read(
+        self, ask: FetchAsk, limits: FetchLimits, size_bytes: int
+    ) -> PartitionRead | BrokerResponseError:
+        """One partition's part of a fetch that has found `size_bytes` before it."""
+        try:
+            partition = self.partition(ask.topic_partition)
+            partition.check_epoch(ask.current_leader_epoch)
+            return partition.read(
+                ask.fetch_offset,
+                max(0, min(ask.max_bytes, limits.max_bytes - size_bytes)),
+                limits.committed,
+                min_one_batch=limits.first_batch_whole and size_bytes == 0,
+            )
+        except BrokerResponseError as error:
+            return error
+        except OSError as error:
+            return storage_error("fetch", ask.topic_partition, error)
+
+    def wait_for_records(
+        self,
+        asks: Iterable[FetchAsk],
+        missing_bytes: int,
+        max_wait_ms: int,
+        ready: Callable[[], None],
+    ) -> Callable[[], None]:
+        """Calls `ready` once: after `missing_bytes` more in all, or `max_wait_ms`.
+
+        Returns what forgets the wait.
+        """
+        fetch = DelayedFetch((ask.topic_partition for ask in asks), missing_bytes, ready)
+        self._purgatory.wait(fetch, max_wait_ms)
+        return lambda: self._purgatory.cancel(fetch)
+
+    def find_offset(
+        self,
+        topic_partition: TopicPartition,
+        timestamp_ms: int,
+        committed: bool,
+        current_leader_epoch: int,
+    ) -> OffsetFound | None:
+        """ListOffsets of one partition. Raises kafka.errors."""
+        partition = self.partition(topic_partition)
+        partition.check_epoch(current_leader_epoch)
+        try:
+            return partition.find_offset(timestamp_ms, committed)
+        except OSError as error:
+            raise storage_error("list_offsets", topic_partition, error) from error
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """A copy to be written down by a thread."""
+        return {tp: partition.high_watermark for tp, partition in self._partitions.items()}
+
+
+def storage_error(what: str, topic_partition: TopicPartition, error: OSError) -> KafkaStorageError:
+    """The disk failed: the reason goes to our log, the client hears the kind of error."""
+    _log.error(
+        "%s.failed topic=%r partition=%d reason=%r",
+        what,
+        topic_partition.topic,
+        topic_partition.partition,
+        str(error),
+    )
+    return KafkaStorageError(f"{what} failed: {error.strerror}")

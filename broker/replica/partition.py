@@ -1,0 +1,139 @@
+"""One partition on this broker: its log, who leads it since when, and how far it is committed.
+
+Owns: leader epoch, in-sync replicas and high watermark of one partition. Called by: the event
+loop's thread only. Records below the high watermark are in every in-sync replica; only those are
+handed to consumers. With one replica that is the log's end as soon as an append returns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka.errors import (
+    FencedLeaderEpochError,
+    NotEnoughReplicasError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+)
+from kafka.structs import TopicPartition
+
+from broker.log.files import FileSlice
+from broker.log.log import Log, LogAppendInfo
+
+NO_EPOCH = -1
+ACKS_ALL = -1
+
+# ListOffsets' special timestamps.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRead:
+    """What a fetch finds: slices of segment files, and the offsets that frame them."""
+
+    slices: Sequence[FileSlice]
+    size_bytes: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFound:
+    """An answer of ListOffsets; -1 for what is not known."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class Partition:
+    """A partition that this broker leads."""
+
+    __slots__ = ("_log", "high_watermark", "isr", "leader_epoch", "topic_partition")
+
+    def __init__(
+        self, topic_partition: TopicPartition, log: Log, leader_epoch: int, isr: tuple[int, ...]
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.leader_epoch = leader_epoch
+        self.isr = isr
+        self._log = log
+        self.high_watermark = log.log_end_offset
+
+    @property
+    def log(self) -> Log:
+        return self._log
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset that a read_committed consumer must wait for."""
+        return self.high_watermark
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuses a client (or follower) that knows an older or newer leader than we are."""
+        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError(f"leader epoch is {self.leader_epoch}")
+        raise UnknownLeaderEpochError(f"leader epoch is {self.leader_epoch}")
+
+    def append(self, records: memoryview, acks: int) -> LogAppendInfo:
+        """Appends whole batches, whose offsets and epoch are stamped in place.
+
+        Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
+        min.insync.replicas.
+        """
+        if acks == ACKS_ALL and len(self.isr) < self._log.config.min_insync_replicas:
+            raise NotEnoughReplicasError(
+                f"{len(self.isr)} in sync, "
+                f"min.insync.replicas={self._log.config.min_insync_replicas}"
+            )
+        appended = self._log.append(records, self.leader_epoch)
+        self.high_watermark = self._log.log_end_offset
+        return appended
+
+    def read(
+        self, fetch_offset: int, max_bytes: int, committed: bool, min_one_batch: bool
+    ) -> PartitionRead:
+        """Batches from `fetch_offset` up to the high watermark (or last stable offset).
+
+        Raises OffsetOutOfRangeError below the log's start and above its end.
+        """
+        log = self._log
+        log_start_offset = log.log_start_offset
+        high_watermark = self.high_watermark
+        if not log_start_offset <= fetch_offset <= log.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {fetch_offset}, the log has {log_start_offset} to {log.log_end_offset}"
+            )
+        bound = self.last_stable_offset if committed else high_watermark
+        if fetch_offset >= bound:
+            return PartitionRead((), 0, high_watermark, bound, log_start_offset)
+        data = log.read(fetch_offset, max_bytes, bound, min_one_batch)
+        return PartitionRead(
+            data.slices, data.size_bytes, high_watermark, self.last_stable_offset, log_start_offset
+        )
+
+    def find_offset(self, timestamp_ms: int, committed: bool) -> OffsetFound | None:
+        """The offset for a timestamp, or one of the special ones; None when there is none."""
+        log = self._log
+        if timestamp_ms == LATEST:
+            offset = self.last_stable_offset if committed else self.high_watermark
+            return OffsetFound(offset, -1, self.leader_epoch)
+        if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+            offset = log.log_start_offset
+            return OffsetFound(offset, -1, self._epoch_of(offset))
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = log.offset_of_max_timestamp()
+        else:
+            found = log.offset_for_timestamp(timestamp_ms)
+        if found is None or found[0] >= self.high_watermark:
+            return None
+        return OffsetFound(found[0], found[1], self._epoch_of(found[0]))
+
+    def _epoch_of(self, offset: int) -> int:
+        epoch = self._log.leader_epochs.epoch_for_offset(offset)
+        return NO_EPOCH if epoch is None else epoch

@@ -1,0 +1,194 @@
+"""BrokerServer: the one place that builds the broker's parts and hands them down.
+
+Owns: the order of starting and stopping, the one metadata thread, the timer of the high watermark
+checkpoint. Called by: __main__ (and tests), in the thread that runs the event loop. `open` blocks
+(it may recover logs); everything after belongs to the loop.
+"""
+
+import asyncio
+import functools
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from kafka.errors import KafkaStorageError
+
+from broker.api.dispatcher import APIS, Dispatcher
+from broker.api.request import ApiContext
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import (
+    BrokerNode,
+    ClusterMetadata,
+    MetadataRecords,
+    TopicMetadata,
+    new_topic,
+)
+from broker.config import BrokerConfig, Endpoint
+from broker.coordinator.producer_ids import ProducerIds
+from broker.log.manager import LogManager
+from broker.network.connection import ConnectionLimits
+from broker.network.server import NetworkServer, SocketOptions
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import FetchPurgatory
+from broker.replica.topics import TopicManager
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class BrokerServer:
+    """One broker: `open`, then `start`, then (once) `stop`."""
+
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._loop = loop
+        self._metadata_thread = ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._network = NetworkServer(
+            lambda frame, connection: self._dispatcher(frame, connection),
+            ConnectionLimits(config.socket_request_max_bytes),
+            SocketOptions(
+                send_buffer_bytes=config.socket_send_buffer_bytes,
+                receive_buffer_bytes=config.socket_receive_buffer_bytes,
+                backlog=config.socket_listen_backlog_size,
+                max_idle_ms=config.connections_max_idle_ms,
+                max_connections=config.max_connections,
+            ),
+            loop,
+        )
+
+    def open(self) -> Endpoint:
+        """Takes the port and the data directory, recovers the logs. Blocks.
+
+        Returns the address that will be listened on. Raises OSError (port taken, directory not
+        writable or in use) and kafka.errors.
+        """
+        listener = self._config.endpoints[0]
+        host, port = self._network.bind(listener.host, listener.port)
+        data_dir = self._config.data_dirs[0]
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._store = LocalStore(data_dir)
+        self._records = MetadataRecords(self._store)
+        self._records.prepare()
+        known = {topic.name: topic for topic in self._records.topics()}
+        topic_configs = {topic.name: topic.configs for topic in known.values()}
+        self._logs = LogManager(self._config, lambda name: topic_configs.get(name, {}))
+        self._logs.open()
+        self._records.set_cluster_id(self._logs.cluster_id)
+        self._metadata = ClusterMetadata(self._logs.cluster_id, self._advertised(port))
+        self._records.register(self._metadata.broker)
+        purgatory = FetchPurgatory(self._loop.call_later)
+        self._replicas = ReplicaManager(
+            self._logs, topic_configs, purgatory, self._config.broker_id
+        )
+        self._finish_deletions(known)
+        self._adopt_logs(known)
+        for topic in self._records.elect(known.values(), self._config.broker_id):
+            self._open_topic(topic)
+        return Endpoint(listener.name, host, port)
+
+    def start(self) -> None:
+        """Accepts connections. Raises OSError."""
+        self._topics = TopicManager(
+            self._metadata, self._records, self._replicas, self._run_blocking
+        )
+        self._dispatcher = Dispatcher(
+            ApiContext(
+                config=self._config,
+                metadata=self._metadata,
+                topics=self._topics,
+                replicas=self._replicas,
+                producer_ids=ProducerIds(self._store, self._config.broker_id, self._run_blocking),
+                api_ranges=tuple(api.range for api in APIS),
+            ),
+            self._loop,
+        )
+        self._logs.start()
+        self._network.start()
+        self._schedule_checkpoint()
+
+    async def stop(self) -> None:
+        """Takes no more requests, finishes what has begun, closes the logs cleanly."""
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._checkpoint_timer = None
+        await self._network.close()
+        await self._topics.drain()
+        await self._run_blocking(self._close_logs)
+        self._metadata_thread.shutdown()
+
+    def _close_logs(self) -> None:
+        self._logs.checkpoint_high_watermarks(self._replicas.high_watermarks())
+        self._logs.close()
+        self._store.close()
+
+    async def _run_blocking(self, function: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._metadata_thread, function)
+
+    def _advertised(self, port: int) -> BrokerNode:
+        """What clients are told; a listener on port 0 is advertised with the port it got."""
+        endpoint = self._config.advertised_endpoints[0]
+        return BrokerNode(
+            self._config.broker_id, endpoint.host, endpoint.port or port, self._config.broker_rack
+        )
+
+    def _open_topic(self, topic: TopicMetadata) -> None:
+        """A topic with a log that cannot be opened is known, and served as far as it goes."""
+        try:
+            self._replicas.make_logs(topic)
+        except KafkaStorageError as error:
+            _log.error("topic.incomplete topic=%r reason=%r", topic.name, str(error))
+        self._replicas.open(topic)
+        self._metadata.put(topic)
+
+    def _finish_deletions(self, known: dict[str, TopicMetadata]) -> None:
+        """Deletions that a crash interrupted."""
+        for name in self._records.deleted_topics():
+            topic = known.pop(name)
+            self._replicas.delete_logs(topic)
+            self._records.forget_topic(topic)
+            _log.info("topic.deleted topic=%r note=%r", name, "begun before the last stop")
+
+    def _adopt_logs(self, known: dict[str, TopicMetadata]) -> None:
+        """Logs without a topic: a data directory of Apache Kafka's, or one whose metadata is lost.
+
+        They become topics again, if all partitions up to the last are there.
+        """
+        found: defaultdict[str, set[int]] = defaultdict(set)
+        for topic_partition in self._logs.all_logs():
+            if topic_partition.topic not in known:
+                found[topic_partition.topic].add(topic_partition.partition)
+        for name, indexes in found.items():
+            if indexes != set(range(len(indexes))):
+                _log.warning("topic.not_adopted topic=%r partitions=%r", name, sorted(indexes))
+                continue
+            topic = new_topic(name, len(indexes), self._config.broker_id, {})
+            topic_id = self._logs.topic_id(topic.topic_partitions()[0])
+            if topic_id is not None:
+                topic = replace(topic, topic_id=topic_id)
+            self._records.create_topic(topic)
+            known[name] = topic
+            _log.warning("topic.adopted topic=%r partitions=%d", name, len(indexes))
+
+    def _schedule_checkpoint(self) -> None:
+        interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000
+        self._checkpoint_timer = self._loop.call_later(interval_s, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """Writes the high watermarks down in the metadata thread, then waits for the next turn."""
+        write = functools.partial(
+            self._logs.checkpoint_high_watermarks, self._replicas.high_watermarks()
+        )
+        written = self._loop.run_in_executor(self._metadata_thread, write)
+        written.add_done_callback(self._checkpointed)
+
+    def _checkpointed(self, written: "asyncio.Future[None]") -> None:
+        error = None if written.cancelled() else written.exception()
+        if error is not None:
+            _log.error("checkpoint.failed reason=%r", str(error))
+        if self._checkpoint_timer is not None:
+            self._schedule_checkpoint()
