@@ -1,0 +1,236 @@
+"""Batch writes: the rows of a DataFrame as records of topics, at least once.
+
+Owns the rules for rows, which are those of Spark's Kafka sink, and the writing of one task's rows;
+`stream_writer` shares both. A writer is made in Spark's planning process and travels pickled to the
+tasks, where each opens a producer of its own. A task that Spark runs again writes its rows again.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka.structs import TopicPartition
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_kafkalog.arrow.encode import RecordEncoder
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
+
+# What a record is made of. `timestamp` is an extension: Spark's sink always takes the clock's time.
+_RECORD_COLUMNS = ("value", "key", "headers", "partition", "timestamp")
+# What a read gives and a write leaves out without a word, so that a topic can be copied.
+_PLACE_COLUMNS = ("offset", "timestampType")
+_BYTES = "string or binary"
+_EXPECTED_TYPES = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": "string",
+    "partition": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+    "timestamp": "timestamp",
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRecords(WriterCommitMessage):
+    """What one task reports: so many records were acknowledged."""
+
+    record_count: int
+
+
+class KafkalogWriter(DataSourceArrowWriter):
+    """Appends a DataFrame's rows to topics; each record is acknowledged before a task ends.
+
+    Raises InvalidRowError, naming the column, for columns that are missing or of a wrong type.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options.topic)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: the tasks' records are acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        warn_of_records_that_stay(messages)
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Checks a DataFrame's columns for a write whose option `topic` is given, or None.
+
+    Raises InvalidRowError. Warns about columns that are no part of a record.
+    """
+    names = schema.fieldNames()
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise InvalidRowError(
+            f"A DataFrame to be written needs a column 'value', and has only {', '.join(names)}."
+        )
+    if topic is None and "topic" not in types:
+        raise InvalidRowError(
+            "Where to write to is not said: set the option topic, or add a column 'topic'."
+        )
+    used = {*_RECORD_COLUMNS, *(["topic"] if topic is None else [])}
+    for name in sorted(used & types.keys()):
+        if names.count(name) > 1:
+            raise InvalidRowError(f"A DataFrame to be written has the column {name!r} twice.")
+        if not _fits(name, types[name]):
+            raise InvalidRowError(
+                f"Column {name!r} must be {_EXPECTED_TYPES[name]}, "
+                f"and is {types[name].simpleString()}: cast it."
+            )
+    for name in names:
+        if name not in (*_EXPECTED_TYPES, *_PLACE_COLUMNS):
+            hint = nearest(name, _EXPECTED_TYPES)
+            warn_once(f"Column {name!r} is no part of a record and is not written.{hint}")
+
+
+def write_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> WrittenRecords:
+    """Writes one task's rows and waits until the brokers have acknowledged them all.
+
+    Raises InvalidRowError for a row that is no record, DeliveryError where the brokers refuse.
+    """
+    record_count = 0
+    with Producer(options.client) as producer:
+        rows_to_records = _RowsToRecords(options, producer)
+        for batch in batches:
+            rows_to_records.write(batch)
+            record_count += batch.num_rows
+        rows_to_records.finish()
+        producer.flush()
+    return WrittenRecords(record_count)
+
+
+def warn_of_records_that_stay(messages: list[WriterCommitMessage | None]) -> None:
+    """Says after a failed write what readers may see of it all the same."""
+    counts = [message.record_count for message in messages if isinstance(message, WrittenRecords)]
+    _log.warning(
+        "A write failed. %d records of %d finished tasks, and some of the others, are in their "
+        "topics; writing again adds them again.",
+        sum(counts),
+        len(counts),
+    )
+
+
+class _RowsToRecords:
+    """Sends rows on to a producer, with one encoder for each topic. One task, one thread."""
+
+    def __init__(self, options: SinkOptions, producer: Producer) -> None:
+        self._options = options
+        self._producer = producer
+        self._encoders: dict[str, RecordEncoder] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for topic, rows in rows_by_topic(batch, self._options.topic):
+            for partition, encoded in self._encode(topic, record_columns(rows)):
+                self._producer.send(TopicPartition(topic, partition), encoded)
+
+    def finish(self) -> None:
+        for topic, encoder in self._encoders.items():
+            for partition, encoded in encoder.finish():
+                self._producer.send(TopicPartition(topic, partition), encoded)
+
+    def _encode(self, topic: str, records: pa.RecordBatch) -> Iterator[tuple[int, bytearray]]:
+        encoder = self._encoder(topic)
+        try:
+            yield from encoder.encode(records)
+        except ValueError as error:
+            raise InvalidRowError(f"Column 'partition', topic {topic}: {error}.") from None
+
+    def _encoder(self, topic: str) -> RecordEncoder:
+        if topic not in self._encoders:
+            client = self._options.client
+            self._encoders[topic] = RecordEncoder(
+                len(self._producer.partitions_for(topic)),
+                client.compression_type,
+                client.batch_size,
+            )
+        return self._encoders[topic]
+
+
+def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each topic, in order; all of them for `topic` if that is given.
+
+    Raises InvalidRowError for a row whose topic is null.
+    """
+    if topic is not None:
+        yield topic, batch
+        return
+    column = batch.column("topic")
+    if column.null_count:
+        raise InvalidRowError(
+            "Column 'topic' is null in a row: say where to write it to, or set the option topic."
+        )
+    topics = pc.unique(column).to_pylist()
+    for name in topics:
+        yield name, batch if len(topics) == 1 else batch.filter(pc.equal(column, name))
+
+
+def record_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that a record is made of, checked, in the types that the encoder reads."""
+    columns = {
+        name: _narrow(name, rows.column(name))
+        for name in _RECORD_COLUMNS
+        if name in rows.schema.names
+    }
+    if "headers" in columns:
+        entries = columns["headers"].flatten()
+        if entries.null_count or entries.field("key").null_count:
+            raise InvalidRowError("Column 'headers' has a header without a key in a row.")
+    if "timestamp" in columns:
+        _check_timestamps(columns["timestamp"])
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _narrow(name: str, column: pa.Array) -> pa.Array:
+    """Spark may send strings and binaries with 64-bit offsets; a batch is far smaller than that."""
+    if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary())
+    if name == "headers" and column.type != COLUMN_TYPES[name]:
+        return column.cast(COLUMN_TYPES[name])
+    return column
+
+
+def _check_timestamps(column: pa.Array) -> None:
+    earliest = pc.min(column.cast(pa.int64())).as_py()
+    if earliest is not None and earliest < 0:
+        raise InvalidRowError("Column 'timestamp' is before 1970 in a row; records cannot be.")
+
+
+def _fits(name: str, data_type: DataType) -> bool:
+    if name in ("value", "key"):
+        return isinstance(data_type, (StringType, BinaryType))
+    if name == "headers":
+        return _is_headers(data_type)
+    expected: dict[str, Any] = {
+        "topic": StringType,
+        "partition": IntegerType,
+        "timestamp": TimestampType,
+    }
+    return isinstance(data_type, expected[name])
+
+
+def _is_headers(data_type: DataType) -> bool:
+    if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
+        return False
+    fields = [(field.name, field.dataType) for field in data_type.elementType.fields]
+    return fields == [("key", StringType()), ("value", BinaryType())]

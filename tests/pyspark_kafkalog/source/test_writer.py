@@ -1,0 +1,145 @@
+"""Which rows are records, and what is said about those that are not."""
+
+import datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
+from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.source.options import warn_once
+from pyspark_kafkalog.source.writer import check_columns, record_columns, rows_by_topic
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_yet():
+    warn_once.cache_clear()
+
+
+def schema(**columns):
+    built = StructType()
+    for name, data_type in columns.items():
+        built.add(name, data_type)
+    return built
+
+
+INT, BIGINT = IntegerType(), LongType()
+HEADERS = ArrayType(StructType().add("key", "string").add("value", "binary"))
+KEYS_ONLY = ArrayType(StructType().add("key", "string"))
+PAIRS = MapType(StringType(), BinaryType())
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic"),
+    [
+        ({"value": "string"}, "orders"),
+        ({"value": "binary", "topic": "string"}, None),
+        ({"value": "string", "key": "binary", "partition": INT, "headers": HEADERS}, "orders"),
+        ({"value": "string", "timestamp": TimestampType()}, "orders"),
+        ({"value": "string", "topic": INT}, "the option counts"),
+        ({"value": "string", "offset": BIGINT, "timestampType": INT}, "a copy of a topic"),
+    ],
+)
+def test_columns_that_make_records(columns, topic, caplog):
+    check_columns(schema(**columns), topic)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"key": "string"}, "needs a column 'value', and has only key"),
+        ({"value": INT}, "'value' must be string or binary, and is int"),
+        ({"value": "string", "key": BIGINT}, "'key' must be string or binary"),
+        ({"value": "string", "partition": BIGINT}, "'partition' must be int, and is bigint"),
+        ({"value": "string", "headers": PAIRS}, "'headers' must be array<struct"),
+        ({"value": "string", "headers": KEYS_ONLY}, "'headers' must be array"),
+        ({"value": "string", "timestamp": TimestampNTZType()}, "'timestamp' must be timestamp"),
+    ],
+)
+def test_columns_that_do_not_are_named(columns, problem):
+    with pytest.raises(InvalidRowError, match=problem):
+        check_columns(schema(**columns), "orders")
+
+
+def test_a_topic_must_come_from_somewhere():
+    with pytest.raises(InvalidRowError, match="set the option topic, or add a column 'topic'"):
+        check_columns(schema(value="string"), None)
+    with pytest.raises(InvalidRowError, match="'topic' must be string, and is int"):
+        check_columns(schema(value="string", topic=INT), None)
+
+
+def test_a_column_must_come_once():
+    with pytest.raises(InvalidRowError, match="'value' twice"):
+        check_columns(StructType().add("value", "string").add("value", "string"), "orders")
+
+
+def test_columns_that_are_not_written_are_warned_about(caplog):
+    check_columns(schema(value="string", timestmp="timestamp", amount=INT), "orders")
+    assert "'timestmp' is no part of a record and is not written. Did you mean timestamp?" in (
+        caplog.text
+    )
+    assert "'amount' is no part" in caplog.text
+
+
+def test_rows_go_to_the_topic_of_the_option_or_of_their_column():
+    rows = pa.record_batch({"value": ["1", "2", "3"], "topic": ["b", "a", "b"]})
+    assert [(t, r.column("value").to_pylist()) for t, r in rows_by_topic(rows, "c")] == [
+        ("c", ["1", "2", "3"])
+    ]
+    assert [(t, r.column("value").to_pylist()) for t, r in rows_by_topic(rows, None)] == [
+        ("b", ["1", "3"]),
+        ("a", ["2"]),
+    ]
+    assert list(rows_by_topic(rows.slice(0, 0), None)) == []
+
+
+def test_a_null_topic_is_an_error():
+    rows = pa.record_batch({"value": ["1", "2"], "topic": ["a", None]})
+    with pytest.raises(InvalidRowError, match="'topic' is null in a row"):
+        list(rows_by_topic(rows, None))
+
+
+def test_only_what_a_record_is_made_of_is_kept_with_32_bit_offsets():
+    entry = pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
+    rows = pa.record_batch(
+        {
+            "amount": pa.array([1]),
+            "topic": pa.array(["a"]),
+            "value": pa.array(["v"], pa.large_string()),
+            "key": pa.array([b"k"], pa.large_binary()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}]], pa.list_(entry)),
+        }
+    )
+    records = record_columns(rows)
+    assert records.schema.names == ["value", "key", "headers"]
+    assert records.schema.types == [pa.binary(), pa.binary(), COLUMN_TYPES["headers"]]
+    assert records.to_pylist() == [
+        {"value": b"v", "key": b"k", "headers": [{"key": "h", "value": b"1"}]}
+    ]
+
+
+@pytest.mark.parametrize("headers", [[None], [{"key": None, "value": b"1"}]])
+def test_a_header_needs_a_key(headers):
+    column = pa.array([None, [], headers], COLUMN_TYPES["headers"])
+    rows = pa.record_batch({"value": ["1", "2", "3"], "headers": column})
+    with pytest.raises(InvalidRowError, match="'headers' has a header without a key"):
+        record_columns(rows)
+
+
+def test_a_record_is_not_older_than_1970():
+    when = datetime.datetime(1969, 12, 31, tzinfo=datetime.timezone.utc)
+    column = pa.array([None, when], COLUMN_TYPES["timestamp"])
+    with pytest.raises(InvalidRowError, match="'timestamp' is before 1970"):
+        record_columns(pa.record_batch({"value": ["1", "2"], "timestamp": column}))

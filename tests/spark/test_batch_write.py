@@ -1,0 +1,138 @@
+"""DataFrames written to topics, through Spark."""
+
+import datetime
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def write(servers):
+    def writer(frame, **options):
+        sink = frame.write.format("kafkalog").mode("append")
+        sink.option("kafka.bootstrap.servers", servers).options(**options).save()
+
+    return writer
+
+
+@pytest.fixture
+def records_of(servers):
+    """All records of a topic, as librdkafka sees them, sorted by partition and offset."""
+
+    def consume(topic):
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused"})
+        records = []
+        try:
+            partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+            for partition in partitions:
+                where = TopicPartition(topic, partition, 0)
+                count = consumer.get_watermark_offsets(where, 30)[1]
+                consumer.assign([where])
+                while count:
+                    (record,) = consumer.consume(1, 30)
+                    assert record.error() is None
+                    records.append(record)
+                    count -= 1
+        finally:
+            consumer.close()
+        return records
+
+    return consume
+
+
+def message_of(action):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own class varies
+        action()
+    return str(caught.value)
+
+
+def test_all_columns_of_a_row_arrive(spark, write, topics, records_of):
+    topic = topics.create(2)
+    when = datetime.datetime.fromtimestamp(1_700_000_000.123)
+    headers = [("a", b"1"), ("a", None)]
+    schema = (
+        "key string, value string, topic string, partition int, timestamp timestamp, "
+        "headers array<struct<key: string, value: binary>>"
+    )
+    rows = [("k", "v", topic, 1, when, headers), (None, None, topic, 1, None, None)]
+    write(spark.createDataFrame(rows, schema).coalesce(1))
+    first, second = records_of(topic)
+    assert (first.key(), first.value(), first.partition()) == (b"k", b"v", 1)
+    assert (first.timestamp()[1], first.headers()) == (1_700_000_000_123, headers)
+    assert (second.key(), second.value(), second.headers()) == (None, None, None)
+    assert abs(second.timestamp()[1] / 1000 - datetime.datetime.now().timestamp()) < 600
+
+
+def test_every_row_is_written_once(spark, write, read, topics):
+    topic = topics.create(3)
+    rows = spark.range(50_000).selectExpr("cast(id % 7 as string) key", "cast(id as string) value")
+    write(rows, topic=topic, **{"kafka.compression.type": "zstd"})
+    found = read(subscribe=topic).load().selectExpr("cast(value as string) value", "partition")
+    found = found.selectExpr("cast(value as long) number", "partition")
+    assert found.count() == 50_000
+    assert found.select("number").distinct().count() == 50_000
+    assert found.selectExpr("number % 7 key", "partition").distinct().count() == 7
+
+
+def test_keys_choose_the_partitions_that_other_clients_would(spark, write, topics, records_of):
+    ours, theirs = topics.create(5), topics.create(5)
+    keys = [f"key-{number}" for number in range(40)]
+    write(
+        spark.createDataFrame([(key, "") for key in keys], "key string, value string"), topic=ours
+    )
+    producer = Producer({"bootstrap.servers": topics.servers, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(theirs, b"", key=key.encode())
+    assert producer.flush(30) == 0
+    placed, expected = (
+        sorted((record.key(), record.partition()) for record in records_of(topic))
+        for topic in (ours, theirs)
+    )
+    assert placed == expected
+
+
+def test_rows_go_to_the_topic_of_their_column_unless_the_option_names_one(
+    spark, write, read, topics
+):
+    first, second, third = (topics.create() for _ in range(3))
+    rows = spark.createDataFrame([(first, "1"), (second, "2")], "topic string, value string")
+    write(rows)
+    write(rows, topic=third)
+    assert [read(subscribe=topic).load().count() for topic in (first, second, third)] == [1, 1, 2]
+
+
+def test_a_topic_is_copied_with_its_timestamps(write, read, topics):
+    source, copy = topics.create(), topics.create()
+    topics.append(source, [b"v"], key=b"k", timestamp=1_700_000_000_123)
+    write(read(subscribe=source).load(), topic=copy)
+    (original,) = read(subscribe=source).load().drop("topic").collect()
+    (copied,) = read(subscribe=copy).load().drop("topic").collect()
+    assert copied == original
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "problem"),
+    [
+        ("'t' topic, 1 value", {}, "Column 'value' must be string or binary, and is int"),
+        ("'t' topic, 'k' key", {}, "needs a column 'value', and has only topic, key"),
+        ("'v' value", {}, "set the option topic, or add a column 'topic'"),
+        ("'v' value, cast(null as string) topic", {}, "Column 'topic' is null in a row"),
+        ("'v' value, 7 partition", {"topic": "?"}, "names partition 7, the topic has 0 to 0"),
+        ("'v' value", {"topic": "t", "kafka.key.serializer": "x"}, "key.serializer is not"),
+    ],
+)
+def test_what_is_no_record_is_refused(spark, write, topics, rows, options, problem):
+    if options.get("topic") == "?":
+        options = {"topic": topics.create()}
+    frame = spark.sql(f"select {rows}")
+    message = message_of(lambda: write(frame, **options))
+    assert problem in message
+    assert "InvalidRowError: " in message or "InvalidOptionError: " in message
+
+
+def test_a_topic_is_not_overwritten(spark, servers):
+    sink = spark.sql("select 'v' value").write.format("kafkalog").mode("overwrite")
+    sink.option("kafka.bootstrap.servers", servers).option("topic", "any")
+    assert 'A topic cannot be overwritten: use mode("append")' in message_of(sink.save)

@@ -1,0 +1,67 @@
+"""Streaming queries written to topics, through Spark."""
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def copy(spark, servers, tmp_path):
+    """Runs a query from one topic to another until nothing is left; may be run again."""
+
+    def run(source, target, statements=("value",), mode="append"):
+        frame = (
+            spark.readStream.format("kafkalog")
+            .option("kafka.bootstrap.servers", servers)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        frame = (
+            frame.selectExpr(*statements)
+            if mode == "append"
+            else (frame.groupBy("key").count().selectExpr("key", "cast(count as string) value"))
+        )
+        query = (
+            frame.writeStream.format("kafkalog")
+            .option("kafka.bootstrap.servers", servers)
+            .option("topic", target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .outputMode(mode)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        if query.exception() is not None:
+            raise query.exception()
+
+    return run
+
+
+def values_of(read, topic):
+    return sorted(row.value for row in read(subscribe=topic).load().select("value").collect())
+
+
+def test_each_run_appends_what_is_new(copy, read, topics):
+    source, target = topics.create(2), topics.create(2)
+    topics.append(source, [b"1", b"2"])
+    copy(source, target)
+    assert values_of(read, target) == [b"1", b"2"]
+    topics.append(source, [b"3"], partition=1)
+    copy(source, target)
+    assert values_of(read, target) == [b"1", b"2", b"3"]
+
+
+def test_complete_mode_appends_the_whole_result_each_time(copy, read, topics):
+    source, target = topics.create(), topics.create()
+    for expected in ([b"2"], [b"2", b"4"]):
+        topics.append(source, [b"", b""], key=b"k")
+        copy(source, target, mode="complete")
+        assert values_of(read, target) == expected
+
+
+def test_rows_that_are_no_records_stop_the_query(copy, topics):
+    source = topics.create()
+    topics.append(source, [b"1"])
+    with pytest.raises(Exception, match="InvalidRowError: Column 'value' must be string or binary"):
+        copy(source, topics.create(), ["offset value"])
