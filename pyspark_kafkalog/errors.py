@@ -63,3 +63,7 @@ class LoadConflictError(KafkalogError):
 
 class TargetError(KafkalogError):
     """The target of a load cannot be used: its path, its file system, or its commit files."""
+
+
+class BrokerStartError(KafkalogError):
+    """The embedded broker did not start; the message ends with what it said last."""
