@@ -1,0 +1,363 @@
+"""`kafkalog`: topics, produce and consume from a shell.
+
+One Command for each word, listed in COMMANDS: adding one there is all that a new word needs. What
+a command raises as one of the connector's, Kafka's or the system's errors is printed as a sentence
+on stderr, with exit code 1; wrong usage exits with 2, Ctrl-C with 130. Records go to stdout as raw
+lines or as one JSON object a line. What is slow to import is imported where it is used.
+"""
+
+import argparse
+import base64
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafka.errors import BrokerResponseError, KafkaError
+
+from pyspark_kafkalog import __version__
+from pyspark_kafkalog.client import admin, properties
+from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from kafka.structs import TopicPartition
+
+_REQUEST_TIMEOUT_MS = "10000"
+"""Shorter than the client's: somebody is waiting at the keyboard."""
+
+_POLL_S = 0.2
+_READ_BYTES = 1 << 18
+_LARGEST_LINE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word of the command line: its help, its arguments, and what it does."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing may be written to it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KafkalogError, KafkaError, OSError) as error:
+        print(f"kafkalog: {_sentence(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kafkalog", description=__doc__.splitlines()[0])
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        subparser = commands.add_parser(command.name, help=command.help, description=command.help)
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def add_client_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that talks to a cluster; `client_config` reads them."""
+    parser.add_argument(
+        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="brokers to ask first"
+    )
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a Kafka client property, such as security.protocol=SSL; may be repeated",
+    )
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="a file of such properties"
+    )
+
+
+def client_config(options: argparse.Namespace) -> ClientConfig:
+    """The config of `add_client_arguments`; raises InvalidOptionError."""
+    lines = list(options.property)
+    if options.command_config is not None:
+        text = options.command_config.read_text(encoding="utf-8")
+        file_lines = (line.strip() for line in text.splitlines())
+        lines = [line for line in file_lines if line and not line.startswith("#")] + lines
+    given = {"request.timeout.ms": _REQUEST_TIMEOUT_MS}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise InvalidOptionError("A property is written NAME=VALUE (one is not, unshown).")
+        given[name.strip().removeprefix("kafka.")] = value.strip()
+    for name, nearest in properties.unknown(given).items():
+        hint = f" Did you mean {nearest}?" if nearest else ""
+        raise InvalidOptionError(f"{name} is no property of a Kafka client.{hint}")
+    return ClientConfig.from_options(given | {"bootstrap.servers": options.bootstrap_servers})
+
+
+def _topics_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+    create = actions.add_parser("create", help="create a topic")
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("--partitions", type=int, default=admin.BROKER_DEFAULT)
+    create.add_argument("--replication-factor", type=int, default=admin.BROKER_DEFAULT)
+    create.add_argument(
+        "--config", action="append", default=[], metavar="NAME=VALUE", help="a topic property"
+    )
+    describe = actions.add_parser("describe", help="show leaders, replicas and properties")
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="all when none is named")
+    delete = actions.add_parser("delete", help="delete topics")
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    listing = actions.add_parser("list", help="list the names of topics")
+    for action, act in (
+        (create, _create_topic),
+        (describe, _describe_topics),
+        (delete, _delete_topics),
+        (listing, _list_topics),
+    ):
+        add_client_arguments(action)
+        action.set_defaults(act=act)
+
+
+def _topics(options: argparse.Namespace) -> None:
+    with Cluster(client_config(options)) as cluster:
+        options.act(cluster, options)
+
+
+def _create_topic(cluster: Cluster, options: argparse.Namespace) -> None:
+    configs = {}
+    for setting in options.config:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise InvalidOptionError(f"--config {setting}: write NAME=VALUE.")
+        configs[name] = value
+    admin.create_topic(
+        cluster, options.topic, options.partitions, options.replication_factor, configs
+    )
+    print(f"Created topic {options.topic}.")
+
+
+def _list_topics(cluster: Cluster, options: argparse.Namespace) -> None:
+    for name in admin.list_topics(cluster):
+        print(name)
+
+
+def _describe_topics(cluster: Cluster, options: argparse.Namespace) -> None:
+    names = options.topics or admin.list_topics(cluster)
+    for topic in admin.describe_topics(cluster, names):
+        configs = " ".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
+        print(f"{topic.name}  partitions={len(topic.partitions)}  {configs}".rstrip())
+        for p in topic.partitions:
+            print(
+                f"  partition={p.partition} leader={p.leader} leader_epoch={p.leader_epoch}"
+                f" replicas={','.join(map(str, p.replicas))} isr={','.join(map(str, p.isr))}"
+            )
+
+
+def _delete_topics(cluster: Cluster, options: argparse.Namespace) -> None:
+    admin.delete_topics(cluster, options.topics)
+    for name in options.topics:
+        print(f"Deleted topic {name}.")
+
+
+def _produce_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--key-separator",
+        metavar="TEXT",
+        help="what stands before it in a line is the key; without it records have no key",
+    )
+    add_client_arguments(parser)
+
+
+def _produce(options: argparse.Namespace) -> None:
+    """Sends what has been read whenever nothing more is ready: a keyboard needs no waiting."""
+    from pyspark_kafkalog.arrow.encode import RecordEncoder
+    from pyspark_kafkalog.client.producer import Producer
+
+    config = client_config(options)
+    separator = (options.key_separator or "").encode()
+    count = 0
+    with Producer(config) as producer:
+        partitions = producer.partitions_for(options.topic)
+        encoder = RecordEncoder(
+            len(partitions), config.compression_type, max_batch_bytes=config.batch_size
+        )
+        for lines, more_is_ready in _lines(sys.stdin.buffer):
+            _send(producer, options.topic, encoder.encode(_rows(lines, separator)))
+            count += len(lines)
+            if not more_is_ready:
+                _send(producer, options.topic, encoder.finish())
+                producer.flush()
+        _send(producer, options.topic, encoder.finish())
+    print(f"{count} records written to {options.topic}.", file=sys.stderr)
+
+
+def _send(producer: Any, topic: str, batches: Iterable[tuple[int, bytearray]]) -> None:
+    from kafka.structs import TopicPartition
+
+    for partition, batch in batches:
+        producer.send(TopicPartition(topic, partition), batch)
+
+
+def _lines(source: Any) -> Iterator[tuple[list[bytes], bool]]:
+    """Lines as they come, without their ends, and whether more can be read without waiting."""
+    rest = b""
+    while chunk := source.read1(_READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LARGEST_LINE_BYTES:
+            raise InvalidOptionError(f"A line is longer than {_LARGEST_LINE_BYTES} bytes.")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines], _is_readable(source)
+    if rest:
+        yield [rest], False
+
+
+def _is_readable(source: Any) -> bool:
+    return bool(select.select([source], [], [], 0)[0])
+
+
+def _rows(lines: list[bytes], separator: bytes) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    if not separator:
+        return pa.record_batch({"value": pa.array(lines, pa.binary())})
+    parts = [line.partition(separator) for line in lines]
+    # A line without the separator is a value without key, not a key without value.
+    keys = [key if found else None for key, found, _ in parts]
+    values = [value if found else key for key, found, value in parts]
+    return pa.record_batch(
+        {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    )
+
+
+def _consume_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--from-beginning", action="store_true", help="begin with the oldest record, not at the end"
+    )
+    parser.add_argument(
+        "--exit-at-end", action="store_true", help="stop where the topic ended when this began"
+    )
+    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
+    parser.add_argument(
+        "--format",
+        choices=("raw", "json"),
+        default="raw",
+        help="raw: values, one a line; json: one object a line, bytes that are no UTF-8 as base64",
+    )
+    add_client_arguments(parser)
+
+
+def _consume(options: argparse.Namespace) -> None:
+    write = _write_json if options.format == "json" else _write_raw
+    left = sys.maxsize if options.max is None else options.max
+    with Cluster(client_config(options)) as cluster:
+        for batch in _batches(cluster, options):
+            batch = batch.slice(0, min(left, batch.num_rows))
+            write(batch)
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+
+def _batches(cluster: Cluster, options: argparse.Namespace) -> Iterator["pa.RecordBatch"]:
+    """The topic's rows as Arrow batches, partition by partition, round after round."""
+    from kafka.structs import TopicPartition
+
+    tps = [TopicPartition(options.topic, p) for p in cluster.topics([options.topic])[options.topic]]
+    begin = EARLIEST if options.from_beginning else LATEST
+    positions = {tp: at.offset for tp, at in cluster.list_offsets(tps, begin).items()}
+    while True:
+        ends = {tp: at.offset for tp, at in cluster.list_offsets(tps, LATEST).items()}
+        for tp in tps:
+            if positions[tp] < ends[tp]:
+                yield from _range(cluster, tp, positions[tp], ends[tp])
+                positions[tp] = ends[tp]
+        if options.exit_at_end:
+            return
+        sys.stdout.flush()
+        time.sleep(_POLL_S)
+
+
+def _range(
+    cluster: Cluster, tp: "TopicPartition", start_offset: int, until_offset: int
+) -> Iterator["pa.RecordBatch"]:
+    from pyspark_kafkalog.arrow.decode import RecordDecoder
+    from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
+    from pyspark_kafkalog.client.fetcher import Fetcher
+
+    decoder = RecordDecoder(tp.topic, tp.partition, tuple(COLUMN_TYPES))
+    for fetched in Fetcher(cluster, tp, start_offset, until_offset).records():
+        yield from decoder.decode(
+            fetched.records, fetched.start_offset, until_offset, fetched.aborted
+        )
+    yield from decoder.finish()
+
+
+def _write_raw(batch: "pa.RecordBatch") -> None:
+    out = sys.stdout.buffer
+    for value in batch.column("value"):
+        out.write((value.as_py() or b"") + b"\n")
+
+
+def _write_json(batch: "pa.RecordBatch") -> None:
+    for row in batch.to_pylist():
+        document = {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "timestamp": row["timestamp"] and row["timestamp"].isoformat(timespec="milliseconds"),
+            "key": _readable(row["key"]),
+            "value": _readable(row["value"]),
+        }
+        if row["headers"]:
+            document["headers"] = [[h["key"], _readable(h["value"])] for h in row["headers"]]
+        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def _readable(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says, without the class names that are for programs."""
+    if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    if isinstance(error, BrokerResponseError) and not error.args:
+        return f"The broker refused: {error.description or type(error).__name__}"
+    return ", ".join(map(str, error.args)) or type(error).__name__
+
+
+COMMANDS = (
+    Command("topics", "create, list, describe and delete topics", _topics_arguments, _topics),
+    Command("produce", "write the lines of stdin as records", _produce_arguments, _produce),
+    Command("consume", "print a topic's records", _consume_arguments, _consume),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())
