@@ -15,7 +15,12 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from kafka.errors import KafkaConfigurationError, KafkaConnectionError, for_code
+from kafka.errors import (
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    for_code,
+)
 from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -90,8 +95,10 @@ def authenticate(
         )
     try:
         _exchange(call, _mechanism(name, host, config, deadline), host)
-    except (AuthenticationError, InvalidOptionError, KafkaConnectionError):
+    except (InvalidOptionError, KafkaConnectionError, KafkaTimeoutError):
         raise
+    except AuthenticationError as error:
+        raise AuthenticationError(config.scrub(str(error))) from None
     except KafkaConfigurationError as error:
         raise InvalidOptionError(config.scrub(f"kafka.sasl.mechanism={name}: {error}")) from None
     except Exception as error:
