@@ -47,8 +47,10 @@ class Topics:
 
     def __init__(self, servers):
         self.servers = servers
-        self._admin = AdminClient({"bootstrap.servers": servers})
-        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+        # Silent: the broker is stopped before librdkafka's threads are.
+        client = {"bootstrap.servers": servers, "log_level": 0}
+        self._admin = AdminClient(client)
+        self._producer = Producer({**client, "linger.ms": 5})
 
     def create(self, partitions=1, prefix="topic"):
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"

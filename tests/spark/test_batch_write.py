@@ -22,22 +22,18 @@ def records_of(servers):
     """All records of a topic, as librdkafka sees them, sorted by partition and offset."""
 
     def consume(topic):
-        consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused"})
-        records = []
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused", "log_level": 0})
         try:
             partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-            for partition in partitions:
-                where = TopicPartition(topic, partition, 0)
-                count = consumer.get_watermark_offsets(where, 30)[1]
-                consumer.assign([where])
-                while count:
-                    (record,) = consumer.consume(1, 30)
-                    assert record.error() is None
-                    records.append(record)
-                    count -= 1
+            everything = [TopicPartition(topic, partition, 0) for partition in partitions]
+            count = sum(consumer.get_watermark_offsets(where, 30)[1] for where in everything)
+            consumer.assign(everything)
+            records = consumer.consume(count, 30) if count else []
         finally:
             consumer.close()
-        return records
+        assert len(records) == count
+        assert all(record.error() is None for record in records)
+        return sorted(records, key=lambda record: (record.partition(), record.offset()))
 
     return consume
 
@@ -82,7 +78,9 @@ def test_keys_choose_the_partitions_that_other_clients_would(spark, write, topic
     write(
         spark.createDataFrame([(key, "") for key in keys], "key string, value string"), topic=ours
     )
-    producer = Producer({"bootstrap.servers": topics.servers, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {"bootstrap.servers": topics.servers, "partitioner": "murmur2_random", "log_level": 0}
+    )
     for key in keys:
         producer.produce(theirs, b"", key=key.encode())
     assert producer.flush(30) == 0

@@ -97,7 +97,7 @@ def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(landing,
     assert landing.offsets() == [(0, 5), (0, 6), (0, 7)]
 
 
-def test_a_topic_that_was_recreated_stops_the_query(landing, topics):
+def test_a_checkpoint_beyond_the_end_of_the_log_stops_the_query(landing, topics):
     topic = topics.create()
     topics.fill(topic, 5)
     options = {"subscribe": topic, "startingOffsets": "earliest"}

@@ -1,0 +1,247 @@
+"""`load()` with Spark, a broker, and the readers of a warehouse."""
+
+import glob
+import os
+import shutil
+from collections import Counter
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.structs import TopicPartition
+
+import pyspark_kafkalog
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    LoadConflictError,
+    TargetError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "the warehouse")
+
+
+@pytest.fixture
+def load(spark, servers, path):
+    """`load(name, subscribe=...)` into the test's own target."""
+
+    def loader(name="nightly", progress=False, **options):
+        options = {"kafka.bootstrap.servers": servers, **options}
+        return pyspark_kafkalog.load(
+            spark, name=name, target=f"parquet:{path}", options=options, progress=progress
+        )
+
+    return loader
+
+
+def landed(path):
+    """How often each (topic, partition, offset) is in the target."""
+    if not glob.glob(os.path.join(glob.escape(path), "*.parquet")):
+        return Counter()
+    table = pq.read_table(path, columns=["topic", "partition", "offset"])
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def offsets_of(topic, *counts, start=0):
+    return Counter(
+        (topic, partition, offset)
+        for partition, count in enumerate(counts)
+        for offset in range(start, count)
+    )
+
+
+def test_what_lands_is_what_the_source_reads(spark, load, path, read, topics):
+    topic = topics.create(2)
+    topics.append(topic, [b"one", b"", None], partition=0, key=b"k", timestamp=1_700_000_000_123)
+    topics.append(topic, [b"four"], partition=1)
+    result = load(subscribe=topic)
+    assert (result.records, result.commit_id) == (4, "1")
+    assert result.bytes == sum(os.path.getsize(name) for name in committed_files(path))
+    assert {
+        (piece.partition, piece.start_offset, piece.until_offset) for piece in result.ranges
+    } == {
+        (0, 0, 3),
+        (1, 0, 1),
+    }
+    source = read(subscribe=topic).load()
+    warehouse = spark.read.parquet(path)
+    assert warehouse.schema == source.schema
+    order = ["partition", "offset"]
+    assert warehouse.orderBy(order).collect() == source.orderBy(order).collect()
+
+
+def test_headers_land_when_they_are_asked_for(spark, load, path, read, topics):
+    topic = topics.create()
+    topics.append(topic, [b"plain"])
+    topics.append(topic, [b"with"], headers=[("trace", b"\x00\x01"), ("trace", None)])
+    load(subscribe=topic, includeHeaders="true")
+    source = read(subscribe=topic, includeHeaders="true").load()
+    warehouse = spark.read.parquet(path)
+    assert warehouse.columns == source.columns
+    assert warehouse.orderBy("offset").collect() == source.orderBy("offset").collect()
+
+
+def test_each_load_takes_what_is_new(load, path, topics):
+    topic = topics.create(2)
+    topics.fill(topic, 10, 3)
+    assert load(subscribe=topic).records == 13
+    nothing = load(subscribe=topic)
+    assert (nothing.records, nothing.bytes, nothing.ranges, nothing.commit_id) == (0, 0, (), None)
+    topics.fill(topic, 5)
+    more = load(subscribe=topic)
+    assert (more.records, more.commit_id) == (5, "2")
+    assert landed(path) == offsets_of(topic, 15, 3)
+
+
+def test_an_empty_topic_commits_nothing_and_makes_no_directory(load, path, topics):
+    assert load(subscribe=topics.create()).commit_id is None
+    assert not os.path.exists(path)
+
+
+def test_a_topic_that_joins_later_is_loaded_from_its_beginning(load, path, topics):
+    first, second = topics.create(), topics.create()
+    topics.fill(first, 4)
+    topics.fill(second, 6)
+    load(subscribe=first, startingOffsets=f'{{"{first}":{{"0":2}}}}')
+    load(subscribe=f"{first},{second}")
+    assert landed(path) == offsets_of(first, 4, start=2) + offsets_of(second, 6)
+
+
+def test_two_names_share_a_target_and_keep_their_own_places(load, path, topics):
+    topic, other = topics.create(), topics.create()
+    topics.fill(topic, 4)
+    topics.fill(other, 2)
+    assert load("nightly", subscribe=topic).commit_id == "1"
+    assert load("hourly", subscribe=other).commit_id == "2"
+    assert load("nightly", subscribe=topic).commit_id is None
+    assert landed(path) == offsets_of(topic, 4) + offsets_of(other, 2)
+
+
+def test_many_ranges_of_one_partition_and_many_partitions_of_one_task(
+    load, path, topics, monkeypatch
+):
+    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 7)
+    monkeypatch.setattr(load_module, "FEW_OFFSETS", 20)
+    topic = topics.create(4)
+    topics.fill(topic, 40, 3, 0, 1)
+    result = load(subscribe=topic)
+    assert len(result.files) == 8
+    assert landed(path) == offsets_of(topic, 40, 3, 0, 1)
+    topics.fill(topic, 1)
+    assert load(subscribe=topic).ranges[0].start_offset == 40
+
+
+def test_every_reader_sees_committed_files_only(spark, load, path, topics):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    load(subscribe=topic)
+    stage = ParquetTarget(path).stage()
+    [file] = committed_files(path)
+    shutil.copy(file, os.path.join(stage.path, "part-uncommitted.parquet.staged"))
+    connection = duckdb.connect()
+    counts = {
+        "spark": spark.read.parquet(path).count(),
+        "arrow": pq.read_table(path).num_rows,
+        "arrow, exact": pq.read_table(committed_files(path)).num_rows,
+    }
+    for pattern in ("*.parquet", "**/*.parquet"):
+        relation = connection.read_parquet(os.path.join(path, pattern))
+        counts[pattern] = relation.count("*").fetchall()[0][0]
+    assert set(counts.values()) == {10}, counts
+
+
+def test_a_loader_that_was_overtaken_publishes_nothing(load, path, topics, monkeypatch):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    stage_of = ParquetTarget.stage
+
+    def stage_after_another_load(target):
+        monkeypatch.setattr(ParquetTarget, "stage", stage_of)
+        load(subscribe=topic)
+        return stage_of(target)
+
+    monkeypatch.setattr(ParquetTarget, "stage", stage_after_another_load)
+    with pytest.raises(LoadConflictError, match="another load named 'nightly'"):
+        load(subscribe=topic)
+    assert landed(path) == offsets_of(topic, 10)
+    assert load(subscribe=topic).records == 0
+
+
+def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
+    load, path, topics, monkeypatch
+):
+    topic = topics.create()
+    topics.fill(topic, 10)
+
+    def interrupted(ranges, results):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(load_module, "verified_files", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            load(subscribe=topic)
+    assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []
+    assert landed(path) == Counter()
+    assert load(subscribe=topic).records == 10
+
+
+def test_a_recreated_topic_is_data_loss_and_going_on_is_a_choice(load, path, topics):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    load(subscribe=topic)
+    create_again(topics.servers, topic)
+    topics.fill(topic, 4)
+    with pytest.raises(DataLossError, match=r"ends at offset 4.*failOnDataLoss"):
+        load(subscribe=topic)
+    assert load(subscribe=topic, failOnDataLoss="false").records == 0
+    topics.fill(topic, 3)
+    load(subscribe=topic)
+    last = ParquetTarget(path).last_offsets("nightly")
+    assert last == {TopicPartition(topic, 0): 7}
+
+
+def create_again(servers, topic):
+    """Deletes a topic and makes it anew; waits out the deletion, which brokers do in their time."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([topic])[topic].result(30)
+    for _ in range(100):
+        try:
+            return admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    raise AssertionError(f"{topic} is still there")
+
+
+def test_progress_counts_up_to_all_of_it(load, topics, capsys):
+    topic = topics.create()
+    topics.fill(topic, 30)
+    told = []
+    load(subscribe=topic, progress=lambda landed, total: told.append((landed, total)))
+    assert told[-1] == (30, 30)
+    assert told == sorted(told)
+    load("with a bar", subscribe=topic, progress=True)
+    assert "records landed" in capsys.readouterr().out
+
+
+def test_a_topic_that_is_not_there_is_named(load, path):
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        load(subscribe="no-such-topic")
+    assert not os.path.exists(path)
+
+
+def test_a_target_that_is_a_file_is_refused(load, path, topics):
+    with open(path, "w") as file:
+        file.write("in the way")
+    topic = topics.create()
+    topics.fill(topic, 1)
+    with pytest.raises(TargetError, match="is a file"):
+        load(subscribe=topic)
