@@ -9,8 +9,8 @@ survives the machine's from the next `flush` on. An append that raised left noth
 
 Threads. One thread (the broker's loop) appends and truncates. `flush`, `delete_old_segments`,
 `advance_log_start_offset`, `remove_deleted_files` and the lookups may be called from any thread at
-the same time. `_lock` guards every change of state and is never held across an fsync or (but for
-truncation) a scan, so the loop waits microseconds for it, or the time of a file creation.
+the same time. `_lock` guards every change of state and is, but for truncation, never held across
+an fsync or a scan, so the loop waits microseconds for it, or the time of a file creation.
 `_flush_lock` only keeps two flushes apart. Reads take no lock: `_next_offset` is published after
 the bytes, and the list of segments is copied on write. A flush works on what was there when it
 began; it moves the recovery point only if no truncation came between.
@@ -292,7 +292,7 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Drops everything from `offset` on: the log ends there, or at the start of the batch that
         holds it. An offset at or past the end changes nothing; one below the first segment empties
-        the log, which goes on at `offset`."""
+        the log, which goes on at `offset`. On disk when it returns: what was cut stays away."""
         with self._lock:
             self._check_usable()
             if offset >= self._next_offset:
@@ -326,6 +326,8 @@ class Log:
         self._next_offset = offset
         self._recovery_point = min(self._recovery_point, offset)
         self._log_start_offset = min(self._log_start_offset, offset)
+        self._segments.active.sync()
+        self._files.sync_directory(self.directory)
         self._leader_epochs.truncate_from_end(offset)
         rebuild_producers(self._producers, self._segments, offset, self._clock())
 

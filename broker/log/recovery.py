@@ -65,6 +65,11 @@ class LoadedLog:
     recovery_point: int
 
 
+def reason_of(error: CorruptRecordError | ValueError) -> str:
+    """What is wrong, without the wire error's number."""
+    return str(error.args[0])
+
+
 def read_batches(file: File, end: int, *, with_crc: bool) -> Iterator[tuple[int, BatchHeader]]:
     """(position in the file, header) of the batches in the first `end` bytes of `file`.
 
@@ -248,7 +253,10 @@ class LogLoader:
                 continue
             segment = LogSegment.open(self._directory, int(stem), self._config, self._files)
             self._segments.add(segment)
+        suspects = () if self._was_clean else self._segments.from_floor(recovery_point)
         for segment in self._segments.snapshot():
+            if segment in suspects:
+                continue
             if not segment.load_indexes():
                 _log.warning(
                     "index.rebuilt dir=%s base_offset=%d", self._directory, segment.base_offset
@@ -262,7 +270,7 @@ class LogLoader:
             for position, header in read_batches(segment.file, segment.size_bytes, with_crc=False):
                 segment.index_batch(header, position)
         except (CorruptRecordError, ValueError) as error:
-            _log.warning("index.incomplete dir=%s reason=%r", self._directory, str(error))
+            _log.warning("index.incomplete dir=%s reason=%r", self._directory, reason_of(error))
         segment.seal()
 
     def _end_of_clean_log(self) -> int | None:
@@ -274,7 +282,7 @@ class LogLoader:
         try:
             return self._segments.active.read_next_offset()
         except CorruptRecordError as error:
-            _log.warning("log.unclean dir=%s reason=%r", self._directory, str(error))
+            _log.warning("log.unclean dir=%s reason=%r", self._directory, reason_of(error))
             return None
 
     def _recover(self, recovery_point: int) -> int:
@@ -325,7 +333,7 @@ class LogLoader:
             for good_position, good in prefix.finish():
                 self._keep(segment, good_position, good)
         except CorruptRecordError as error:
-            reason = str(error)
+            reason = reason_of(error)
             for good_position, good in prefix.salvage():
                 self._keep(segment, good_position, good)
         if prefix.end_position < size_bytes:

@@ -185,11 +185,22 @@ class LogSegment:
         self.time_index.truncate_to(found.base_offset)
         cut_bytes = self.size_bytes - found.position
         self.truncate_bytes(found.position)
-        self.max_timestamp = self.time_index.last
+        self._restore_max_timestamp()
         self._bytes_since_index = 0
         if not self.size_bytes:
             self._first_timestamp_ms = None
         return cut_bytes
+
+    def _restore_max_timestamp(self) -> None:
+        """The time index knows the largest one up to the last entry of the offset index."""
+        self.max_timestamp = self.time_index.last
+        last = self.offset_index.lookup(self.base_offset + MAX_RELATIVE_OFFSET)
+        batch = self._walk(last.position, self.base_offset)
+        while batch is not None:
+            timestamp_ms = self.header_at(batch.position).max_timestamp_ms
+            if timestamp_ms > self.max_timestamp.timestamp_ms:
+                self.max_timestamp = TimestampOffset(timestamp_ms, batch.last_offset)
+            batch = self.batch_after(batch)
 
     def truncate_bytes(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
