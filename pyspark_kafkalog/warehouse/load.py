@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import Offsets, resolve
@@ -209,20 +207,24 @@ def tasks_of(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
 def _run_tasks(
     spark: "SparkSession", landing: Landing, ranges: Sequence[OffsetRange]
 ) -> list[Landed]:
+    # At run time, so that what is imported with the package stays light. A plain UDF, because
+    # mapInArrow would need pandas, which nothing else here does, and an RDD is not to be had with
+    # Spark Connect.
+    from pyspark.sql.functions import udf
+
     tasks = tasks_of(ranges)
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for landed in land(landing, tasks[number]):
-                    yield pa.record_batch({"landed": pa.array([landed.to_json()], pa.string())})
-
     if not tasks:
         return []
-    # One number for each task, in a partition of its own.
+
+    def run(number: int) -> list[str]:
+        return [landed.to_json() for landed in land(landing, tasks[number])]
+
+    # Declared non-deterministic, so that Spark plans it once. One row for each task, each in a
+    # partition of its own.
+    landed = udf(run, "array<string>", useArrow=False).asNondeterministic()
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    rows: list[Any] = numbers.mapInArrow(run, "landed string").collect()
-    return [Landed.from_json(row.landed) for row in rows]
+    rows: list[Any] = numbers.select(landed("id").alias("landed")).collect()
+    return [Landed.from_json(text) for row in rows for text in row.landed]
 
 
 def _result(target: str, commit: Commit) -> LoadResult:
