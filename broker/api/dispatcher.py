@@ -8,7 +8,6 @@ which tells the client what to speak. A request that cannot be decoded closes it
 import asyncio
 import struct
 from collections.abc import Coroutine
-from typing import Any
 
 from kafka.errors import KafkaProtocolError
 
@@ -82,12 +81,36 @@ class Dispatcher:
         except KafkaProtocolError as error:
             raise CloseConnection(f"malformed request, api key {key}: {error}") from None
         if isinstance(outcome, Coroutine):
-            return self._loop.create_task(_finish(outcome, request_header))
+            outcome = self._loop.create_task(outcome)
+        if isinstance(outcome, asyncio.Future):
+            return self._answer_later(outcome, request_header)
         return _with_header(outcome, request_header)
 
+    def _answer_later(
+        self, body: "asyncio.Future[Body]", header: RequestHeader
+    ) -> "asyncio.Future[Answer]":
+        """The future body with its header; cancelling the one cancels the other."""
+        answer: asyncio.Future[Answer] = self._loop.create_future()
 
-async def _finish(outcome: Coroutine[Any, Any, Body], header: RequestHeader) -> Answer:
-    return _with_header(await outcome, header)
+        def body_done(_: "asyncio.Future[Body]") -> None:
+            if body.cancelled():
+                answer.cancel()
+                return
+            error = body.exception()
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(_with_header(body.result(), header))
+            else:
+                answer.set_exception(error)
+
+        def answer_done(_: "asyncio.Future[Answer]") -> None:
+            if answer.cancelled():
+                body.cancel()
+
+        body.add_done_callback(body_done)
+        answer.add_done_callback(answer_done)
+        return answer
 
 
 def _with_header(body: Body, header: RequestHeader) -> Answer:

@@ -74,35 +74,31 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     )
     result = context.replicas.fetch(asks, limits)
     missing_bytes = wanted.min_bytes - result.size_bytes
-    if missing_bytes <= 0 or result.failed or wanted.max_wait_ms <= 0 or not asks:
+    if missing_bytes <= 0 or result.urgent or wanted.max_wait_ms <= 0:
         return _answer(request, asks, result)
     return _wait(request, context, wanted, asks, limits, missing_bytes)
 
 
-async def _wait(
+def _wait(
     request: Request,
     context: ApiContext,
     wanted: FetchRequest,
     asks: list[FetchAsk],
     limits: FetchLimits,
     missing_bytes: int,
-) -> Body:
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+) -> "asyncio.Future[Body]":
+    """Waits from this instant on: what is appended before the loop turns must not be missed."""
+    answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+
+    def ready() -> None:
+        if not answer.done():  # else the connection closed a moment ago
+            answer.set_result(_answer(request, asks, context.replicas.fetch(asks, limits)))
+
     # No connection lives longer than its idle time: neither does a wait.
     max_wait_ms = min(wanted.max_wait_ms, context.config.connections_max_idle_ms)
-    forget = context.replicas.wait_for_records(
-        asks, missing_bytes, max_wait_ms, lambda: _set_done(ready)
-    )
-    try:
-        await ready
-    finally:
-        forget()
-    return _answer(request, asks, context.replicas.fetch(asks, limits))
-
-
-def _set_done(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():  # cancelled: the connection closed a moment ago
-        ready.set_result(None)
+    forget = context.replicas.wait_for_records(asks, missing_bytes, max_wait_ms, ready)
+    answer.add_done_callback(lambda _: forget())
+    return answer
 
 
 def _refusal(wanted: FetchRequest) -> BrokerResponseError | None:

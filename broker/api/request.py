@@ -5,6 +5,7 @@ decoders do not check (a variable-length number without end, millions of empty e
 here. Called by: the event loop's thread only.
 """
 
+import asyncio
 import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ _DECODE_ERRORS = (
 
 # The body of an answer in parts; None where the client wants no answer.
 Body: TypeAlias = list[Part] | None
-Outcome: TypeAlias = Body | Coroutine[Any, Any, Body]
+# A coroutine becomes a task; a future is cancelled when its connection closes.
+Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body] | asyncio.Future[Body]"
 
 
 @dataclass(frozen=True, slots=True)

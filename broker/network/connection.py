@@ -241,7 +241,9 @@ class BrokerConnection:
 
     def _on_answer(self, answer: "asyncio.Future[Answer]") -> None:
         self._answer = None
-        if self.closed or answer.cancelled():
+        if answer.cancelled():
+            self.close("the answer was cancelled")
+        if self.closed:
             return
         self.last_active = self._loop.time()
         self._guarded(lambda: self._push(answer.result()))

@@ -42,11 +42,15 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """By ask, in its order: what was found, or why not."""
+    """By ask, in its order: what was found, or why not.
+
+    `urgent`: the answer should not wait for more. A partition that is not here does not make it
+    so, unless no other is asked for: clients that fetch a deleted topic would spin.
+    """
 
     reads: Sequence[PartitionRead | BrokerResponseError]
     size_bytes: int
-    failed: bool
+    urgent: bool
 
 
 class ReplicaManager:
@@ -117,15 +121,14 @@ class ReplicaManager:
         """Reads what is there now. The first batch found is whole, whatever the limits say."""
         reads: list[PartitionRead | BrokerResponseError] = []
         size_bytes = 0
-        failed = False
         for ask in asks:
             read = self._read(ask, limits, size_bytes)
             reads.append(read)
             if isinstance(read, PartitionRead):
                 size_bytes += read.size_bytes
-            else:
-                failed = True
-        return FetchResult(reads, size_bytes, failed)
+        missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
+        failed = [isinstance(read, BrokerResponseError) for read in reads]
+        return FetchResult(reads, size_bytes, urgent=all(missing) or failed != missing)
 
     def _read(
         self, ask: FetchAsk, limits: FetchLimits, size_bytes: int

@@ -1,0 +1,94 @@
+"""One broker for all API tests; each test has its own topic and connection."""
+
+import itertools
+import os
+import uuid
+
+import pytest
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from tests.broker.child import RawClient, broker_under_test
+
+_NUMBERS = itertools.count()
+_RUN = uuid.uuid4().hex[:8]
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory):
+    with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
+        yield address
+
+
+@pytest.fixture
+def connect(bootstrap):
+    """connect() -> RawClient; all are closed at the end."""
+    clients: list[RawClient] = []
+
+    def open_client() -> RawClient:
+        host, _, port = bootstrap.rpartition(":")
+        clients.append(RawClient(host, int(port)))
+        return clients[-1]
+
+    yield open_client
+    for client in clients:
+        client.socket.close()
+
+
+@pytest.fixture
+def client(connect):
+    return connect()
+
+
+@pytest.fixture
+def topic_name():
+    """A name that no other test, and no earlier run, has used."""
+    return f"topic-{_RUN}-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def create(client, topic_name):
+    """create(partitions=1, **configs) -> the name of a new topic."""
+
+    def create_topic(partitions: int = 1, **configs: str) -> str:
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=topic_name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
+                for name, value in configs.items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
+        response = client.call(request, CreateTopicsResponse, 7)
+        assert response.topics[0].error_code == 0, response
+        wait_until_served(client, topic_name)
+        return topic_name
+
+    return create_topic
+
+
+def wait_until_served(client: RawClient, name: str) -> None:
+    """This broker serves a topic when it answers; Apache Kafka some moments later."""
+    wanted = MetadataRequest.MetadataRequestTopic(name=name)
+    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+    for _ in range(500 if "KAFKALOG_TEST_BOOTSTRAP" in os.environ else 1):
+        (topic,) = client.call(request, MetadataResponse, 9).topics
+        codes = [topic.error_code, *(partition.error_code for partition in topic.partitions)]
+        if not any(codes) and len(topic.partitions) > 0:
+            return
+    raise AssertionError(f"{name} is not served: {codes}")
+
+
+@pytest.fixture
+def topic(create):
+    return create()
+
+
+@pytest.fixture
+def only_ours():
+    """Skips a test whose answer is this broker's own when Apache Kafka is asked."""
+    if "KAFKALOG_TEST_BOOTSTRAP" in os.environ:
+        pytest.skip("Apache Kafka answers otherwise, on purpose")

@@ -1,0 +1,64 @@
+"""ApiVersions: the first thing every client asks, and what it believes from then on."""
+
+import importlib
+import struct
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+from broker.api import dispatcher
+from pyspark_kafkalog.protocol.frames import is_flexible
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_lists_the_apis(client, version):
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    response = client.call(request, ApiVersionsResponse, version)
+    assert response.error_code == 0
+    ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    assert {0, 1, 2, 3, 10, 18, 19, 20, 22, 32, 60} <= set(ranges)
+    # librdkafka: no gzip or snappy without Produce 0, no record batches below Produce 3, Fetch 4.
+    assert ranges[0][0] == 0
+    assert ranges[0][1] >= 3
+    assert ranges[1][1] >= 4
+
+
+def test_an_unknown_version_is_answered_in_version_0(client):
+    client.send_body(18, 99, b"\x00\x00")
+    body = client.receive_body(18, 0)
+    error_code, count = struct.unpack_from(">hi", body)
+    assert error_code == 35
+    ranges = [struct.unpack_from(">hhh", body, 6 + 6 * index) for index in range(count)]
+    assert (18, 0) in [key_and_min[:2] for key_and_min in ranges]
+
+
+def test_groups_and_transactions_are_not_advertised(client, only_ours):
+    response = client.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
+    keys = {api.api_key for api in response.api_keys}
+    assert not keys & {8, 9, 11, 12, 13, 14, 24, 25, 26, 28, 68}
+
+
+def test_every_api_has_a_file_and_a_place_in_the_table():
+    for api in dispatcher.APIS:
+        module = importlib.import_module(api.handle.__module__)
+        assert module.API is api
+        head = module.__doc__ or ""
+        assert f"(key {api.key}), versions {api.min_version}-{api.max_version}" in head
+    assert len({api.key for api in dispatcher.APIS}) == len(dispatcher.APIS)
+
+
+@pytest.mark.parametrize("api", dispatcher.APIS, ids=lambda api: str(api.key))
+def test_the_header_table_agrees_with_the_schemas(api):
+    messages = importlib.import_module("kafka.protocol")
+    classes = vars(messages) | {
+        name: value
+        for package in ("metadata", "producer", "consumer", "admin")
+        for name, value in vars(importlib.import_module(f"kafka.protocol.{package}")).items()
+    }
+    (request_class,) = {
+        value
+        for name, value in classes.items()
+        if name.endswith("Request") and getattr(value, "API_KEY", None) == api.key
+    }
+    for version in range(api.min_version, api.max_version + 1):
+        assert is_flexible(api.key, version) == request_class.flexible_version_q(version)

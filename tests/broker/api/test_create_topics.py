@@ -1,0 +1,143 @@
+"""CreateTopics: what is made, and every way of being refused."""
+
+import pytest
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from tests.broker.api.conftest import wait_until_served
+
+TOPIC = CreateTopicsRequest.CreatableTopic
+
+
+def topic_of(name, partitions=1, factor=1, assignments=None, configs=None):
+    return TOPIC(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[
+            TOPIC.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes)
+            for index, nodes in (assignments or {}).items()
+        ],
+        configs=[
+            TOPIC.CreatableTopicConfig(name=key, value=value)
+            for key, value in (configs or {}).items()
+        ],
+    )
+
+
+def send(client, *topics, version=7, validate_only=False):
+    request = CreateTopicsRequest(
+        topics=list(topics), timeout_ms=10_000, validate_only=validate_only
+    )
+    return client.call(request, CreateTopicsResponse, version).topics
+
+
+def exists(client, name):
+    wanted = MetadataRequest.MetadataRequestTopic(name=name)
+    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+    (topic,) = client.call(request, MetadataResponse, 9).topics
+    return topic.error_code == 0
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_every_version(client, topic_name, version):
+    (result,) = send(client, topic_of(topic_name, 2), version=version)
+    assert (result.name, result.error_code) == (topic_name, 0)
+    wait_until_served(client, topic_name)
+    if version >= 5:
+        assert (result.num_partitions, result.replication_factor) == (2, 1)
+        configs = {config.name: config.value for config in result.configs}
+        assert configs["segment.bytes"] == str(1 << 30)
+    if version >= 7:
+        assert result.topic_id is not None
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_versions_that_old_clients_send(client, topic_name, version, only_ours):
+    (result,) = send(client, topic_of(topic_name), version=version)
+    assert result.error_code == 0
+    assert exists(client, topic_name)
+
+
+def test_validate_only_makes_nothing(client, topic_name):
+    (result,) = send(client, topic_of(topic_name, 2), validate_only=True)
+    assert (result.error_code, result.num_partitions) == (0, 2)
+    assert not exists(client, topic_name)
+
+
+def test_defaults_of_the_broker(client, topic_name):
+    (result,) = send(client, topic_of(topic_name, -1, -1))
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 1, 1)
+
+
+def test_a_config_is_kept_and_shown(client, topic_name):
+    (result,) = send(client, topic_of(topic_name, configs={"retention.ms": "123"}))
+    (config,) = [config for config in result.configs if config.name == "retention.ms"]
+    assert (config.value, config.config_source, config.read_only) == ("123", 1, False)
+
+
+REFUSED = {
+    "bad name": ({"name": "a b"}, 17),
+    "no partitions": ({"partitions": 0}, 37),
+    "negative partitions": ({"partitions": -2}, 37),
+    "no replicas": ({"factor": 0}, 38),
+    "more replicas than brokers": ({"factor": 3}, 38),
+    "unknown config": ({"configs": {"no.such.config": "1"}}, 40),
+    "bad config value": ({"configs": {"retention.ms": "soon"}}, 40),
+    "null config value": ({"configs": {"retention.ms": None}}, 40),
+    "assignment to another broker": (
+        {"partitions": -1, "factor": -1, "assignments": {0: [77]}},
+        39,
+    ),
+    "assignment with a gap": ({"partitions": -1, "factor": -1, "assignments": {1: [1]}}, 39),
+    "assignment and a number": ({"partitions": 1, "factor": -1, "assignments": {0: [1]}}, 42),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_refused(client, topic_name, case, validate_only):
+    arguments, code = REFUSED[case]
+    topic = topic_of(**{"name": topic_name, **arguments})
+    (result,) = send(client, topic, validate_only=validate_only)
+    assert result.error_code == code
+    assert result.error_message
+    assert (result.num_partitions, result.replication_factor) == (-1, -1)
+
+
+def test_an_assignment_to_this_broker(client, topic_name):
+    topic = topic_of(topic_name, -1, -1, assignments={0: [1], 1: [1]})
+    (result,) = send(client, topic)
+    assert (result.error_code, result.num_partitions) == (0, 2)
+
+
+def test_a_topic_that_exists(client, topic):
+    (result,) = send(client, topic_of(topic))
+    assert (result.error_code, result.error_message) == (36, f"Topic '{topic}' already exists.")
+
+
+def test_a_name_that_collides(client, topic_name):
+    send(client, topic_of(topic_name + ".a"))
+    (result,) = send(client, topic_of(topic_name + "_a"))
+    assert result.error_code == 17
+
+
+def test_one_bad_topic_does_not_spoil_the_others(client, topic_name):
+    results = send(client, topic_of(topic_name), topic_of("no good"), topic_of(topic_name + "b"))
+    assert {result.name: result.error_code for result in results} == {
+        topic_name: 0,
+        "no good": 17,
+        topic_name + "b": 0,
+    }
+
+
+def test_a_name_twice_in_one_request(client, topic_name):
+    results = send(client, topic_of(topic_name), topic_of(topic_name))
+    assert [result.error_code for result in results] == [42]
+    assert not exists(client, topic_name)
+
+
+def test_too_many_partitions(client, topic_name):
+    (result,) = send(client, topic_of(topic_name, 2**31 - 1))
+    assert result.error_code in (37, 44)
+    assert not exists(client, topic_name)

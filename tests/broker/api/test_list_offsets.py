@@ -1,0 +1,89 @@
+"""ListOffsets: the special timestamps, and real ones."""
+
+import pytest
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+
+from tests.broker.records import NOW_MS, batch_of
+
+TOPIC = ListOffsetsRequest.ListOffsetsTopic
+
+
+def ask(client, topic, timestamp, *, version=8, partition=0, isolation=0, epoch=-1, times=1):
+    partitions = [
+        TOPIC.ListOffsetsPartition(
+            partition_index=partition,
+            timestamp=timestamp,
+            current_leader_epoch=epoch,
+            max_num_offsets=10,
+        )
+    ] * times
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[TOPIC(name=topic, partitions=partitions)],
+    )
+    response = client.call(request, ListOffsetsResponse, version)
+    return response.topics[0].partitions[0]
+
+
+@pytest.fixture
+def filled(client, topic):
+    """Offsets 0-2 at NOW, 3-5 at NOW + 1000, 6-8 at NOW + 500."""
+    for later_ms in (0, 1000, 500):
+        client.produce(topic, 0, batch_of(3, timestamp_ms=NOW_MS + later_ms))
+    return topic
+
+
+@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize(("timestamp", "offset"), [(-1, 9), (-2, 0)])
+def test_latest_and_earliest(client, filled, version, timestamp, offset):
+    found = ask(client, filled, timestamp, version=version)
+    assert (found.error_code, found.offset, found.timestamp) == (0, offset, -1)
+    if version >= 4:
+        assert found.leader_epoch >= 0
+
+
+@pytest.mark.parametrize(("timestamp", "offset"), [(-1, 0), (-2, 0), (-4, 0), (-3, -1)])
+def test_an_empty_partition(client, topic, timestamp, offset):
+    found = ask(client, topic, timestamp)
+    assert (found.error_code, found.offset, found.timestamp) == (0, offset, -1)
+
+
+def test_read_committed(client, filled):
+    assert ask(client, filled, -1, isolation=1).offset == 9
+
+
+def test_the_record_with_the_largest_timestamp(client, filled):
+    found = ask(client, filled, -3)
+    assert (found.error_code, found.timestamp) == (0, NOW_MS + 1002)
+    assert found.offset == 5
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "offset", "found_ms"),
+    [(-5000, 0, 0), (0, 0, 0), (1, 1, 1), (3, 3, 1000), (1001, 4, 1001), (1003, -1, None)],
+)
+def test_by_time(client, filled, after_ms, offset, found_ms):
+    found = ask(client, filled, NOW_MS + after_ms)
+    timestamp = -1 if found_ms is None else NOW_MS + found_ms
+    assert (found.error_code, found.offset, found.timestamp) == (0, offset, timestamp)
+
+
+def test_errors(client, topic):
+    assert ask(client, topic + "-no", -1).error_code == 3
+    assert ask(client, topic, -1, partition=5).error_code == 3
+    assert ask(client, topic, -1, epoch=1000).error_code == 75
+    assert ask(client, topic, -1, times=2).error_code == 42
+    assert ask(client, topic, -1, partition=5).offset == -1
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-77, 8)])
+def test_special_timestamps_of_later_versions(client, filled, timestamp, version):
+    found = ask(client, filled, timestamp, version=version)
+    assert (found.error_code, found.offset) == (35, -1)
+
+
+def test_version_0(client, filled, only_ours):
+    assert list(ask(client, filled, -1, version=0).old_style_offsets) == [9, 0]
+    assert list(ask(client, filled, -2, version=0).old_style_offsets) == [0]
+    assert list(ask(client, filled, NOW_MS + 1, version=0).old_style_offsets) == [1]
