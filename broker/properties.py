@@ -12,7 +12,7 @@ __all__ = ["format_properties", "parse_properties"]
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ENTRY = re.compile(r"((?:\\.|[^\s=:\\])+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
+_ENTRY = re.compile(r"((?:\\.|[^ \t\f=:\\])+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:

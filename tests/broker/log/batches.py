@@ -56,7 +56,7 @@ def contents(log: Log) -> dict[int, bytes]:
 
 def values_in(data: bytes) -> dict[int, bytes]:
     """Offset to value in the whole batches of `data`, checksums checked."""
-    found = {}
+    found: dict[int, bytes] = {}
     records = MemoryRecords(data)
     while (each := records.next_batch()) is not None:
         assert each.validate_crc()

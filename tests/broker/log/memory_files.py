@@ -7,8 +7,12 @@ was appended since (`keep_unsynced` says how much). `fail_next` makes an operati
 
 import errno
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.log.files import DirectoryLock, File
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Inode:
@@ -36,7 +40,7 @@ class MemoryFile:
         buffer[: len(data)] = data
         return len(data)
 
-    def pwrite(self, data, position: int) -> None:
+    def pwrite(self, data: "Buffer", position: int) -> None:
         view = memoryview(data)
         if self._files.takes_failure("pwrite"):
             half = view[: len(view) // 2]

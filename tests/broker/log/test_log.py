@@ -79,8 +79,10 @@ class TestAppend:
 
     @pytest.mark.parametrize("timestamp_ms", [NOW_MS + 11, NOW_MS - 21])
     def test_refuses_timestamps_out_of_the_topics_bounds(self, open_log, timestamp_ms):
-        bounds = {"message_timestamp_after_max_ms": 10, "message_timestamp_before_max_ms": 20}
-        log = open_log(dataclasses.replace(SMALL, **bounds))
+        config = dataclasses.replace(
+            SMALL, message_timestamp_after_max_ms=10, message_timestamp_before_max_ms=20
+        )
+        log = open_log(config)
         log.append(together(batch(timestamp_ms=NOW_MS + 10), batch(timestamp_ms=NOW_MS - 20)), 0)
         with pytest.raises(InvalidTimestampError, match=r"message\.timestamp\.after\.max\.ms=10"):
             log.append(batch(timestamp_ms=timestamp_ms), 0)
@@ -497,7 +499,7 @@ class TestFlush:
         assert log.is_flush_due
 
     def test_is_asked_for_when_the_log_rolls_or_enough_records_came(self, open_log):
-        asked = []
+        asked: list[Log] = []
         log = open_log(dataclasses.replace(SMALL, flush_messages=4), on_flush_due=asked.append)
         fill(log, 3)
         assert asked == []

@@ -1,0 +1,40 @@
+import pytest
+from kafka.structs import TopicPartition
+
+from broker.log.checkpoint import OffsetCheckpointFile
+
+OFFSETS = {TopicPartition("b-c", 1): 0, TopicPartition("a", 10): 2**62}
+
+
+@pytest.fixture
+def path(directory):
+    return directory / "recovery-point-offset-checkpoint"
+
+
+def test_has_kafkas_text(path, files):
+    OffsetCheckpointFile(path, files).write(OFFSETS)
+    assert files.read(path) == b"0\n2\na 10 4611686018427387904\nb-c 1 0\n"
+    assert OffsetCheckpointFile(path, files).read() == OFFSETS
+
+
+def test_survives_power_loss(path, files):
+    OffsetCheckpointFile(path, files).write(OFFSETS)
+    assert OffsetCheckpointFile(path, files.crash(power_loss=True)).read() == OFFSETS
+
+
+def test_every_cut_but_the_whole_is_empty(path, files):
+    OffsetCheckpointFile(path, files).write(OFFSETS)
+    data = files.read(path)
+    for size in range(len(data)):
+        files.replace(path, data[:size])
+        assert OffsetCheckpointFile(path, files).read() == {}
+
+
+@pytest.mark.parametrize("text", ["x\n0\n", "0\n1\na b\n", "0\n1\na b c d\n", "0\n1\na x 5\n"])
+def test_damage_is_no_knowledge(path, files, text):
+    files.replace(path, text.encode())
+    assert OffsetCheckpointFile(path, files).read() == {}
+
+
+def test_a_missing_file_is_empty(path, files):
+    assert OffsetCheckpointFile(path, files).read() == {}

@@ -1,0 +1,256 @@
+"""LogManager: data directories, restarts, upkeep."""
+
+import json
+import threading
+import uuid
+
+import pytest
+from kafka.errors import InconsistentClusterIdError, KafkaStorageError
+from kafka.structs import TopicPartition
+
+from broker.config import BrokerConfig, ConfigError
+from broker.log.files import DiskFiles
+from broker.log.manager import LogManager
+from tests.broker.log.batches import NOW_MS, batch, contents
+
+ORDERS = TopicPartition("orders", 0)
+DASHED = TopicPartition("a-b-delete", 12)
+
+
+def opened(files, clock, overrides=None, **properties):
+    given = {"log.dirs": "/data"} | {k.replace("_", "."): v for k, v in properties.items()}
+    topics = {} if overrides is None else overrides
+    manager = LogManager(
+        BrokerConfig.from_properties(given),
+        lambda topic: topics.get(topic, {}),
+        clock=clock,
+        files=files,
+    )
+    manager.open()
+    return manager
+
+
+def data(files, name):
+    return files.read(next(path for path in files.names if path.name == name)).decode()
+
+
+def test_keeps_logs_over_a_clean_restart(files, clock):
+    manager = opened(files, clock)
+    topic_id = uuid.UUID(int=5)
+    log = manager.create(ORDERS, topic_id)
+    assert manager.create(ORDERS) is log
+    manager.create(DASHED)
+    log.append(batch([b"a", b"b"]), 3)
+    manager.close()
+    assert json.loads(data(files, ".kafka_cleanshutdown")) == {"version": 0, "brokerEpoch": -1}
+    assert "\norders 0 2\n" in data(files, "recovery-point-offset-checkpoint")
+    assert data(files, "partition.metadata") == ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABQ\n")
+    again = opened(files.crash(power_loss=True), clock)
+    assert set(again.all_logs()) == {ORDERS, DASHED}
+    assert contents(again.get(ORDERS)) == {0: b"a", 1: b"b"}
+    assert again.topic_id(ORDERS) == topic_id
+    assert again.topic_id(DASHED) is None
+
+
+def test_recovers_logs_after_a_kill(files, clock):
+    manager = opened(files, clock)
+    manager.create(ORDERS).append(batch([b"a"]), 0)
+    disk = files.crash()
+    (path,) = [path for path in disk.names if path.suffix == ".log"]
+    disk.names[path].data += b"torn"
+    again = opened(disk, clock)
+    assert contents(again.get(ORDERS)) == {0: b"a"}
+    assert again.get(ORDERS).recovery_point == 0
+
+
+def test_the_clean_mark_counts_once(files, clock):
+    manager = opened(files, clock)
+    manager.create(ORDERS).append(batch([b"a"]), 0)
+    manager.close()
+    second = files.crash()
+    opened(second, clock)
+    assert not any(path.name == ".kafka_cleanshutdown" for path in second.names)
+
+
+def test_a_log_that_does_not_close_leaves_no_clean_mark(files, clock):
+    manager = opened(files, clock)
+    manager.create(ORDERS).append(batch([b"a"]), 0)
+    files.fail_next("sync", times=100)
+    manager.close()
+    assert not any(path.name == ".kafka_cleanshutdown" for path in files.names)
+
+
+def test_a_log_that_cannot_be_opened_is_offline_and_the_others_work(files, clock):
+    manager = opened(files, clock)
+    manager.create(ORDERS)
+    manager.create(DASHED).append(batch([b"a"]), 0)
+    manager.close()
+    original = files.open
+
+    def fail_for_orders(path, *, create=False):
+        if path.parent.name == "orders-0":
+            raise PermissionError(13, "denied", str(path))
+        return original(path, create=create)
+
+    files.open = fail_for_orders
+    again = opened(files, clock)
+    assert contents(again.get(DASHED)) == {0: b"a"}
+    for ask in (again.get, again.create):
+        with pytest.raises(KafkaStorageError, match=r"offline.*denied"):
+            ask(ORDERS)
+
+
+class TestOwnership:
+    def test_generates_a_cluster_id_and_keeps_it(self, files, clock):
+        manager = opened(files, clock)
+        manager.close()
+        assert len(manager.cluster_id) == 22
+        assert opened(files, clock).cluster_id == manager.cluster_id
+
+    def test_takes_the_cluster_id_of_the_config(self, files, clock):
+        assert opened(files, clock, cluster_id="mine").cluster_id == "mine"
+        assert "cluster.id=mine\n" in data(files, "meta.properties")
+
+    def test_turns_away_another_broker_or_cluster(self, files, clock):
+        opened(files, clock, cluster_id="mine", broker_id="3").close()
+        with pytest.raises(ConfigError, match=r"set broker\.id=3"):
+            opened(files, clock, cluster_id="mine", broker_id="4")
+        with pytest.raises(InconsistentClusterIdError, match="belongs to cluster mine"):
+            opened(files, clock, cluster_id="other", broker_id="3")
+        opened(files, clock, broker_id="3").close()
+
+    def test_one_broker_at_a_time(self, tmp_path, clock):
+        manager = opened(DiskFiles(), clock, log_dirs=str(tmp_path))
+        with pytest.raises(KafkaStorageError, match="in use by another broker"):
+            opened(DiskFiles(), clock, log_dirs=str(tmp_path))
+        manager.close()
+        opened(DiskFiles(), clock, log_dirs=str(tmp_path)).close()
+
+
+class TestDelete:
+    def test_takes_the_log_away_and_its_files_later(self, files, clock):
+        manager = opened(files, clock)
+        log = manager.create(ORDERS)
+        log.append(batch([b"a"]), 0)
+        piece = log.read(0, 100, 1).slices[0]
+        manager.delete(ORDERS)
+        manager.delete(ORDERS)
+        assert manager.get(ORDERS) is None
+        with pytest.raises(KafkaStorageError, match="closed"):
+            log.append(batch([b"a"]), 0)
+        manager.delete_pass()
+        assert any(path.name.endswith("-delete") for path in files.directories)
+        clock.now_ms += 60_000
+        manager.delete_pass()
+        assert not any("orders" in str(path) for path in files.names)
+        assert len(piece.read()) == len(piece)
+
+    def test_a_topic_may_be_created_again_at_once(self, files, clock):
+        manager = opened(files, clock)
+        manager.create(ORDERS).append(batch([b"a"]), 0)
+        manager.delete(ORDERS)
+        assert manager.create(ORDERS).log_end_offset == 0
+        again = opened(files.crash(), clock)
+        assert contents(again.get(ORDERS)) == {}
+        assert set(again.all_logs()) == {ORDERS}
+
+
+class TestUpkeep:
+    def test_retention_deletes_and_notes_the_new_start(self, files, clock):
+        manager = opened(files, clock, {"orders": {"retention.ms": "1000"}})
+        log = manager.create(ORDERS)
+        log.append(batch([b"a"], timestamp_ms=NOW_MS), 0)
+        clock.now_ms += 1001
+        manager.retention_pass()
+        assert log.log_start_offset == 1
+        assert "orders 0 1\n" in data(files, "log-start-offset-checkpoint")
+
+    def test_retention_stops_at_the_high_watermark(self, files, clock):
+        config = BrokerConfig.from_properties({"log.dirs": "/data", "log.retention.ms": "1"})
+        manager = LogManager(config, high_watermark_of=lambda tp, log: 0, clock=clock, files=files)
+        manager.open()
+        log = manager.create(ORDERS)
+        log.append(batch([b"a"]), 0)
+        clock.now_ms += 1001
+        manager.retention_pass()
+        assert log.log_start_offset == 0
+
+    def test_flush_pass_syncs_what_the_policy_asks_for(self, files, clock):
+        manager = opened(files, clock, {"orders": {"flush.ms": "100"}})
+        due, idle = manager.create(ORDERS), manager.create(DASHED)
+        for log in (due, idle):
+            log.append(batch([b"a"]), 0)
+        manager.flush_pass()
+        assert (due.recovery_point, idle.recovery_point) == (0, 0)
+        clock.now_ms += 100
+        manager.flush_pass()
+        assert (due.recovery_point, idle.recovery_point) == (1, 0)
+        assert "orders 0 1\n" in data(files, "recovery-point-offset-checkpoint")
+
+    def test_a_topics_changed_config_counts_at_once(self, files, clock):
+        overrides: dict[str, dict[str, str]] = {}
+        manager = opened(files, clock, overrides)
+        log = manager.create(ORDERS)
+        overrides["orders"] = {"retention.ms": "5"}
+        manager.update_topic_config("orders")
+        assert log.config.retention_ms == 5
+
+    def test_high_watermarks_are_kept_beside_their_logs(self, files, clock):
+        manager = opened(files, clock, log_dirs="/data,/more")
+        manager.create(ORDERS)
+        manager.create(DASHED)
+        offsets = {ORDERS: 5, DASHED: 7}
+        manager.checkpoint_high_watermarks(offsets)
+        assert manager.high_watermarks() == offsets
+        assert len({log.directory.parent for log in manager.all_logs().values()}) == 2
+
+    def test_the_thread_syncs_a_log_that_rolled(self, files, clock):
+        manager = opened(files, clock)
+        flushed = threading.Event()
+        original = manager.checkpoint_recovery_points
+
+        def checkpoint():
+            original()
+            flushed.set()
+
+        manager.checkpoint_recovery_points = checkpoint
+        manager.start()
+        try:
+            log = manager.create(ORDERS)
+            log.append(batch([b"a"]), 0)
+            log.roll()
+            assert flushed.wait(10)
+            assert "orders 0 1\n" in data(files, "recovery-point-offset-checkpoint")
+        finally:
+            manager.close()
+
+    def test_a_failing_task_does_not_end_the_thread(self, files, clock):
+        manager = opened(files, clock, {"orders": {"flush.messages": "1"}})
+        manager.start()
+        try:
+            broken, fine = manager.create(ORDERS), manager.create(DASHED)
+            files.fail_next("sync")
+            failed, flushed = threading.Event(), threading.Event()
+            original = broken.flush
+
+            def flush_and_tell():
+                try:
+                    original()
+                finally:
+                    failed.set()
+
+            broken.flush = flush_and_tell
+            broken.append(batch([b"a"]), 0)
+            assert failed.wait(10)
+            fine_flush = fine.flush
+
+            def flush_fine():
+                fine_flush()
+                flushed.set()
+
+            fine.flush = flush_fine
+            fine.append(batch([b"a"]), 0)
+            fine.roll()
+            assert flushed.wait(10)
+        finally:
+            manager.close()

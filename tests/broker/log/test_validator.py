@@ -1,0 +1,132 @@
+"""What a client may append; plain and, where it is built, compiled: the same file."""
+
+import importlib.util
+import struct
+from pathlib import Path
+
+import pytest
+from kafka.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTxnStateError,
+    MessageSizeTooLargeError,
+    UnsupportedCompressionTypeError,
+    UnsupportedForMessageFormatError,
+)
+
+import broker.log.validator
+from pyspark_kafkalog.record.batch import batches, check_crc, seal
+from tests.broker.log.batches import batch, together
+
+
+def plain_validator():
+    path = Path(__file__).parents[3] / "broker/log/validator.py"
+    spec = importlib.util.spec_from_file_location("plain_validator", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+IMPLEMENTATIONS = [broker.log.validator]
+if not broker.log.validator.__file__.endswith(".py"):
+    IMPLEMENTATIONS.append(plain_validator())
+
+
+@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda module: module.__name__)
+def validator(request):
+    return request.param
+
+
+def changed(position, form, *values):
+    """A batch of three records with a field overwritten and the checksum set right again."""
+    records = batch([b"a", b"b", b"c"], producer=(4, 0, 0))
+    producer = struct.unpack_from(">qhi", records, 43)
+    struct.pack_into(form, records, position, *values)
+    if position == 43:
+        producer = values
+    seal(records, *producer)
+    return records
+
+
+def test_gives_the_headers_of_good_batches(validator):
+    records = together(batch([b"a", b"b"]), batch([b"c"], codec=1))
+    headers = validator.validate(records, 1000)
+    assert [header.record_count for header in headers] == [2, 1]
+    assert headers[1].position == headers[0].size_bytes
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        pytest.param(memoryview(b""), InvalidRecordError, id="nothing"),
+        pytest.param(memoryview(bytes(5)), CorruptRecordError, id="a few bytes"),
+        pytest.param(memoryview(bytes(100)), UnsupportedForMessageFormatError, id="magic 0"),
+        pytest.param(changed(16, ">b", 3), CorruptRecordError, id="magic 3"),
+        pytest.param(changed(21, ">h", 5), UnsupportedCompressionTypeError, id="codec 5"),
+        pytest.param(changed(21, ">h", 0x20), InvalidRecordError, id="control"),
+        pytest.param(changed(21, ">h", 0x10), InvalidTxnStateError, id="transactional"),
+        pytest.param(changed(21, ">h", 0x08), InvalidTimestampError, id="append time"),
+        pytest.param(changed(57, ">i", 0), InvalidRecordError, id="no records"),
+        pytest.param(changed(57, ">i", 2), InvalidRecordError, id="fewer records than offsets"),
+        pytest.param(changed(23, ">i", 7), InvalidRecordError, id="more offsets than records"),
+        pytest.param(changed(23, ">i", -1), CorruptRecordError, id="negative delta"),
+        pytest.param(changed(43, ">qhi", 4, -1, 0), InvalidRecordError, id="no epoch"),
+        pytest.param(changed(43, ">qhi", 4, 0, -1), InvalidRecordError, id="no sequence"),
+        pytest.param(changed(43, ">qhi", -2, 0, 0), InvalidRecordError, id="producer -2"),
+        pytest.param(
+            together(batch(producer=(4, 0, 0)), batch(producer=(4, 0, 1))),
+            InvalidRecordError,
+            id="two batches of an idempotent producer",
+        ),
+    ],
+)
+def test_refuses(validator, records, error):
+    with pytest.raises(error):
+        validator.validate(records, 1000)
+
+
+def test_refuses_every_cut(validator):
+    records = together(batch([b"a", b"b"]), batch([b"c"]))
+    boundary = len(batch([b"a", b"b"]))
+    for size in range(1, len(records)):
+        if size != boundary:
+            with pytest.raises(CorruptRecordError):
+                validator.validate(records[:size], 1000)
+
+
+def test_refuses_every_flipped_byte_under_the_checksum(validator):
+    whole = bytes(batch([b"value"]))
+    for position in range(21, len(whole)):
+        records = bytearray(whole)
+        records[position] ^= 0xFF
+        refusals = (
+            CorruptRecordError,
+            InvalidRecordError,
+            InvalidTimestampError,
+            InvalidTxnStateError,
+            UnsupportedCompressionTypeError,
+        )
+        with pytest.raises(refusals):
+            validator.validate(memoryview(records), 1000)
+
+
+def test_the_limit_is_of_a_batch_and_inclusive(validator):
+    records = batch([b"." * 100])
+    size_bytes = len(records)
+    assert validator.validate(together(records, records), size_bytes)
+    with pytest.raises(MessageSizeTooLargeError, match=f"{size_bytes} bytes exceeds"):
+        validator.validate(records, size_bytes - 1)
+
+
+def test_stamps_keep_the_checksum_right(validator):
+    records = together(batch([b"a", b"b"]), batch([b"c"]))
+    headers = validator.validate(records, 1000)
+    assert validator.stamp_offsets(records, headers, 40, 7, 123456) == 43
+    found = list(batches(records))
+    assert [header.base_offset for header in found] == [40, 42]
+    assert {header.partition_leader_epoch for header in found} == {7}
+    assert {header.max_timestamp_ms for header in found} == {123456}
+    for header in found:
+        check_crc(records, header)

@@ -1,0 +1,158 @@
+"""BrokerConfig and LogConfig: parsing, inheritance, validation, DescribeConfigs."""
+
+import logging
+
+import pytest
+from kafka.errors import InvalidConfigurationError
+
+from broker.config import BrokerConfig, ConfigError, Endpoint
+from broker.config_def import ConfigSource, ConfigType
+
+
+def test_defaults_are_kafkas():
+    config = BrokerConfig.from_properties({})
+    assert config.log_segment_bytes == 1073741824
+    assert config.message_max_bytes == 1048588
+    assert [str(endpoint) for endpoint in config.endpoints] == ["PLAINTEXT://:9092"]
+    topic = config.log_config({})
+    assert topic.retention_ms == topic.segment_ms == 604800000
+    assert topic.flush_ms == topic.flush_messages == 2**63 - 1
+    assert topic.cleanup_policy == ("delete",)
+
+
+def test_a_config_without_a_file_equals_the_dataclass_defaults():
+    assert BrokerConfig.from_properties({}) == BrokerConfig()
+
+
+def test_reads_a_file_and_overrides(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text("node.id=4\nlog.dirs=/a, /b\nlisteners=PLAINTEXT://[::1]:0\n")
+    config = BrokerConfig.from_file(path, {"num.partitions": "3"})
+    assert (config.broker_id, config.num_partitions) == (4, 3)
+    assert [str(each) for each in config.data_dirs] == ["/a", "/b"]
+    assert config.endpoints == (Endpoint("PLAINTEXT", "::1", 0),)
+    assert str(config.endpoints[0]) == "PLAINTEXT://[::1]:0"
+
+
+def test_advertises_its_listeners_unless_told_otherwise():
+    listening = {"listeners": "PLAINTEXT://h:1"}
+    assert BrokerConfig.from_properties(listening).advertised_endpoints[0].host == "h"
+    told = listening | {"advertised.listeners": "PLAINTEXT://public:2"}
+    advertised = BrokerConfig.from_properties(told).advertised_endpoints
+    assert advertised == (Endpoint("PLAINTEXT", "public", 2),)
+    assert BrokerConfig.from_properties({}).advertised_endpoints[0].host
+
+
+@pytest.mark.parametrize(
+    ("given", "expected_ms"),
+    [
+        ({"log.retention.ms": "5", "log.retention.minutes": "2"}, 5),
+        ({"log.retention.minutes": "2", "log.retention.hours": "1"}, 120000),
+        ({"log.retention.hours": "1"}, 3600000),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.ms": "-1", "log.retention.hours": "1"}, -1),
+    ],
+)
+def test_the_finest_unit_counts(given, expected_ms):
+    assert BrokerConfig.from_properties(given).log_config({}).retention_ms == expected_ms
+
+
+def test_a_topic_overrides_its_broker():
+    config = BrokerConfig.from_properties({"log.segment.bytes": "2000000"})
+    assert config.log_config({}).segment_bytes == 2000000
+    assert config.log_config({"segment.bytes": "3000000"}).segment_bytes == 3000000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("log.segment.bytes", "12", "at least 1048576"),
+        ("log.segment.bytes", "ten", "whole number"),
+        ("num.partitions", "3000000000", "32 bits"),
+        ("auto.create.topics.enable", "yes", "true or false"),
+        ("log.cleanup.policy", "delete,keep", "delete, compact"),
+        ("log.cleanup.policy", "", "delete, compact"),
+        ("compression.type", "rar", "one of producer"),
+        ("listeners", "localhost:9092", "PLAINTEXT://HOST:PORT"),
+        ("listeners", "SSL://localhost:9092", "PLAINTEXT://HOST:PORT"),
+        ("listeners", "PLAINTEXT://localhost:99999", "PLAINTEXT://HOST:PORT"),
+        ("listeners", "", "PLAINTEXT://HOST:PORT"),
+    ],
+)
+def test_an_illegal_value_names_the_property_and_what_is_legal(name, text, expected):
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties({name: text})
+    assert name in str(caught.value)
+    assert expected in str(caught.value)
+    assert isinstance(caught.value, InvalidConfigurationError)
+
+
+def test_two_numbers_for_one_broker_are_refused():
+    BrokerConfig.from_properties({"broker.id": "3", "node.id": "3"})
+    with pytest.raises(ConfigError, match=r"broker\.id and node\.id"):
+        BrokerConfig.from_properties({"broker.id": "3", "node.id": "4"})
+
+
+def test_an_unknown_property_is_a_warning_with_the_nearest_name(caplog):
+    with caplog.at_level(logging.WARNING):
+        config = BrokerConfig.from_properties({"num.partition": "3"})
+    assert config.num_partitions == 1
+    assert "name=num.partition nearest=num.partitions" in caplog.text
+    assert "num.partition" not in config.given
+
+
+def test_an_unknown_topic_config_is_refused_from_a_client_and_tolerated_on_disk(caplog):
+    config = BrokerConfig()
+    with pytest.raises(ConfigError, match=r"retentionms: nearest=retention\.ms"):
+        config.log_config({"retentionms": "1"}, strict=True)
+    with caplog.at_level(logging.WARNING):
+        assert config.log_config({"retentionms": "1"}).overrides == {}
+    assert "topic_config=retentionms" in caplog.text
+
+
+class TestDescribe:
+    def entries(self, entries):
+        return {entry.name: entry for entry in entries}
+
+    def test_names_each_broker_property_with_its_source(self):
+        config = BrokerConfig.from_properties({"node.id": "7", "log.dirs": "/a,/b"})
+        found = self.entries(config.describe())
+        assert found["log.dirs"].value == "/a,/b"
+        assert found["log.dirs"].source is ConfigSource.STATIC_BROKER_CONFIG
+        assert found["broker.id"].source is ConfigSource.STATIC_BROKER_CONFIG
+        assert found["num.partitions"].source is ConfigSource.DEFAULT_CONFIG
+        assert found["num.partitions"].type is ConfigType.INT
+        assert found["advertised.listeners"].value is None
+        assert found["delete.topic.enable"].value == "true"
+        assert all(entry.documentation and entry.is_read_only for entry in found.values())
+
+    def test_shows_where_a_topics_value_comes_from(self):
+        config = BrokerConfig.from_properties({"log.retention.minutes": "2"})
+        topic = config.log_config({"segment.ms": "9"})
+        found = self.entries(config.describe_topic(topic))
+        segment, retention = found["segment.ms"], found["retention.ms"]
+        assert (segment.value, segment.source) == ("9", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        assert segment.synonyms == (
+            ("segment.ms", "9", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+            ("log.roll.hours", "604800000", ConfigSource.DEFAULT_CONFIG),
+        )
+        assert retention.value == "120000"
+        assert retention.source is ConfigSource.STATIC_BROKER_CONFIG
+        assert found["preallocate"].source is ConfigSource.DEFAULT_CONFIG
+        assert not any(entry.is_read_only for entry in found.values())
+
+    def test_lists_every_topic_config_that_kafka_clients_set(self):
+        config = BrokerConfig()
+        names = {entry.name for entry in config.describe_topic(config.log_config({}))}
+        assert {"min.insync.replicas", "min.cleanable.dirty.ratio", "delete.retention.ms"} <= names
+
+    def test_every_value_parses_back(self):
+        config = BrokerConfig()
+        topic = config.log_config({})
+        texts = {entry.name: entry.value for entry in config.describe_topic(topic)}
+        again = config.log_config({name: text for name, text in texts.items() if text})
+        assert all(
+            getattr(again, name) == getattr(topic, name)
+            for name in topic.__slots__
+            if name != "overrides"
+        )

@@ -1,0 +1,77 @@
+"""Kafka's own DumpLogSegments reads our directory: every batch, index, snapshot and checkpoint.
+
+The jars lie in `$KAFKALOG_PEERS/kafka` (default: `.peers` in the repository root).
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.config import LogConfig
+from broker.log.log import Log
+from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
+
+ROOT = Path(__file__).parents[2]
+JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(
+        not shutil.which("java") or not list(JARS.glob("kafka-tools-*.jar")),
+        reason=f"needs java and Kafka's jars in {JARS}",
+    ),
+]
+
+
+def dump(paths, *options):
+    command = ["java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.DumpLogSegments", *options]
+    command += ["--files", ",".join(str(path) for path in paths)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def directory(tmp_path):
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
+    log = Log(directory, config, was_clean=True)
+    for number in range(200):
+        codec = (0, GZIP, SNAPPY, LZ4, ZSTD)[number % 5]
+        values = [b"%d.%d" % (number, each) + os.urandom(60) for each in range(3)]
+        producer = (number % 4, 0, 3 * (number // 4))
+        timestamp_ms = NOW_MS + number * 7 % 50 + number
+        records = batch(values, timestamp_ms=timestamp_ms, codec=codec, producer=producer)
+        log.append(records, number // 50)
+    log.close()
+    return directory
+
+
+def test_kafka_accepts_every_file(directory):
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) > 3
+    output = dump(logs, "--deep-iteration", "--print-data-log")
+    assert output.count("isvalid: true") == 200
+    assert "isvalid: false" not in output
+    assert output.count("| offset:") == 600
+    assert "Found" not in output
+
+
+def test_kafka_finds_the_indexes_sane_and_right(directory):
+    indexes = sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])
+    output = dump(indexes, "--index-sanity-check")
+    assert output.count("passed sanity check") == len(indexes)
+    verified = dump(indexes, "--verify-index-only")
+    for complaint in ("Mismatches", "not found", "out of order", "exception"):
+        assert complaint not in verified
+
+
+def test_kafka_reads_the_producer_snapshots(directory):
+    snapshots = sorted(directory.glob("*.snapshot"))
+    output = dump(snapshots[-1:])
+    assert output.count("producerId: ") == 4
+    assert "producerId: 3 producerEpoch: 0" in output
+    assert "lastSequence: 149" in output
