@@ -112,7 +112,7 @@ class Cluster:
         wanted = None if names is None else sorted(set(names))
         if wanted == []:
             return {}
-        metadata = self._ask_metadata(wanted, self._deadline(), create)
+        metadata = self._ask_metadata(wanted, create)
         found = metadata.topics if wanted is None else wanted
         return {
             name: [p.partition for p in metadata.topics[name]]
@@ -123,15 +123,12 @@ class Cluster:
     def describe(self, names: Iterable[str]) -> dict[str, list[PartitionMetadata]]:
         """Leaders, replicas and in-sync replicas of each partition; raises UnknownTopicError."""
         wanted = sorted(set(names))
-        metadata = self._ask_metadata(wanted, self._deadline()) if wanted else _Metadata()
+        metadata = self._ask_metadata(wanted) if wanted else _Metadata()
         return {name: metadata.topics[name] for name in wanted}
 
-    def refresh(
-        self, topics: Iterable[str] | None = None, deadline: Deadline | None = None
-    ) -> None:
+    def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Asks anew who leads the partitions of `topics` (None: of all that were asked before)."""
-        names = sorted(set(self._metadata.topics if topics is None else topics))
-        self._ask_metadata(names, deadline or self._deadline())
+        self._ask_metadata(sorted(set(self._metadata.topics if topics is None else topics)))
 
     def leader(self, tp: TopicPartition, deadline: Deadline | None = None) -> Connection:
         """An open connection to the partition's leader, waiting while there is none.
@@ -171,7 +168,7 @@ class Cluster:
         def ask(deadline: Deadline) -> None:
             error = self._list_offsets(missing, timestamp, found, deadline)
             if error is not None:
-                self.refresh({tp.topic for tp in missing}, deadline)
+                self._metadata_of(sorted({tp.topic for tp in missing}), deadline)
                 raise error
 
         if missing:
@@ -202,15 +199,17 @@ class Cluster:
         Raises BrokersUnreachableError when the deadline passes without a broker to talk to.
         """
         pause_ms = self.config.retry_backoff_ms
+        earlier: KafkaError | None = None
         while True:
             try:
                 return attempt(deadline)
-            except (KafkaConnectionError, KafkaTimeoutError) as error:
-                if deadline.expired:
-                    raise self._unreachable(_sentence(error)) from error
             except KafkaError as error:
-                if not error.retriable or deadline.expired:
+                if not error.retriable:
                     raise
+                if deadline.expired:
+                    # The deadline cut this attempt short: the one before says more.
+                    raise self._given_up(earlier or error) from error
+                earlier = error
             deadline.pause(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, self.config.retry_backoff_max_ms)
 
@@ -224,6 +223,12 @@ class Cluster:
     def _attempt(self, deadline: Deadline) -> Deadline:
         """The part of `deadline` that one broker may use up before another is asked."""
         return deadline.part(self.config.socket_connection_setup_timeout_ms)
+
+    def _given_up(self, error: KafkaError) -> Exception:
+        if isinstance(error, KafkaConnectionError | KafkaTimeoutError):
+            return self._unreachable(_sentence(error))
+        given_up: Exception = error
+        return given_up
 
     def _unreachable(self, why: str) -> BrokersUnreachableError:
         return BrokersUnreachableError(
@@ -270,7 +275,7 @@ class Cluster:
 
     def _leader(self, tp: TopicPartition, deadline: Deadline) -> Connection:
         if tp.topic not in self._metadata.topics or self._metadata.fresh_until.expired:
-            self._ask_metadata([tp.topic], deadline)
+            self._metadata_of([tp.topic], deadline)
         partitions = self._metadata.topics[tp.topic]
         for metadata in partitions:
             if metadata.partition == tp.partition:
@@ -282,28 +287,32 @@ class Cluster:
             f"Topic {tp.topic} has no partition {tp.partition}, only {len(partitions)} partitions."
         )
 
-    def _ask_metadata(
-        self, names: list[str] | None, deadline: Deadline, create: bool = False
-    ) -> _Metadata:
+    def _ask_metadata(self, names: list[str] | None, create: bool = False) -> _Metadata:
         """Metadata in which every one of `names` exists; raises UnknownTopicError."""
-        creation = deadline.part(_CREATION_TIMEOUT_MS if create else 0)
+        creation = Deadline(_CREATION_TIMEOUT_MS if create else 0)
+        return self.retrying(
+            lambda deadline: self._metadata_of(names, deadline, create, creation),
+            self._deadline(),
+        )
 
-        def ask(deadline: Deadline) -> _Metadata:
-            metadata = self._load_metadata(names, deadline, create)
-            for name, error in metadata.errors.items():
-                if names is None:
-                    continue
-                if not issubclass(error, UnknownTopicOrPartitionError):
-                    raise error(f"topic {name}")
-                if creation.expired:
-                    raise UnknownTopicError(
-                        f"Topic {name} does not exist in the cluster {self.config.servers}. Check "
-                        "its spelling, or create it first."
-                    )
-                raise error(f"topic {name}")
-            return metadata
-
-        return self.retrying(ask, deadline)
+    def _metadata_of(
+        self,
+        names: list[str] | None,
+        deadline: Deadline,
+        create: bool = False,
+        creation: Deadline | None = None,
+    ) -> _Metadata:
+        """One attempt at `_ask_metadata`; a topic may be unknown until `creation`."""
+        metadata = self._load_metadata(names, deadline, create)
+        for name, error in metadata.errors.items() if names is not None else ():
+            is_unknown = issubclass(error, UnknownTopicOrPartitionError)
+            if is_unknown and (creation is None or creation.expired):
+                raise UnknownTopicError(
+                    f"Topic {name} does not exist in the cluster {self.config.servers}. Check "
+                    "its spelling, or create it first."
+                )
+            raise error(f"topic {name}")
+        return metadata
 
     def _load_metadata(
         self, names: list[str] | None, deadline: Deadline, create: bool = False

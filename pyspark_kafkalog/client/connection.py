@@ -263,7 +263,8 @@ class Connection:
             theirs = {api.api_key: api.max_version for api in response.api_keys}
             response = self._api_versions(theirs.get(ApiVersionsRequest.API_KEY, 0), deadline)
         if response.error_code:
-            raise for_code(response.error_code)(f"{self.address} refused ApiVersions.")
+            error = for_code(response.error_code).__name__
+            raise KafkaProtocolError(f"{self.address} refused ApiVersions with {error}.")
         self._versions = {
             api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }

@@ -32,7 +32,12 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.connection import LARGEST_FRAME_BYTES, Connection
 from pyspark_kafkalog.client.deadline import Deadline
-from pyspark_kafkalog.errors import DataLossError, FetchTimeoutError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
+    DataLossError,
+    FetchTimeoutError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.protocol import fetch
 from pyspark_kafkalog.record.batch import LOG_OVERHEAD_BYTES
 
@@ -94,6 +99,7 @@ class Fetcher:
         self._empty_answers = 0
         self._sent: tuple[Connection, int, int] | None = None
         self._asked_bytes = 0
+        self._trouble = ""
 
     def records(self) -> Iterator[FetchedRecords]:
         """Yields until the range's end is reached.
@@ -122,8 +128,12 @@ class Fetcher:
         except (KafkaConnectionError, KafkaTimeoutError) as error:
             self._abandon()
             self._cluster.forget(self._tp)
-            self._wait_after(error)
+            self._wait_after(", ".join(map(str, error.args)))
             return None
+        except BrokersUnreachableError:
+            if self._patience.expired and self._trouble:
+                raise self._timed_out(self._trouble) from None
+            raise
         except UnknownTopicError:
             raise self._gone("it does not exist any more") from None
         error_type = for_code(found.error_code)
@@ -190,6 +200,7 @@ class Fetcher:
         if next_offset <= start_offset:
             raise CorruptRecordError(f"{self} at {start_offset} got older batches only")
         self._empty_answers = 0
+        self._trouble = ""
         self._pause_ms = self._config.retry_backoff_ms
         self._most_bytes = self._config.max_partition_fetch_bytes
         self.position = next_offset
@@ -226,9 +237,7 @@ class Fetcher:
             if self._empty_answers >= _EMPTY_ANSWERS_THAT_MEAN_A_GAP:
                 self.position = self._until_offset
                 return
-        if self._patience.expired:
-            raise self._timed_out(f"it ends at offset {reaches} now")
-        self._patience.pause(self._pause_ms / 1000)
+        self._wait_after(f"it ends at offset {reaches} now")
 
     def _handle(self, error: type[KafkaError]) -> None:
         """A partition's error: raises it, or waits before the next attempt where it passes."""
@@ -236,13 +245,15 @@ class Fetcher:
             raise self._out_of_range()
         if error is UnknownTopicOrPartitionError or error.retriable:
             self._cluster.forget(self._tp)
-            self._wait_after(error(str(self)))
+            self._wait_after(error.__name__)
             return
         raise error(f"{self} at offset {self.position}")
 
-    def _wait_after(self, error: KafkaError) -> None:
+    def _wait_after(self, trouble: str) -> None:
         if self._patience.expired:
-            raise self._timed_out(str(error)) from error
+            # The end of patience cut this attempt short: the one before says more.
+            raise self._timed_out(self._trouble or trouble)
+        self._trouble = trouble
         self._patience.pause(self._pause_ms / 1000)
         self._pause_ms = min(2 * self._pause_ms, self._config.retry_backoff_max_ms)
 

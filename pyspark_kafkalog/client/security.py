@@ -11,7 +11,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -171,7 +171,9 @@ class _ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         try:
             with urlopen(request, timeout=max(0.001, self._deadline.remaining_s)) as answer:
                 token = json.loads(answer.read(_LARGEST_TOKEN_ANSWER_BYTES))["access_token"]
-        except (URLError, OSError) as error:
+        except OSError as error:
+            if isinstance(error, HTTPError):
+                error.close()
             raise AuthenticationError(f"{self._url} gave no OAuth token: {error}") from None
         except (ValueError, KeyError, TypeError):
             raise AuthenticationError(

@@ -1,0 +1,289 @@
+"""Metadata and offsets of a cluster: against our broker, and against scripted faults."""
+
+import socket
+import time
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import MetadataResponse
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
+from tests.pyspark_kafkalog.client.conftest import batches_of, write
+from tests.pyspark_kafkalog.client.scripted import (
+    LIST_OFFSETS,
+    METADATA,
+    SILENCE,
+    RawPeer,
+    Request,
+    ScriptedBroker,
+    wait_for_close,
+)
+
+T0 = TopicPartition("t", 0)
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def servers(*names: str, **properties: str) -> ClientConfig:
+    given = {name.replace("_", "."): value for name, value in properties.items()}
+    return ClientConfig.from_options({"bootstrap.servers": ",".join(names), **given})
+
+
+def offsets_answer(request: Request, offset: int = 7, error_code: int = 0) -> bytes:
+    asked = ListOffsetsRequest.decode(request.body, version=request.version)
+    topic = ListOffsetsResponse.ListOffsetsTopicResponse
+    return bytes(
+        ListOffsetsResponse(
+            topics=[
+                topic(
+                    name=t.name,
+                    partitions=[
+                        topic.ListOffsetsPartitionResponse(
+                            partition_index=p.partition_index,
+                            error_code=error_code,
+                            timestamp=-1,
+                            offset=offset,
+                            leader_epoch=0,
+                        )
+                        for p in t.partitions
+                    ],
+                )
+                for t in asked.topics
+            ]
+        ).encode(version=request.version)
+    )
+
+
+def topic_error(error_code: int) -> Any:
+    def answer(request: Request) -> bytes:
+        topic = MetadataResponse.MetadataResponseTopic
+        return bytes(
+            MetadataResponse(
+                brokers=[],
+                cluster_id="x",
+                controller_id=1,
+                topics=[topic(error_code=error_code, name="t", is_internal=False, partitions=[])],
+            ).encode(version=request.version)
+        )
+
+    return answer
+
+
+def test_topics_by_name_and_all(cluster, new_topic):
+    one, three = new_topic(1), new_topic(3)
+    assert cluster.topics([three, one]) == {one: [0], three: [0, 1, 2]}
+    everything = cluster.topics()
+    assert everything[one] == [0]
+    assert everything[three] == [0, 1, 2]
+    assert cluster.topics([]) == {}
+
+
+def test_an_unknown_topic_is_named_and_not_created(cluster):
+    with pytest.raises(UnknownTopicError, match="Topic no-such does not exist"):
+        cluster.topics(["no-such"])
+    assert "no-such" not in cluster.topics()
+
+
+def test_a_topic_is_created_when_that_is_asked_for(cluster):
+    assert cluster.topics(["made-by-asking"], create=True) == {"made-by-asking": [0]}
+    assert "made-by-asking" in cluster.topics()
+
+
+def test_an_unknown_partition_is_named(cluster, new_topic):
+    tp = TopicPartition(new_topic(2), 5)
+    with pytest.raises(UnknownTopicError, match="has no partition 5, only 2 partitions"):
+        cluster.leader(tp)
+    with pytest.raises(UnknownTopicError):
+        cluster.list_offsets([tp], LATEST)
+
+
+def test_offsets_at_both_ends(cluster, config, new_topic):
+    topic = new_topic(2)
+    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    write(config(), tps[1], [b"a", b"b", b"c"])
+    assert {tp: at.offset for tp, at in cluster.list_offsets(tps, EARLIEST).items()} == {
+        tps[0]: 0,
+        tps[1]: 0,
+    }
+    latest = cluster.list_offsets(tps, LATEST)
+    assert [latest[tp].offset for tp in tps] == [0, 3]
+    assert cluster.list_offsets([], LATEST) == {}
+
+
+def test_offsets_by_time_leave_out_partitions_that_have_no_later_record(cluster, config, new_topic):
+    topic = new_topic(2)
+    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    with Producer(config()) as producer:
+        for batch in batches_of([b"a", b"b", b"c"], timestamps_ms=[1000, 2000, 3000]):
+            producer.send(tps[0], batch)
+    found = cluster.list_offsets(tps, 1500)
+    assert list(found) == [tps[0]]
+    assert (found[tps[0]].offset, found[tps[0]].timestamp) == (1, 2000)
+    assert cluster.list_offsets(tps, 3001) == {}
+
+
+def test_no_broker_at_all_is_an_error_in_time_that_names_the_option():
+    config = servers(
+        f"127.0.0.1:{closed_port()}", f"127.0.0.1:{closed_port()}", request_timeout_ms="300"
+    )
+    began = time.monotonic()
+    with Cluster(config) as cluster, pytest.raises(BrokersUnreachableError) as raised:
+        cluster.topics()
+    assert 0.25 < time.monotonic() - began < 1
+    assert f"kafka.bootstrap.servers={config.servers}" in str(raised.value)
+    assert "kafka.request.timeout.ms=300" in str(raised.value)
+    assert "refused" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Cluster.topics,
+        Cluster.controller,
+        Cluster.any_broker,
+        lambda cluster: cluster.leader(T0),
+        lambda cluster: cluster.list_offsets([T0], LATEST),
+    ],
+)
+def test_silent_brokers_are_given_up_in_time_overall(call):
+    with RawPeer(wait_for_close) as one, RawPeer(wait_for_close) as two:
+        config = servers(one.bootstrap_servers, two.bootstrap_servers, request_timeout_ms="300")
+        began = time.monotonic()
+        with Cluster(config) as cluster, pytest.raises(BrokersUnreachableError):
+            call(cluster)
+        assert time.monotonic() - began < 1
+
+
+def test_a_broker_that_greets_but_never_answers_is_given_up_in_time():
+    with ScriptedBroker({METADATA: lambda request: SILENCE}) as broker:
+        began = time.monotonic()
+        config = broker.config(request_timeout_ms="300")
+        with Cluster(config) as cluster, pytest.raises(BrokersUnreachableError):
+            cluster.topics()
+        assert time.monotonic() - began < 1
+
+
+def test_bootstrap_servers_are_tried_in_turn():
+    with ScriptedBroker() as broker, RawPeer(wait_for_close) as silent:
+        config = servers(
+            f"127.0.0.1:{closed_port()}",
+            silent.bootstrap_servers,
+            broker.bootstrap_servers,
+            request_timeout_ms="1500",
+        )
+        with Cluster(config) as cluster:
+            assert cluster.topics(["t"]) == {"t": [0]}
+
+
+def test_an_http_server_is_an_error_at_once():
+    def http(sock: socket.socket) -> None:
+        sock.recv(1 << 16)
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with RawPeer(http) as peer:
+        began = time.monotonic()
+        with (
+            Cluster(servers(peer.bootstrap_servers)) as cluster,
+            pytest.raises(BrokersUnreachableError, match="but an HTTP server"),
+        ):
+            cluster.topics()
+        assert time.monotonic() - began < 2
+
+
+def test_an_advertised_address_that_leads_nowhere_is_named():
+    with ScriptedBroker() as broker:
+        broker.advertised = ("127.0.0.1", closed_port())
+        with Cluster(broker.config(request_timeout_ms="300")) as cluster:
+            says = f"broker 1 advertises itself as 127.0.0.1:{broker.advertised[1]}, but"
+            with pytest.raises(BrokersUnreachableError, match=says):
+                cluster.leader(T0)
+
+
+def test_offsets_follow_a_leader_that_moves():
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+
+        def not_leader(request: Request) -> bytes:
+            one.leader = two.leader = 2
+            return offsets_answer(request, error_code=6)
+
+        one.handlers[LIST_OFFSETS] = not_leader
+        two.handlers[LIST_OFFSETS] = offsets_answer
+        with Cluster(one.config()) as cluster:
+            assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
+        assert len(one.asked(LIST_OFFSETS)) == 1
+
+
+def test_a_leader_that_went_away_is_waited_for():
+    with ScriptedBroker({LIST_OFFSETS: offsets_answer}) as broker:
+        broker.leader = -1
+        known = broker.handlers[METADATA]
+
+        def elect(request: Request) -> bytes:
+            if len(broker.asked(METADATA)) > 2:
+                broker.leader = 1
+            return bytes(known(request))
+
+        broker.handlers[METADATA] = elect
+        with Cluster(broker.config()) as cluster:
+            assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
+
+
+def test_an_error_that_does_not_pass_is_raised_at_once():
+    with ScriptedBroker({METADATA: topic_error(29)}) as broker, Cluster(broker.config()) as cluster:
+        with pytest.raises(TopicAuthorizationFailedError, match="topic t"):
+            cluster.topics(["t"])
+        assert len(broker.requests) == 1
+
+
+def test_an_error_that_does_not_pass_in_time_is_raised_as_it_is():
+    with (
+        ScriptedBroker({LIST_OFFSETS: lambda r: offsets_answer(r, error_code=6)}) as broker,
+        Cluster(broker.config(request_timeout_ms="200")) as cluster,
+        pytest.raises(KafkaError, match="NotLeader"),
+    ):
+        cluster.list_offsets([T0], LATEST)
+
+
+def test_read_committed_asks_for_the_last_stable_offset():
+    levels = []
+
+    def note(request: Request) -> bytes:
+        asked = ListOffsetsRequest.decode(request.body, version=request.version)
+        levels.append(asked.isolation_level)
+        return offsets_answer(request)
+
+    with ScriptedBroker({LIST_OFFSETS: note}) as broker:
+        for level in ("read_uncommitted", "read_committed"):
+            with Cluster(broker.config(isolation_level=level)) as cluster:
+                cluster.list_offsets([T0], LATEST)
+    assert levels == [0, 1]
+
+
+def test_metadata_is_asked_again_when_it_is_old():
+    with ScriptedBroker() as broker:
+        with Cluster(broker.config(metadata_max_age_ms="0")) as cluster:
+            cluster.leader(T0)
+            cluster.leader(T0)
+            assert len(broker.asked(METADATA)) == 2
+        with Cluster(broker.config()) as cluster:
+            cluster.leader(T0)
+            cluster.leader(T0)
+            assert len(broker.asked(METADATA)) == 3
+
+
+def test_a_closed_connection_is_opened_again():
+    with ScriptedBroker() as broker, Cluster(broker.config()) as cluster:
+        cluster.topics()
+        cluster.close()
+        cluster.topics()
+        assert broker.connections == 2

@@ -1,0 +1,340 @@
+"""One connection against brokers that answer, and peers that are silent, slow, cut off or wrong."""
+
+import hashlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    KafkaTimeoutError,
+)
+from kafka.protocol.metadata import MetadataRequest
+
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.errors import AuthenticationError
+from tests.pyspark_kafkalog.client.scripted import (
+    API_VERSIONS,
+    CUT,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    SILENCE,
+    RawPeer,
+    Request,
+    ScriptedBroker,
+    receive_exactly,
+    wait_for_close,
+)
+
+DATA = Path(__file__).parent / "data"
+CONFIG = ClientConfig.from_options({"bootstrap.servers": "unused:1"})
+
+
+def echo(request: Request) -> bytes:
+    return bytes(request.body)
+
+
+def connect(broker: ScriptedBroker, **properties: str) -> Connection:
+    return Connection("127.0.0.1", broker.port, broker.config(**properties))
+
+
+def test_the_newest_version_that_both_sides_speak():
+    with ScriptedBroker() as broker:
+        connection = connect(broker)
+        assert connection.version(FETCH, 12) == 12
+        assert connection.version(FETCH, 11) == 11
+        assert connection.version(PRODUCE, 11, 3) == 9
+        with pytest.raises(IncompatibleBrokerVersion, match="versions 0 to 9 of API 0"):
+            connection.version(PRODUCE, 12, 10)
+        with pytest.raises(IncompatibleBrokerVersion, match="does not offer API 99"):
+            connection.version(99, 1)
+        connection.close()
+
+
+def test_a_broker_that_knows_only_older_api_versions():
+    with ScriptedBroker() as broker:
+        asked = []
+
+        def old(request: Request) -> bytes:
+            asked.append(request.version)
+            return broker.api_versions(request, 35 if len(asked) == 1 else 0)
+
+        broker.handlers[API_VERSIONS] = old
+        connection = connect(broker)
+        assert connection.version(FETCH, 12) == 12
+        assert asked == [3, 3]
+        connection.close()
+
+
+def test_call_decodes_the_answer():
+    with ScriptedBroker(topics={"orders": 3}) as broker:
+        connection = connect(broker)
+        answer = connection.call(MetadataRequest(topics=None))
+        assert [(t.name, len(t.partitions)) for t in answer.topics] == [("orders", 3)]
+        connection.close()
+
+
+def test_answers_are_told_apart_when_requests_are_sent_ahead():
+    with ScriptedBroker({FETCH: echo}) as broker:
+        connection = connect(broker)
+        sent = [connection.send(FETCH, 4, [b"%d" % number]) for number in range(4)]
+        assert connection.in_flight == 4
+        assert bytes(connection.receive(sent[2])) == b"2"
+        assert bytes(connection.receive()) == b"0"
+        connection.abandon(sent[1])
+        assert bytes(connection.receive(sent[3])) == b"3"
+        later = connection.send(FETCH, 4, [b"later"])
+        connection.abandon(later)
+        last = connection.send(FETCH, 4, [b"last"])
+        assert bytes(connection.receive(last)) == b"last"
+        assert connection.in_flight == 0
+        connection.close()
+
+
+def test_an_answer_is_a_view_of_the_one_buffer_it_was_received_into():
+    with ScriptedBroker({FETCH: lambda request: b"x" * 3_000_000}) as broker:
+        connection = connect(broker)
+        body = connection.receive(connection.send(FETCH, 4, [b""]))
+        assert isinstance(body.obj, bytearray)
+        assert (len(body.obj), len(body)) == (3_000_004, 3_000_000)
+        connection.close()
+
+
+def test_many_large_parts_are_sent_in_order():
+    parts = [bytes([number % 256]) * (number * 37 % 9001) for number in range(1500)]
+    with ScriptedBroker({FETCH: lambda r: hashlib.sha256(r.body).digest()}) as broker:
+        connection = connect(broker, send_buffer_bytes="65536")
+        answer = connection.receive(connection.send(FETCH, 4, parts))
+        assert bytes(answer) == hashlib.sha256(b"".join(parts)).digest()
+        connection.close()
+
+
+def test_has_answer_to_does_not_wait():
+    may_answer = threading.Event()
+
+    def later(request: Request) -> bytes:
+        may_answer.wait(5)
+        return b"now"
+
+    with ScriptedBroker({FETCH: later}) as broker:
+        connection = connect(broker)
+        sent = connection.send(FETCH, 4, [b""])
+        assert not connection.has_answer_to(sent)
+        may_answer.set()
+        assert bytes(connection.receive(sent)) == b"now"
+        assert not connection.has_answer_to(sent)
+        connection.close()
+
+
+def test_a_silent_broker_is_given_up_at_the_deadline():
+    with ScriptedBroker({FETCH: lambda request: SILENCE}) as broker:
+        connection = connect(broker)
+        began = time.monotonic()
+        sent = connection.send(FETCH, 4, [b""])
+        with pytest.raises(KafkaTimeoutError, match="no answer in time"):
+            connection.receive(sent, Deadline(100))
+        assert time.monotonic() - began < 1
+        assert connection.closed
+        with pytest.raises(KafkaConnectionError, match="was closed before"):
+            connection.send(FETCH, 4, [b""])
+
+
+def test_a_broker_that_never_greets_is_given_up_at_the_deadline():
+    with RawPeer(wait_for_close) as peer, pytest.raises(KafkaTimeoutError):
+        Connection("127.0.0.1", peer.port, CONFIG, Deadline(100))
+
+
+def test_a_broker_that_drips_byte_by_byte_is_given_up_at_the_deadline():
+    stop = threading.Event()
+
+    def drip(sock: socket.socket) -> None:
+        sock.recv(1 << 16)
+        sock.sendall(struct.pack(">i", 1000))
+        while not stop.wait(0.005):
+            sock.sendall(b"\0")
+
+    with RawPeer(drip) as peer:
+        began = time.monotonic()
+        with pytest.raises(KafkaTimeoutError):
+            Connection("127.0.0.1", peer.port, CONFIG, Deadline(200))
+        assert time.monotonic() - began < 1
+        stop.set()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "but an HTTP server"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", "without TLS; set kafka.security.protocol to SSL"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "no Kafka listener"),
+        (struct.pack(">i", -1) + b"\0" * 100, "an answer of -1 bytes"),
+        (struct.pack(">i", 3) + b"\0" * 100, "an answer of 3 bytes"),
+        (struct.pack(">i", 2**31 - 1), "an answer of 2147483647 bytes"),
+        (struct.pack(">iii", 8, 77, 0), "answered request 77 where 0 is due"),
+        (struct.pack(">iih", 24, 0, 0) + b"\xff" * 18, "answered ApiVersions with something else"),
+        (struct.pack(">iih", 24, 0, 29) + b"\xff" * 18, "refused ApiVersions|with something else"),
+    ],
+)
+def test_a_peer_that_speaks_something_else_is_told_from_its_first_bytes(greeting, says):
+    def greet(sock: socket.socket) -> None:
+        sock.sendall(greeting)
+        wait_for_close(sock)
+
+    with RawPeer(greet) as peer, pytest.raises(KafkaProtocolError, match=says):
+        Connection("127.0.0.1", peer.port, CONFIG, Deadline(5000))
+
+
+def test_an_answer_that_is_cut_off_in_the_middle():
+    def cut(request: Request) -> object:
+        request.socket.sendall(request.frame(b"x" * 1000)[:500])
+        return CUT
+
+    with ScriptedBroker({FETCH: cut}) as broker:
+        connection = connect(broker)
+        with pytest.raises(KafkaConnectionError, match="the broker closed the connection"):
+            connection.receive(connection.send(FETCH, 4, [b""]))
+        assert connection.closed
+
+
+def test_an_answer_that_cannot_be_decoded_closes_the_connection():
+    with ScriptedBroker({METADATA: lambda request: b"\xff" * 10}) as broker:
+        connection = connect(broker)
+        with pytest.raises(KafkaProtocolError, match="API 3 with something else"):
+            connection.call(MetadataRequest(topics=None))
+        assert connection.closed
+
+
+def test_a_port_that_nobody_listens_on():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(KafkaConnectionError, match=rf"127\.0\.0\.1:{port} cannot be reached .*ref"):
+        Connection("127.0.0.1", port, CONFIG)
+
+
+def test_all_addresses_of_a_name_are_tried_in_turn(monkeypatch):
+    with ScriptedBroker() as broker, socket.create_server(("127.0.0.1", 0)) as listener:
+        dead = listener.getsockname()
+        listener.close()
+        stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        found = [(*stream, dead), (*stream, ("127.0.0.1", broker.port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: found)
+        connection = Connection("several.example", 9092, CONFIG)
+        assert connection.version(FETCH, 12) == 12
+        connection.close()
+
+
+def test_a_name_that_is_not_known(monkeypatch):
+    def fail(*args: object, **kw: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(KafkaConnectionError, match=r"the name nowhere\.example is not known"):
+        Connection("nowhere.example", 9092, CONFIG)
+
+
+def test_a_resolver_that_hangs_is_given_up_at_the_deadline(monkeypatch):
+    release = threading.Event()
+
+    def hang(host: str, *args: object, flags: int = 0, **kw: object) -> None:
+        if not flags:
+            release.wait(10)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    began = time.monotonic()
+    with pytest.raises(KafkaConnectionError, match="is not resolved in time"):
+        Connection("slow.example", 9092, CONFIG, Deadline(100))
+    assert time.monotonic() - began < 1
+    release.set()
+
+
+def test_repr_shows_where_and_how_busy():
+    with ScriptedBroker({FETCH: echo}) as broker:
+        connection = connect(broker)
+        assert repr(connection) == f"Connection(127.0.0.1:{broker.port}, 0 in flight)"
+        connection.close()
+        assert repr(connection) == f"Connection(127.0.0.1:{broker.port}, closed)"
+
+
+def serve_tls(sock: socket.socket) -> None:
+    """A TLS listener that plays a broker's greeting once the handshake succeeded."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(DATA / "localhost.pem")
+    script = ScriptedBroker()
+    with script, context.wrap_socket(sock, server_side=True) as secured:
+        while (head := receive_exactly(secured, 4)) is not None:
+            frame = receive_exactly(secured, struct.unpack(">i", head)[0])
+            assert frame is not None
+            api_key, version, correlation_id = struct.unpack(">hhi", frame[:8])
+            request = Request(api_key, version, correlation_id, memoryview(b""), secured)
+            big = b"y" * 2_000_000
+            body = script.api_versions(request) if api_key == API_VERSIONS else big
+            secured.sendall(request.frame(body))
+
+
+def tls_config(**properties: str) -> ClientConfig:
+    given = {name.replace("_", "."): value for name, value in properties.items()}
+    return ClientConfig.from_options(
+        {"bootstrap.servers": "unused:1", "security.protocol": "SSL", **given}
+    )
+
+
+@pytest.mark.parametrize("how", ["location", "certificates"])
+def test_tls_with_a_trusted_certificate(how):
+    trusted = DATA / "trusted.pem"
+    config = (
+        tls_config(ssl_truststore_location=str(trusted))
+        if how == "location"
+        else tls_config(ssl_truststore_certificates=trusted.read_text())
+    )
+    with RawPeer(serve_tls) as peer:
+        connection = Connection("127.0.0.1", peer.port, config)
+        sent = connection.send(FETCH, 4, [b"x" * 100_000])
+        assert bytes(connection.receive(sent)) == b"y" * 2_000_000
+        connection.close()
+
+
+def test_tls_with_a_certificate_that_is_not_trusted():
+    advice = r"kafka\.ssl\.truststore\.location"
+    with RawPeer(serve_tls) as peer, pytest.raises(AuthenticationError, match=advice):
+        Connection("127.0.0.1", peer.port, tls_config())
+
+
+def test_tls_with_a_certificate_for_another_host(monkeypatch):
+    trusted = str(DATA / "trusted.pem")
+    with RawPeer(serve_tls) as peer:
+        target = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", peer.port))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: [target])
+        with pytest.raises(AuthenticationError, match="the certificate names this host"):
+            Connection("other.example", 1, tls_config(ssl_truststore_location=trusted))
+        lax = tls_config(ssl_truststore_location=trusted, ssl_endpoint_identification_algorithm="")
+        Connection("other.example", 1, lax).close()
+
+
+def test_tls_to_a_listener_without_tls():
+    def answer_in_plain(sock: socket.socket) -> None:
+        sock.recv(1 << 16)
+        sock.sendall(b"no TLS here\r\n")
+        wait_for_close(sock)
+
+    question = r"does this listener speak kafka\.security\.protocol=SSL"
+    with RawPeer(answer_in_plain) as peer, pytest.raises(KafkaConnectionError, match=question):
+        Connection("127.0.0.1", peer.port, tls_config())
+
+
+def test_a_tls_handshake_that_hangs_is_given_up_at_the_deadline():
+    with RawPeer(wait_for_close) as peer:
+        began = time.monotonic()
+        with pytest.raises(KafkaError):
+            Connection("127.0.0.1", peer.port, tls_config(), Deadline(150))
+        assert time.monotonic() - began < 1

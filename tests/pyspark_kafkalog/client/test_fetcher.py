@@ -1,0 +1,497 @@
+"""Ranges of a partition: against our broker, and against scripted leaders, gaps and nonsense."""
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.errors import CorruptRecordError, KafkaError, TopicAuthorizationFailedError
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.fetcher import FetchedRecords, Fetcher, whole_batches
+from pyspark_kafkalog.errors import BrokersUnreachableError, DataLossError, FetchTimeoutError
+from pyspark_kafkalog.protocol import fetch
+from pyspark_kafkalog.record.batch import batches, read_header, seal, stamp
+from tests.pyspark_kafkalog.client.conftest import batches_of, write
+from tests.pyspark_kafkalog.client.scripted import (
+    CUT,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    SILENCE,
+    VERSIONS,
+    Request,
+    ScriptedBroker,
+)
+from tests.pyspark_kafkalog.client.test_cluster import offsets_answer, topic_error
+
+T0 = TopicPartition("t", 0)
+
+
+def stored(first_offset: int, count: int, value: bytes = b"v") -> bytes:
+    """One record batch as it lies on a broker's disk."""
+    (batch,) = batches_of([value] * count, batch_bytes=100_000_000)
+    seal(batch)
+    stamp(batch, read_header(batch), first_offset, 0)
+    return bytes(batch)
+
+
+def answer(
+    request: Request,
+    records: bytes = b"",
+    error_code: int = 0,
+    high_watermark: int = 1000,
+    **fields: Any,
+) -> bytes:
+    """A Fetch answer about partition 0 of topic t."""
+    found = fetch.FetchedPartition("t", 0, error_code, high_watermark, records or None, **fields)
+    parts = fetch.encode_fetch_response(fetch.FetchResponse([found]), request.version)
+    return b"".join(bytes(part) for part in parts)
+
+
+def asked_offset(request: Request) -> int:
+    return fetch.decode_fetch_request(request.body, request.version).partitions[0].fetch_offset
+
+
+def log_of(*batches: bytes) -> Callable[[Request], bytes]:
+    """Answers as a broker with these batches does: the first that reaches the offset."""
+
+    def serve(request: Request) -> bytes:
+        offset = asked_offset(request)
+        for batch in batches:
+            if read_header(batch).next_offset > offset:
+                return answer(request, batch)
+        return answer(request)
+
+    return serve
+
+
+def fetched(broker: ScriptedBroker, start: int, until: int, **properties: str) -> list[Any]:
+    with Cluster(broker.config(**properties)) as cluster:
+        return list(Fetcher(cluster, T0, start, until, poll_timeout_ms=1000).records())
+
+
+def spans(found: list[FetchedRecords]) -> list[tuple[int, int]]:
+    return [(each.start_offset, each.next_offset) for each in found]
+
+
+# Against our broker.
+
+
+def test_a_whole_partition_comes_without_gap_and_in_order(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    values = [b"%06d" % number for number in range(20_000)]
+    batch_count = write(config(), tp, values, batch_bytes=5_000)
+    with Cluster(config(max_partition_fetch_bytes="20000")) as own:
+        found = list(Fetcher(own, tp, 0, len(values)).records())
+    assert len(found) > 5
+    headers = [header for each in found for header in batches(each.records)]
+    assert len(headers) == batch_count
+    expected = 0
+    for header in headers:
+        assert header.base_offset == expected
+        expected = header.next_offset
+    assert expected == len(values)
+    ends = [each.next_offset for each in found]
+    assert [each.start_offset for each in found] == [0, *ends[:-1]]
+
+
+def test_a_range_in_the_middle_stops_at_the_batch_that_holds_its_end(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x" * 100] * 1000, batch_bytes=2_000)
+    with Cluster(config(max_partition_fetch_bytes="4000")) as own:
+        fetcher = Fetcher(own, tp, 333, 666)
+        found = list(fetcher.records())
+    first = next(batches(found[0].records))
+    assert first.base_offset <= 333 < first.next_offset
+    assert found[0].start_offset == 333
+    *_, last = batches(found[-1].records)
+    assert last.next_offset >= 666
+    assert found[-1].next_offset == last.next_offset == fetcher.position
+    assert found[-2].next_offset < 666
+
+
+def test_an_empty_range_asks_nothing(cluster, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    assert list(Fetcher(cluster, tp, 5, 5).records()) == []
+
+
+def test_a_batch_larger_than_a_fetch_comes_whole(config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x" * 500_000, b"y" * 500_000])
+    with Cluster(config(max_partition_fetch_bytes="1000", fetch_max_bytes="1000")) as own:
+        found = list(Fetcher(own, tp, 0, 2).records())
+    assert sum(len(each.records) for each in found) > 1_000_000
+    assert found[-1].next_offset == 2
+
+
+def test_an_offset_beyond_the_end_is_data_loss_that_says_what_there_is(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x"] * 10)
+    with pytest.raises(DataLossError, match="holds offsets 0 up to, not including, 10") as raised:
+        list(Fetcher(cluster, tp, 50, 60).records())
+    assert (raised.value.log_start_offset, raised.value.log_end_offset) == (0, 10)
+
+
+def test_a_topic_that_was_deleted_is_data_loss(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x"] * 10)
+    cluster.leader(tp)
+    admin.delete_topics(cluster, [tp.topic])
+    with pytest.raises(DataLossError, match="does not exist any more"):
+        list(Fetcher(cluster, tp, 0, 10).records())
+
+
+def test_a_reader_that_stops_early_leaves_the_connection_usable(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x" * 1000] * 3000, batch_bytes=10_000)
+    with Cluster(config(max_partition_fetch_bytes="300000")) as own:
+        reading = Fetcher(own, tp, 0, 3000).records()
+        next(reading)
+        assert own.list_offsets([tp], LATEST)[tp].offset == 3000
+        reading.close()  # type: ignore[attr-defined]
+        assert own.list_offsets([tp], LATEST)[tp].offset == 3000
+        assert own.leader(tp).in_flight == 0
+
+
+# Against scripted brokers.
+
+
+def test_the_next_fetch_is_sent_before_the_answer_is_handed_out():
+    second_asked = threading.Event()
+
+    def serve(request: Request) -> bytes:
+        if asked_offset(request):
+            second_asked.set()
+        return log_of(stored(0, 10), stored(10, 10))(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker, Cluster(broker.config()) as cluster:
+        reading = Fetcher(cluster, T0, 0, 20).records()
+        next(reading)
+        assert second_asked.wait(5)
+        assert len(list(reading)) == 1
+        assert len(broker.asked(FETCH)) == 2
+
+
+def test_records_are_views_of_the_received_buffer():
+    with ScriptedBroker({FETCH: log_of(stored(0, 10))}) as broker:
+        (each,) = fetched(broker, 0, 10)
+    assert next(batches(each.records)).next_offset == 10
+    assert isinstance(each.records.obj, bytearray)
+    assert len(each.records.obj) > len(each.records)
+
+
+def test_a_cut_off_last_batch_is_left_for_the_next_fetch():
+    whole, cut = stored(0, 10), stored(10, 10)
+
+    def serve(request: Request) -> bytes:
+        if asked_offset(request) == 0:
+            return answer(request, whole + cut[:-5])
+        return answer(request, cut)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        found = fetched(broker, 0, 20)
+    assert spans(found) == [(0, 10), (10, 20)]
+    assert [bytes(each.records) for each in found] == [whole, cut]
+
+
+def test_a_leader_that_moves_is_followed():
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+        log = log_of(stored(0, 10), stored(10, 10), stored(20, 10))
+
+        def resign(request: Request) -> bytes:
+            if asked_offset(request) < 10:
+                return log(request)
+            one.leader = two.leader = 2
+            return answer(request, error_code=6)
+
+        one.handlers[FETCH] = resign
+        two.handlers[FETCH] = log
+        assert spans(fetched(one, 0, 30)) == [(0, 10), (10, 20), (20, 30)]
+        assert [asked_offset(request) for request in two.asked(FETCH)] == [10, 20]
+
+
+@pytest.mark.parametrize("how_bytes", [0, 2, 30, 200])
+def test_a_connection_that_breaks_goes_on_where_it_was(how_bytes):
+    log = log_of(stored(0, 100), stored(100, 100), stored(200, 100))
+    broken: list[bool] = []
+
+    def serve(request: Request) -> Any:
+        whole = log(request)
+        if asked_offset(request) == 100 and not broken:
+            broken.append(True)
+            request.socket.sendall(request.frame(whole)[:how_bytes])
+            return CUT
+        return whole
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        assert spans(fetched(broker, 0, 300)) == [(0, 100), (100, 200), (200, 300)]
+        assert broker.connections == 2
+
+
+def test_a_broker_that_is_gone_for_good_is_unreachable_in_time():
+    broker = ScriptedBroker({FETCH: log_of(stored(0, 10), stored(10, 10), stored(20, 10))})
+    with Cluster(broker.config(request_timeout_ms="300")) as cluster:
+        with broker:
+            reading = Fetcher(cluster, T0, 0, 30, poll_timeout_ms=60_000).records()
+            assert next(reading).next_offset == 10
+        began = time.monotonic()
+        with pytest.raises(BrokersUnreachableError):
+            list(reading)
+        assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("error_code", [3, 5, 6, 9, 56, 74, 75, 78])
+def test_an_error_that_passes_is_waited_out(error_code):
+    asked = []
+
+    def serve(request: Request) -> bytes:
+        asked.append(request)
+        if len(asked) < 3:
+            return answer(request, error_code=error_code)
+        return answer(request, stored(0, 10))
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        assert spans(fetched(broker, 0, 10)) == [(0, 10)]
+
+
+def test_an_error_that_does_not_pass_is_raised_as_it_is():
+    with ScriptedBroker({FETCH: lambda r: answer(r, error_code=29)}) as broker:
+        with pytest.raises(TopicAuthorizationFailedError, match="t-0 at offset 4"):
+            fetched(broker, 4, 10)
+        assert len(broker.asked(FETCH)) == 1
+
+
+def test_an_error_that_never_passes_times_out():
+    with ScriptedBroker({FETCH: lambda r: answer(r, error_code=6)}) as broker:
+        began = time.monotonic()
+        with (
+            Cluster(broker.config()) as cluster,
+            pytest.raises(FetchTimeoutError, match="NotLeader"),
+        ):
+            list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=200).records())
+        assert time.monotonic() - began < 1
+
+
+def test_a_partition_that_ends_below_the_range_times_out_and_says_where_it_ends():
+    with ScriptedBroker({FETCH: lambda r: answer(r, high_watermark=7)}) as broker:
+        began = time.monotonic()
+        with (
+            Cluster(broker.config()) as cluster,
+            pytest.raises(FetchTimeoutError, match="it ends at offset 7 now"),
+        ):
+            list(Fetcher(cluster, T0, 7, 10, poll_timeout_ms=200).records())
+        assert 0.2 <= time.monotonic() - began < 1
+
+
+def test_a_silent_leader_times_out():
+    with ScriptedBroker({FETCH: lambda r: SILENCE}) as broker:
+        began = time.monotonic()
+        with (
+            Cluster(broker.config(request_timeout_ms="100")) as cluster,
+            pytest.raises(FetchTimeoutError, match="no answer in time"),
+        ):
+            list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=300).records())
+        assert time.monotonic() - began < 1
+
+
+def test_a_slow_reader_is_no_stuck_partition():
+    with (
+        ScriptedBroker({FETCH: log_of(stored(0, 10), stored(10, 10))}) as broker,
+        Cluster(broker.config()) as cluster,
+    ):
+        reading = Fetcher(cluster, T0, 0, 20, poll_timeout_ms=30).records()
+        next(reading)
+        time.sleep(0.06)  # The time itself is what is tested.
+        assert len(list(reading)) == 1
+
+
+def test_offsets_out_of_range_say_what_there_is():
+    def ends(request: Request) -> bytes:
+        return offsets_answer(request, 100 if len(broker.asked(LIST_OFFSETS)) == 1 else 200)
+
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, error_code=1), LIST_OFFSETS: ends}) as broker,
+        pytest.raises(DataLossError, match="100 up to, not including, 200") as raised,
+    ):
+        fetched(broker, 5, 10)
+    assert "Offsets 5 up to 10 of partition 0 of topic t are gone" in str(raised.value)
+    assert (raised.value.log_start_offset, raised.value.log_end_offset) == (100, 200)
+
+
+def test_a_topic_that_disappears_is_data_loss():
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, error_code=3)}) as broker,
+        Cluster(broker.config()) as cluster,
+    ):
+        cluster.leader(T0)
+        broker.handlers[METADATA] = topic_error(3)
+        with pytest.raises(DataLossError, match="does not exist any more"):
+            list(Fetcher(cluster, T0, 0, 10).records())
+
+
+def test_a_gap_that_compaction_left_at_the_end_of_the_range_ends_it():
+    with (
+        ScriptedBroker({FETCH: log_of(stored(0, 10), stored(50, 10))}) as broker,
+        Cluster(broker.config()) as cluster,
+    ):
+        fetcher = Fetcher(cluster, T0, 0, 30)
+        assert spans(list(fetcher.records())) == [(0, 10), (10, 60)]
+        assert fetcher.position == 60
+
+
+def test_nothing_left_up_to_the_end_of_the_log_ends_the_range():
+    log = log_of(stored(0, 10))
+    with ScriptedBroker({FETCH: lambda r: log(r)}) as broker, Cluster(broker.config()) as cluster:
+        fetcher = Fetcher(cluster, T0, 0, 1000)
+        assert spans(list(fetcher.records())) == [(0, 10)]
+        assert fetcher.position == 1000
+
+
+def test_read_committed_waits_for_the_last_stable_offset():
+    """An empty answer is no gap while an open transaction holds the records back."""
+    stable = [10, 10, 10, 20]
+
+    def serve(request: Request) -> bytes:
+        lso = stable.pop(0) if len(stable) > 1 else stable[0]
+        if asked_offset(request) < 10:
+            return answer(request, stored(0, 10), last_stable_offset=lso)
+        if lso == 10:
+            return answer(request, high_watermark=20, last_stable_offset=lso)
+        return answer(request, stored(10, 10), high_watermark=20, last_stable_offset=lso)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        found = fetched(broker, 0, 20, isolation_level="read_committed")
+    assert spans(found) == [(0, 10), (10, 20)]
+
+
+def test_aborted_transactions_are_handed_on():
+    def serve(request: Request) -> bytes:
+        assert fetch.decode_fetch_request(request.body, request.version).isolation_level == 1
+        return answer(request, stored(0, 10), last_stable_offset=10, aborted=[(7, 3), (8, 5)])
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        (each,) = fetched(broker, 0, 10, isolation_level="read_committed")
+    assert each.aborted == [(7, 3), (8, 5)]
+
+
+def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole():
+    batch = stored(0, 10, b"x" * 100_000)
+    asked = []
+
+    def serve(request: Request) -> bytes:
+        ask = fetch.decode_fetch_request(request.body, request.version).partitions[0]
+        asked.append(ask.max_bytes)
+        return answer(request, batch[: ask.max_bytes])
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        found = fetched(broker, 0, 10, max_partition_fetch_bytes="5000")
+    assert spans(found) == [(0, 10)]
+    assert asked == [5000, len(batch)]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"\xff" * 100,
+        struct.pack(">qi", 0, 2**31 - 1) + b"\0" * 100,
+        struct.pack(">qi", 0, -5) + b"\0" * 100,
+        stored(0, 10)[:-1],
+        b"\0",
+    ],
+)
+def test_nonsense_instead_of_records_is_an_error_and_no_endless_loop(records):
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, records)}) as broker,
+        pytest.raises(CorruptRecordError),
+    ):
+        fetched(broker, 0, 10)
+
+
+def test_old_batches_again_and_again_are_an_error_and_no_endless_loop():
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, stored(0, 10))}) as broker,
+        pytest.raises(CorruptRecordError, match="older batches only"),
+    ):
+        fetched(broker, 0, 20)
+
+
+def test_an_answer_about_another_partition_is_no_progress():
+    def other(request: Request) -> bytes:
+        found = fetch.FetchedPartition("t", 1, 0, 10, stored(0, 10))
+        response = fetch.FetchResponse([found])
+        return b"".join(map(bytes, fetch.encode_fetch_response(response, request.version)))
+
+    with (
+        ScriptedBroker({FETCH: other}) as broker,
+        Cluster(broker.config()) as cluster,
+        pytest.raises(FetchTimeoutError, match="left the partition out"),
+    ):
+        list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=100).records())
+
+
+def test_an_answer_that_is_cut_within_its_fields_is_a_typed_error():
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, stored(0, 10))[:20]}) as broker,
+        pytest.raises(KafkaError),
+    ):
+        fetched(broker, 0, 10)
+
+
+def test_what_is_asked_for_follows_what_the_range_needs():
+    """A small range of a large log costs little; a large range asks for all that is allowed."""
+    asked = []
+
+    def serve(request: Request) -> bytes:
+        ask = fetch.decode_fetch_request(request.body, request.version).partitions[0]
+        asked.append(ask.max_bytes)
+        return log_of(stored(0, 1000, b"x" * 1000), stored(1000, 99_000))(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        fetched(broker, 0, 500)
+        assert asked == [500 * 1024 * 5 // 4]
+        asked.clear()
+        fetched(broker, 0, 100_000)
+        assert asked == [4 << 20, 4 << 20]
+
+
+@pytest.mark.parametrize("version", [4, 6, 8, 10, 11, 12])
+def test_every_version_that_a_broker_may_offer(version, monkeypatch):
+    monkeypatch.setitem(VERSIONS, FETCH, (0, version))
+    with ScriptedBroker({FETCH: log_of(stored(0, 10))}) as broker:
+        assert spans(fetched(broker, 0, 10)) == [(0, 10)]
+        assert broker.asked(FETCH)[0].version == version
+
+
+# The walk over batches.
+
+
+LOG = stored(0, 3) + stored(3, 1, b"long" * 50) + stored(9, 5)
+ENDS = [0] + [header.end_position for header in batches(LOG)]
+OFFSETS = [0, 3, 4, 14]
+
+
+@given(st.integers(0, len(LOG)))
+def test_any_prefix_gives_the_batches_that_are_whole(size_bytes):
+    whole = sum(1 for end in ENDS[1:] if end <= size_bytes)
+    found = whole_batches(memoryview(LOG)[:size_bytes], 0)
+    assert found == (ENDS[whole], OFFSETS[whole])
+
+
+def test_entries_of_the_old_formats_name_their_last_offset():
+    entry = struct.pack(">qiIbb", 41, 14, 0, 1, 0) + b"\0" * 8
+    assert len(entry) == 12 + 14
+    assert whole_batches(memoryview(entry + b"\0" * 5), 0) == (26, 42)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_walked_without_error(noise):
+    position, _ = whole_batches(memoryview(noise), 0)
+    assert 0 <= position <= len(noise)
