@@ -193,11 +193,12 @@ class Log:
     ) -> LogAppendInfo:
         size_bytes = records.nbytes
         first_offset = self._next_offset
+        next_offset = stamp_offsets(records, headers, first_offset, leader_epoch, append_time_ms)
+        newest_ms = headers[0].max_timestamp_ms
+        for header in headers:
+            newest_ms = max(newest_ms, header.max_timestamp_ms)
         try:
-            segment = self._segment_for(size_bytes, headers, now_ms)
-            next_offset = stamp_offsets(
-                records, headers, first_offset, leader_epoch, append_time_ms
-            )
+            segment = self._segment_for(size_bytes, next_offset, newest_ms, now_ms)
             self._leader_epochs.assign(leader_epoch, first_offset)
             self._write(segment, records, headers)
         except OSError as error:
@@ -214,7 +215,7 @@ class Log:
             next_offset - 1,
             append_time_ms,
             self._log_start_offset,
-            max(header.max_timestamp_ms for header in headers),
+            newest_ms,
             size_bytes,
         )
 
@@ -237,31 +238,23 @@ class Log:
             is_duplicate=True,
         )
 
-    def _segment_for(self, size_bytes: int, headers: list[BatchHeader], now_ms: int) -> LogSegment:
+    def _segment_for(
+        self, size_bytes: int, next_offset: int, newest_ms: int, now_ms: int
+    ) -> LogSegment:
         """The active segment, after rolling if it is full or old."""
         segment = self._segments.active
         if not segment.size_bytes:
             return segment
         config = self.config
-        record_count = sum(header.record_count for header in headers)
         if (
             segment.size_bytes + size_bytes > config.segment_bytes
             or segment.offset_index.is_full
             or segment.time_index.is_full
-            or self._next_offset + record_count - segment.base_offset > MAX_RELATIVE_OFFSET
-            or self._age_ms(segment, headers[-1], now_ms) > config.segment_ms - self._roll_jitter_ms
+            or next_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            or _age_ms(segment, newest_ms, now_ms) > config.segment_ms - self._roll_jitter_ms
         ):
             return self._roll(now_ms)
         return segment
-
-    def _age_ms(self, segment: LogSegment, header: BatchHeader, now_ms: int) -> int:
-        """How far the log's time has moved since the segment began: by the records' timestamps,
-        or by the clock where there are none."""
-        first_ms = segment.first_timestamp_ms
-        if first_ms < 0 or header.max_timestamp_ms < 0:
-            return now_ms - segment.created_ms
-        newest_ms = now_ms if self.config.stamps_append_time else header.max_timestamp_ms
-        return newest_ms - first_ms
 
     def roll(self) -> None:
         """Goes on in a new segment; nothing happens while the active one is empty."""
@@ -550,3 +543,12 @@ class Log:
     def _storage_error(self, action: str, error: OSError) -> KafkaStorageError:
         _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
+
+
+def _age_ms(segment: LogSegment, newest_ms: int, now_ms: int) -> int:
+    """How far the log's time has moved since the segment began: by the records' timestamps, or by
+    the clock where there are none."""
+    first_ms = segment.first_timestamp_ms
+    if first_ms < 0 or newest_ms < 0:
+        return now_ms - segment.created_ms
+    return newest_ms - first_ms

@@ -23,7 +23,8 @@ from tests.broker.log.batches import batch, together
 def plain_validator():
     path = Path(__file__).parents[3] / "broker/log/validator.py"
     spec = importlib.util.spec_from_file_location("plain_validator", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
