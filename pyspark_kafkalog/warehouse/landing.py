@@ -28,7 +28,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
-from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.reader import read_range
@@ -70,11 +69,10 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of one range: its files in offset order, or how its data was lost."""
+    """What became of one range: its files in offset order."""
 
     offset_range: OffsetRange
     files: tuple[DataFile, ...] = ()
-    data_loss: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -85,23 +83,16 @@ class Landed:
         return cls(
             OffsetRange(**fields["offset_range"]),
             tuple(DataFile(**file) for file in fields["files"]),
-            fields["data_loss"],
         )
 
 
 def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
-    """Lands ranges one after the other.
-
-    Data loss is a result, because running the task again does not help; any other error is raised,
-    so that Spark runs the task again as its settings say.
-    """
+    """Lands ranges one after the other. Errors are raised: Spark's settings say how often it tries
+    a task again."""
     for offset_range in ranges:
         batches = read_range(landing.options, landing.columns, offset_range)
-        try:
-            files = write_files(landing.stage_path, landing.columns, offset_range, batches)
-            yield Landed(offset_range, tuple(files))
-        except DataLossError as error:
-            yield Landed(offset_range, data_loss=str(error))
+        files = write_files(landing.stage_path, landing.columns, offset_range, batches)
+        yield Landed(offset_range, tuple(files))
 
 
 def write_files(

@@ -9,6 +9,7 @@ Runs on the driver, also with Spark Connect; several loads may run at a time, in
 Rows never reach the driver or the JVM.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pyspark_kafkalog import errors
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import Offsets, resolve
@@ -152,9 +154,6 @@ def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> 
 
 def verified_files(ranges: Sequence[OffsetRange], landed: Sequence[Landed]) -> list[DataFile]:
     """The files of a load, in the order of `ranges`; raises unless they account for every range."""
-    for result in landed:
-        if result.data_loss is not None:
-            raise DataLossError(result.data_loss)
     by_range = {result.offset_range: result for result in landed}
     wanted = [piece for piece in ranges if piece.offset_count]
     if len(landed) != len(wanted) or by_range.keys() != set(wanted):
@@ -210,6 +209,7 @@ def _run_tasks(
     # At run time, so that what is imported with the package stays light. A plain UDF, because
     # mapInArrow would need pandas, which nothing else here does, and an RDD is not to be had with
     # Spark Connect.
+    from pyspark.errors import PythonException
     from pyspark.sql.functions import udf
 
     tasks = tasks_of(ranges)
@@ -223,8 +223,24 @@ def _run_tasks(
     # partition of its own.
     landed = udf(run, "array<string>", useArrow=False).asNondeterministic()
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    rows: list[Any] = numbers.select(landed("id").alias("landed")).collect()
+    try:
+        rows: list[Any] = numbers.select(landed("id").alias("landed")).collect()
+    except PythonException as error:
+        raise task_error(str(error)) from error
     return [Landed.from_json(text) for row in rows for text in row.landed]
+
+
+def task_error(text: str) -> KafkalogError:
+    """The error that a task raised, from what Spark makes of it: a text that ends in a traceback.
+
+    Ours as what it was; any other, such as a full disk, as a KafkalogError.
+    """
+    last = re.split(r"\n {2,}[^\n]*", text)[-1].strip()
+    name, _, message = last.partition(": ")
+    kind = getattr(errors, name.removeprefix(f"{errors.__name__}."), None)
+    if isinstance(kind, type) and issubclass(kind, KafkalogError):
+        return kind(message)
+    return KafkalogError(f"A task of the load failed and nothing was published: {last}")
 
 
 def _result(target: str, commit: Commit) -> LoadResult:

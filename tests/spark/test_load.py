@@ -4,6 +4,7 @@ import glob
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import duckdb
 import pyarrow.parquet as pq
@@ -193,6 +194,25 @@ def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
     assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []
     assert landed(path) == Counter()
     assert load(subscribe=topic).records == 10
+
+
+def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
+    spark, servers, path, topics, monkeypatch
+):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    plan = load_module.plan
+
+    def plan_beyond_the_end(*arguments):
+        [piece] = plan(*arguments)
+        return [replace(piece, start_offset=20, until_offset=30)]
+
+    monkeypatch.setattr(load_module, "plan", plan_beyond_the_end)
+    with pytest.raises(DataLossError, match=topic):
+        pyspark_kafkalog.load(spark, "nightly", f"parquet:{path}", options)
+    assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []
+    assert ParquetTarget(path).last_offsets("nightly") == {}
 
 
 def test_a_recreated_topic_is_data_loss_and_going_on_is_a_choice(load, path, topics):

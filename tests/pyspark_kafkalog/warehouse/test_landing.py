@@ -170,26 +170,23 @@ def test_progress_is_told_by_row_groups_and_counts_gaps(tmp_path, monkeypatch):
     assert landed_offsets(str(tmp_path / "gone")) == 0
 
 
-def test_data_loss_is_a_result_and_other_errors_are_raised(tmp_path, monkeypatch):
+def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
     options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
-    pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 4, 0, 10)]
+    pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 3, 10, 30)]
 
-    def read(_options, _columns, piece):
-        if piece.partition == 3:
+    def read(_options, columns, piece):
+        if piece == pieces[1]:
             raise DataLossError("offsets are gone")
-        if piece.partition == 4:
-            yield rows(0, 10).select(DEFAULT_COLUMNS)
-        else:
-            raise ConnectionError("the broker went away")
+        yield rows(0, 10).select(columns)
 
     monkeypatch.setattr(landing, "read_range", read)
-    lost, landed = land(Landing(options, str(tmp_path)), pieces)
-    assert lost == Landed(pieces[0], (), "offsets are gone")
-    assert landed.data_loss is None
+    results = land(Landing(options, str(tmp_path)), pieces)
+    landed = next(results)
+    assert landed.offset_range == pieces[0]
     assert [file.records for file in landed.files] == [10]
     assert Landed.from_json(landed.to_json()) == landed
-    with pytest.raises(ConnectionError):
-        list(land(Landing(options, str(tmp_path)), [OffsetRange("orders", 5, 0, 10)]))
+    with pytest.raises(DataLossError):
+        next(results)
 
 
 def test_a_landing_travels_to_tasks_and_knows_its_columns():

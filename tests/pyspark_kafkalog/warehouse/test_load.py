@@ -11,7 +11,14 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import load as load_module
 from pyspark_kafkalog.warehouse.commit import DataFile
 from pyspark_kafkalog.warehouse.landing import Landed
-from pyspark_kafkalog.warehouse.load import LoadResult, load, plan, tasks_of, verified_files
+from pyspark_kafkalog.warehouse.load import (
+    LoadResult,
+    load,
+    plan,
+    task_error,
+    tasks_of,
+    verified_files,
+)
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
 ORDERS_0 = TopicPartition("orders", 0)
@@ -150,9 +157,26 @@ def test_results_that_do_not_account_for_the_ranges_are_refused(results):
         verified_files([PIECE], results)
 
 
-def test_data_loss_in_a_task_is_raised_as_such():
-    with pytest.raises(DataLossError, match="offsets are gone"):
-        verified_files([PIECE, OTHER], [Landed(OTHER), Landed(PIECE, (), "offsets are gone")])
+TRACEBACK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "load.py", line 8, in run
+    raise of_some_kind(message)
+"""
+
+
+def test_an_error_of_ours_in_a_task_keeps_its_class():
+    error = task_error(f"{TRACEBACK}pyspark_kafkalog.errors.DataLossError: gone: 3\nand more\n")
+    assert type(error) is DataLossError
+    assert str(error) == "gone: 3\nand more"
+
+
+@pytest.mark.parametrize(
+    "last", ["OSError: [Errno 28] No space left on device", "KeyError", "annotations: x"]
+)
+def test_any_other_error_in_a_task_is_told(last):
+    error = task_error(f"{TRACEBACK}{last}\n")
+    assert type(error) is KafkalogError
+    assert str(error) == f"A task of the load failed and nothing was published: {last}"
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 7])
