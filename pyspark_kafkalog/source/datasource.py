@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.plain_errors import PlainErrors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,24 +68,28 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "kafkalog"
 
+    @PlainErrors()
     def schema(self) -> StructType:
         from pyspark_kafkalog.source.options import check_source_options
 
         include_headers = check_source_options(self.options).include_headers
         return StructType([*_ROW.fields, *([_HEADERS] if include_headers else [])])
 
+    @PlainErrors()
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_kafkalog.source.options import batch_options
         from pyspark_kafkalog.source.reader import KafkalogReader
 
         return KafkalogReader(batch_options(self.options), requested_columns(schema))
 
+    @PlainErrors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafkalog.source.options import stream_options
         from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 
         return KafkalogStreamReader(stream_options(self.options), requested_columns(schema))
 
+    @PlainErrors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_kafkalog.source.options import sink_options
         from pyspark_kafkalog.source.writer import KafkalogWriter
@@ -95,6 +100,7 @@ class DefaultSource(DataSource):
             )
         return KafkalogWriter(sink_options(self.options), schema)
 
+    @PlainErrors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         # `overwrite` is true in output mode "complete", whose rows are appended, as Spark's
         # Kafka sink does. Spark passes both arguments by keyword.

@@ -43,7 +43,7 @@ _SOURCE_OPTIONS = (
 )
 _SINK_OPTIONS = ("topic",)
 # Spark hands its own options of a write to the sink as well.
-_ENGINE_OPTIONS = ("checkpointLocation", "path", "queryName")
+_ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
 # Spark's options that would change which rows are read, or how; ignoring them is no choice.
 _NOT_SUPPORTED_YET = (

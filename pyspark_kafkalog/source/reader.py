@@ -17,6 +17,7 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.offsets import describe, report_data_loss
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange, plan_batch
+from pyspark_kafkalog.source.plain_errors import PlainErrors
 
 
 class KafkalogReader(DataSourceReader):
@@ -33,6 +34,7 @@ class KafkalogReader(DataSourceReader):
         self._options = options
         self._columns = tuple(columns)
 
+    @PlainErrors()
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with Cluster(options.client) as cluster:
@@ -47,9 +49,9 @@ class KafkalogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Spark makes up an InputPartition(None) when there are no partitions.
-        if partition.value is None:
-            return iter(())
-        return read_range(self._options, self._columns, partition.value)
+        if partition.value is not None:
+            with PlainErrors():
+                yield from read_range(self._options, self._columns, partition.value)
 
 
 def read_range(

@@ -33,6 +33,7 @@ from pyspark_kafkalog.source.partitions import (
     offsets_at,
     ranges_between,
 )
+from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reader import read_range
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
@@ -54,6 +55,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_planned = False
         self._available_now: Offsets | None = None
 
+    @PlainErrors()
     def initialOffset(self) -> JsonOffsets:
         """Where a new query starts. Spark asks more than once and must hear the same each time."""
         if self._initial is None:
@@ -63,9 +65,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
         return to_json(self._initial)
 
+    @PlainErrors()
     def prepareForTriggerAvailableNow(self) -> None:
         self._available_now = self._latest_offsets({})
 
+    @PlainErrors()
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Up to where the next micro-batch may read.
 
@@ -81,15 +85,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_json(self._available_now)
         return to_json(self._latest_offsets(known))
 
+    @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """One InputPartition for each partition that has offsets between `start` and `end`."""
         ranges = self._ranges(from_json(start), from_json(end))
         return [InputPartition(offset_range) for offset_range in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if partition.value is None:
-            return iter(())
-        return read_range(self._options, self._columns, partition.value)
+        with PlainErrors():
+            yield from read_range(self._options, self._columns, partition.value)
 
     def commit(self, end: JsonOffsets) -> None:
         """Nothing to do: Spark's checkpoint holds the offsets."""

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.source.options import SinkOptions
+from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.writer import (
     WrittenRecords,
     check_columns,
@@ -27,6 +28,7 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema, options.topic)
         self._options = options
 
+    @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         return write_rows(self._options, iterator)
 

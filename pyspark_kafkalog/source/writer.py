@@ -29,6 +29,7 @@ from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
+from pyspark_kafkalog.source.plain_errors import PlainErrors
 
 # What a record is made of. `timestamp` is an extension: Spark's sink always takes the clock's time.
 _RECORD_COLUMNS = ("value", "key", "headers", "partition", "timestamp")
@@ -64,6 +65,7 @@ class KafkalogWriter(DataSourceArrowWriter):
         check_columns(schema, options.topic)
         self._options = options
 
+    @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         return write_rows(self._options, iterator)
 

@@ -148,7 +148,7 @@ def test_unknown_options_are_warned_about_with_the_nearest(caplog, name, hint):
 
 def test_known_options_are_not_warned_about(caplog):
     batch_options(spark_options(**{"kafka.client.id": "me", "endingOffsets": "latest"}))
-    sink_options({**BROKERS, "topic": "orders", "checkpointlocation": "/c", "path": "p"})
+    sink_options({**BROKERS, "topic": "orders", "checkpointlocation": "/c", "queryname": "q"})
     assert not caplog.records
 
 
