@@ -10,7 +10,8 @@ Apache Kafka's text format, the same for all of them:
 `log-start-offset-checkpoint` lie in a data directory and hold (topic, partition, offset);
 `leader-epoch-checkpoint` lies in a log's own and holds (epoch, start offset). Each is written
 whole: to a temporary file, synced, renamed. A missing or damaged one is no error: whoever reads it
-starts from less knowledge, which is always safe, and the damage is logged. One thread at a time
+starts from less knowledge, which is always safe, and the damage is logged (an empty file is none:
+Kafka creates it so). One thread at a time
 for each file; the caller sees to it.
 """
 
@@ -44,9 +45,9 @@ class CheckpointFile:
         except FileNotFoundError:
             return None
         except UnicodeDecodeError:
-            text = ""
+            text = "?"
         rows = _parse(text, field_count)
-        if rows is None:
+        if rows is None and text:
             _log.warning("checkpoint.damaged path=%s action=ignored", self.path)
         return rows
 

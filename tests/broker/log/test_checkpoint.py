@@ -36,5 +36,14 @@ def test_damage_is_no_knowledge(path, files, text):
     assert OffsetCheckpointFile(path, files).read() == {}
 
 
+def test_an_empty_file_is_how_kafka_begins_one(path, files, caplog):
+    files.replace(path, b"")
+    assert OffsetCheckpointFile(path, files).read() == {}
+    assert not caplog.records
+    files.replace(path, b"\xff")
+    assert OffsetCheckpointFile(path, files).read() == {}
+    assert "checkpoint.damaged" in caplog.text
+
+
 def test_a_missing_file_is_empty(path, files):
     assert OffsetCheckpointFile(path, files).read() == {}
