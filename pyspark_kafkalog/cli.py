@@ -94,14 +94,14 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def client_config(options: argparse.Namespace) -> ClientConfig:
-    """The config of `add_client_arguments`; raises InvalidOptionError."""
+def client_properties(options: argparse.Namespace) -> dict[str, str]:
+    """The properties given by `add_client_arguments`; raises InvalidOptionError."""
     lines = list(options.property)
     if options.command_config is not None:
         text = options.command_config.read_text(encoding="utf-8")
         file_lines = (line.strip() for line in text.splitlines())
         lines = [line for line in file_lines if line and not line.startswith("#")] + lines
-    given = {"request.timeout.ms": _REQUEST_TIMEOUT_MS}
+    given = {}
     for line in lines:
         name, equals, value = line.partition("=")
         if not equals:
@@ -110,7 +110,24 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
     for name, nearest in properties.unknown(given).items():
         hint = f" Did you mean {nearest}?" if nearest else ""
         raise InvalidOptionError(f"{name} is no property of a Kafka client.{hint}")
-    return ClientConfig.from_options(given | {"bootstrap.servers": options.bootstrap_servers})
+    return given | {"bootstrap.servers": options.bootstrap_servers}
+
+
+def client_config(options: argparse.Namespace) -> ClientConfig:
+    """The config of `add_client_arguments`; raises InvalidOptionError."""
+    defaults = {"request.timeout.ms": _REQUEST_TIMEOUT_MS}
+    return ClientConfig.from_options(defaults | client_properties(options))
+
+
+def _settings(flag: str, settings: Iterable[str]) -> dict[str, str]:
+    """What an argument that is written NAME=VALUE was given; raises InvalidOptionError."""
+    given = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise InvalidOptionError(f"{flag} {setting}: write NAME=VALUE.")
+        given[name] = value
+    return given
 
 
 def _topics_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,12 +161,7 @@ def _topics(options: argparse.Namespace) -> None:
 
 
 def _create_topic(cluster: Cluster, options: argparse.Namespace) -> None:
-    configs = {}
-    for setting in options.config:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise InvalidOptionError(f"--config {setting}: write NAME=VALUE.")
-        configs[name] = value
+    configs = _settings("--config", options.config)
     admin.create_topic(
         cluster, options.topic, options.partitions, options.replication_factor, configs
     )
@@ -344,6 +356,63 @@ def _readable(data: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
+def _load_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="several are separated by commas")
+    parser.add_argument(
+        "--to", required=True, metavar="KIND:PLACE", help="the target, e.g. parquet:/data/orders"
+    )
+    parser.add_argument(
+        "--name", required=True, help="a load goes on where the last one of its name ended"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a read option, such as startingOffsets or includeHeaders; may be repeated",
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="where Spark runs (default: Spark's own, all cores here)"
+    )
+    add_client_arguments(parser)
+
+
+def _load(options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.java import check_java
+    from pyspark_kafkalog.warehouse.target import open_target
+
+    source = {f"kafka.{name}": value for name, value in client_properties(options).items()}
+    source |= _settings("--option", options.option) | {"subscribe": options.topic}
+    # What can be wrong is said before Spark starts, which takes seconds.
+    open_target(options.to)
+    check_java()
+
+    from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.warehouse.load import load
+
+    builder = SparkSession.builder.appName(f"kafkalog load {options.name}")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark = (builder.master(options.master) if options.master else builder).getOrCreate()
+    try:
+        result = load(
+            spark,
+            name=options.name,
+            target=options.to,
+            options=source,
+            progress=sys.stdout.isatty(),
+        )
+    finally:
+        spark.stop()
+    if result.commit_id is None:
+        print(f"Nothing new for {result.name}.")
+    else:
+        print(
+            f"Commit {result.commit_id}: {result.records} records in {len(result.files)} files "
+            f"of {result.bytes} bytes."
+        )
+
+
 def _sentence(error: Exception) -> str:
     """What an error says, without the class names that are for programs."""
     if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.filename:
@@ -375,6 +444,7 @@ COMMANDS = (
     Command("topics", "create, list, describe and delete topics", _topics_arguments, _topics),
     Command("produce", "write the lines of stdin as records", _produce_arguments, _produce),
     Command("consume", "print a topic's records", _consume_arguments, _consume),
+    Command("load", "land what is new in topics in a warehouse", _load_arguments, _load),
 )
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 import glob
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
@@ -15,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
+from pyspark_kafkalog import cli
 from pyspark_kafkalog.errors import (
     DataLossError,
     LoadConflictError,
@@ -25,6 +29,8 @@ from pyspark_kafkalog.warehouse import load as load_module
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
 
 pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -268,3 +274,29 @@ def test_a_target_that_is_a_file_is_refused(load, path, topics):
     topics.fill(topic, 1)
     with pytest.raises(TargetError, match="is a file"):
         load(subscribe=topic)
+
+
+def test_the_command_line_loads(servers, path, topics):
+    topic = topics.create(2)
+    topics.fill(topic, 10, 5)
+    arguments = ["load", topic, "--bootstrap-servers", servers, "--name", "nightly"]
+    # A process of its own: the command stops its Spark session at the end.
+    command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", f"parquet:{path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Commit 1: 15 records in 2 files")
+    assert landed(path) == offsets_of(topic, 10, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--to", "delta:/data"], "target 'delta:/data' does not name a kind"),
+        (["--to", "parquet:/data", "--option", "includeHeaders"], "write NAME=VALUE"),
+        (["--to", "parquet:/data", "--property", "no.such=1"], "no.such is no property"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong_before_spark_starts(given, said, capsys):
+    required = ["load", "orders", "--bootstrap-servers", "nowhere:1", "--name", "nightly"]
+    assert cli.main([*required, *given]) == 1
+    assert said in capsys.readouterr().err
