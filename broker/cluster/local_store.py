@@ -136,6 +136,8 @@ class LocalStore:
         try:
             yield
         except sqlite3.Error as error:
+            if "locked" in str(error):
+                raise OSError(f"{self._path} is in use by another broker") from error
             raise OSError(f"{self._path}: {error}") from error
 
     def _notify(self, operations: Sequence[Operation]) -> None:

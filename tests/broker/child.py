@@ -46,7 +46,8 @@ class BrokerChild:
         arguments: tuple[str, ...] = (),
     ) -> None:
         overrides = [f"--override={name}={value}" for name, value in (properties or {}).items()]
-        self.stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
+        self._log = b""
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "broker", "--exit-with-parent"),
@@ -56,12 +57,12 @@ class BrokerChild:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.stderr_file,
+            stderr=self._stderr,
         )
         assert self.process.stdout is not None
         self.ready_line = self.process.stdout.readline().decode()
         if not self.ready_line:
-            code = self.process.wait(STOP_TIMEOUT_S)
+            code = self.wait()
             raise RuntimeError(f"the broker did not start: exit code {code}, {self.stderr()}")
         self.host, _, port_text = self.ready_line.split()[1].rpartition(":")
         self.port = int(port_text)
@@ -71,8 +72,11 @@ class BrokerChild:
         return f"{self.host}:{self.port}"
 
     def stderr(self) -> str:
-        self.stderr_file.seek(0)
-        return self.stderr_file.read().decode()
+        """What it has logged so far, or until its end."""
+        if not self._stderr.closed:
+            self._stderr.seek(0)
+            self._log = self._stderr.read()
+        return self._log.decode()
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -98,13 +102,14 @@ class BrokerChild:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+        self.stderr()
+        self._stderr.close()
 
     def __enter__(self) -> "BrokerChild":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-        self.stderr_file.close()
 
     def resident_bytes(self) -> int:
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:

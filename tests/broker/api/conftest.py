@@ -50,7 +50,7 @@ def topic_name():
 def create(client, topic_name):
     """create(partitions=1, **configs) -> the name of a new topic."""
 
-    def create_topic(partitions: int = 1, **configs: str) -> str:
+    def create_topic(partitions=1, **configs):
         topic = CreateTopicsRequest.CreatableTopic(
             name=topic_name,
             num_partitions=partitions,

@@ -76,7 +76,7 @@ def test_a_config_is_kept_and_shown(client, topic_name):
     assert (config.value, config.config_source, config.read_only) == ("123", 1, False)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, object], int]] = {
     "bad name": ({"name": "a b"}, 17),
     "no partitions": ({"partitions": 0}, 37),
     "negative partitions": ({"partitions": -2}, 37),

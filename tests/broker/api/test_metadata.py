@@ -45,7 +45,7 @@ def test_one_topic_in_every_version(client, create, bootstrap, version):
 
 @pytest.mark.parametrize("version", [0, 1, 9, 12])
 def test_all_topics(client, topic, version):
-    wanted = None if version else []
+    wanted: list[object] | None = None if version else []
     response = client.call(MetadataRequest(topics=wanted), MetadataResponse, version)
     assert topic in [t.name for t in response.topics]
 

@@ -1,0 +1,283 @@
+"""The broker as a process: how it starts, refuses to start, stops, and what survives."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from broker.cluster import znodes
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import MetadataRecords
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from tests.broker.child import BrokerChild, RawClient
+from tests.broker.records import batch_of, values_of
+
+
+def run_broker(*arguments, stdin=None):
+    """Runs to the end: (exit code, stdout, stderr)."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "broker", *arguments],
+        stdin=stdin or subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        text=True,
+        check=False,
+    )
+    return completed.returncode, completed.stdout, completed.stderr
+
+
+def create_topic(client, name, partitions=1):
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+    assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0
+
+
+def topics_of(client):
+    """Name to leader epochs, of every topic."""
+    topics = client.call(MetadataRequest(topics=None), MetadataResponse, 12).topics
+    return {topic.name: [part.leader_epoch for part in topic.partitions] for topic in topics}
+
+
+def fetched(client, name, partition=0):
+    ask = FetchPartition(name, partition, 0, 1 << 20)
+    return values_of(client.fetch(FetchRequest(11, 0, 1, [ask])).partitions[0].records)
+
+
+def test_ready_line_log_lines_and_clean_stop(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        assert re.fullmatch(r"listening 127\.0\.0\.1:\d+\n", child.ready_line)
+        with RawClient(child.host, child.port):  # an open connection does not hold up the stop
+            assert child.stop() == 0
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+        for line in child.stderr().splitlines():
+            assert re.match(r"time=\S+Z level=\w+ event=[\w.]+( |$)", line), line
+
+
+def test_sigint_stops_too(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        child.process.send_signal(signal.SIGINT)
+        assert child.wait() == 0
+
+
+def test_a_taken_port_is_said_in_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = run_broker(f"--data-dir={tmp_path}", f"--listen=127.0.0.1:{port}")
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert f"127.0.0.1:{port}" in err
+    assert "Address already in use" in err
+
+
+def test_a_data_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, err = run_broker(f"--data-dir={tmp_path}/file/data", "--listen=127.0.0.1:0")
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert f"{tmp_path}/file" in err
+
+
+def test_a_second_broker_on_the_same_directory(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        for extra in ([], ["--ephemeral"]):
+            code, out, err = run_broker(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", *extra)
+            assert (code, out) == (1, "")
+            assert len(err.splitlines()) == 1
+            assert "another broker" in err
+        with RawClient(child.host, child.port) as client:
+            create_topic(client, "still-fine")
+        assert child.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--override=num.partitions=many"], "num.partitions"),
+        (["--override=nonsense"], "PROPERTY=VALUE"),
+        (["--config=/does/not/exist"], "/does/not/exist"),
+        (["--listen=nowhere"], "nowhere"),
+        (["--exit-with-parent"], "pipe"),
+    ],
+)
+def test_bad_arguments_are_said_in_one_line(tmp_path, arguments, words):
+    code, out, err = run_broker(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", *arguments)
+    assert (code, out) == (1, "")
+    assert words in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_a_properties_file(tmp_path):
+    config = tmp_path / "server.properties"
+    data_dir = tmp_path / "data"
+    config.write_text(f"# comment\nlog.dirs={tmp_path}/ignored\nnum.partitions = 3\nbroker.id=7\n")
+    with (
+        BrokerChild(data_dir, arguments=(f"--config={config}",)) as child,
+        RawClient(child.host, child.port) as client,
+    ):
+        wanted = MetadataRequest.MetadataRequestTopic(name="auto")
+        response = client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
+        assert len(response.topics[0].partitions) == 3
+        assert response.brokers[0].node_id == 7
+        assert child.stop() == 0
+    assert not (tmp_path / "ignored").exists()
+
+
+def test_the_end_of_the_parent_stops_the_broker(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        assert child.process.stdin is not None
+        child.process.stdin.close()
+        assert child.process.wait(20) == 0
+
+
+def test_ephemeral_leaves_nothing(tmp_path):
+    data_dir = tmp_path / "data"
+    with BrokerChild(data_dir, arguments=("--ephemeral",)) as child:
+        with RawClient(child.host, child.port) as client:
+            create_topic(client, "gone")
+        assert (data_dir / "gone-0").exists()
+        assert child.stop() == 0
+    assert not data_dir.exists()
+
+
+def test_ephemeral_goes_when_the_parent_is_killed(tmp_path):
+    """A parent that dies by SIGKILL says nothing; its pipe does."""
+    data_dir = tmp_path / "data"
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            "child = subprocess.Popen([sys.executable, '-m', 'broker', '--exit-with-parent',\n"
+            f"    '--ephemeral', '--data-dir={data_dir}', '--listen=127.0.0.1:0'],\n"
+            "    stdin=subprocess.PIPE)\n"
+            "child.wait()",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert parent.stdout is not None
+    with parent.stdout:
+        assert parent.stdout.readline().startswith(b"listening")
+        assert data_dir.exists()
+        parent.kill()
+        parent.wait(20)
+        # The broker has the other end of this pipe until it exits.
+        assert parent.stdout.read() == b""
+    assert not data_dir.exists()
+
+
+def test_ephemeral_does_not_touch_what_is_no_brokers(tmp_path):
+    (tmp_path / "thesis.txt").write_text("three years of work")
+    code, _, err = run_broker(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", "--ephemeral")
+    assert code == 1
+    assert "no broker's" in err
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_topics_and_records_survive_sigkill(tmp_path):
+    for round_number in range(3):
+        with (
+            BrokerChild(tmp_path) as child,
+            RawClient(child.host, child.port) as client,
+        ):
+            if round_number == 0:
+                create_topic(client, "kept", 2)
+            # A new leader epoch at each start tells what was written before from what comes after.
+            assert topics_of(client) == {"kept": [round_number, round_number]}
+            assert [offset for offset, _ in fetched(client, "kept", 1)] == list(
+                range(3 * round_number)
+            )
+            assert client.produce("kept", 1, batch_of(3)).base_offset == 3 * round_number
+            create_topic(client, f"extra-{round_number}")
+            request = DeleteTopicsRequest(topic_names=[f"extra-{round_number}"], timeout_ms=5000)
+            assert client.call(request, DeleteTopicsResponse, 5).responses[0].error_code == 0
+            child.kill()
+
+
+def test_the_same_identity_after_a_restart(tmp_path):
+    seen = set()
+    for _ in range(2):
+        with (
+            BrokerChild(tmp_path) as child,
+            RawClient(child.host, child.port) as client,
+        ):
+            response = client.call(MetadataRequest(topics=None), MetadataResponse, 12)
+            ids = [topic.topic_id for topic in response.topics]
+            if not ids:
+                create_topic(client, "one")
+            seen.add(response.cluster_id)
+            child.kill()
+    assert len(seen) == 1
+
+
+def test_a_deletion_that_was_interrupted_is_finished(tmp_path):
+    with (
+        BrokerChild(tmp_path) as child,
+        RawClient(child.host, child.port) as client,
+    ):
+        create_topic(client, "half")
+        create_topic(client, "whole")
+        client.produce("half", 0, batch_of(1))
+        child.kill()
+    store = LocalStore(tmp_path)
+    MetadataRecords(store).mark_deleted("half")
+    store.close()
+    with (
+        BrokerChild(tmp_path) as child,
+        RawClient(child.host, child.port) as client,
+    ):
+        assert list(topics_of(client)) == ["whole"]
+        create_topic(client, "half")
+        assert fetched(client, "half") == []
+        assert child.stop() == 0
+    store = LocalStore(tmp_path)
+    assert store.children(znodes.DELETED_TOPICS) == []
+    store.close()
+
+
+def test_logs_whose_metadata_is_lost_are_topics_again(tmp_path):
+    with (
+        BrokerChild(tmp_path) as child,
+        RawClient(child.host, child.port) as client,
+    ):
+        create_topic(client, "kept", 2)
+        client.produce("kept", 1, batch_of(2))
+        child.stop()
+    for name in os.listdir(tmp_path):
+        if name.startswith("metadata.db"):
+            (tmp_path / name).unlink()
+    with (
+        BrokerChild(tmp_path) as child,
+        RawClient(child.host, child.port) as client,
+    ):
+        assert len(fetched(client, "kept", 1)) == 2
+        assert child.stop() == 0
+
+
+def test_it_starts_quickly_and_stays_small(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        assert child.resident_bytes() < 70 << 20
+
+
+def test_neither_arrow_nor_spark_is_loaded():
+    code = (
+        "import sys, broker.__main__\n"
+        "print([name for name in ('pyarrow', 'pyspark', 'numpy', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout == "[]\n"
