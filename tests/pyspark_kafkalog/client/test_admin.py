@@ -1,0 +1,92 @@
+"""Topics made, shown and taken away: on our broker."""
+
+import pytest
+from kafka.errors import (
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+)
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.errors import UnknownTopicError
+from tests.pyspark_kafkalog.client.scripted import VERSIONS, Request, ScriptedBroker
+
+
+def test_a_topic_is_there_with_leaders_once_it_is_created(cluster):
+    admin.create_topic(cluster, "created", 3, 1, {"retention.ms": "86400000"})
+    assert "created" in admin.list_topics(cluster)
+    (topic,) = admin.describe_topics(cluster, ["created"])
+    assert topic.name == "created"
+    assert topic.configs == {"retention.ms": "86400000"}
+    assert [p.partition for p in topic.partitions] == [0, 1, 2]
+    assert all(p.leader in p.isr and p.leader in p.replicas for p in topic.partitions)
+
+
+def test_partitions_and_replicas_default_to_the_brokers(cluster):
+    admin.create_topic(cluster, "by-default")
+    assert cluster.topics(["by-default"]) == {"by-default": [0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "replicas", "configs", "error"),
+    [
+        ("not a name", 1, 1, {}, InvalidTopicError),
+        ("x", 0, 1, {}, InvalidPartitionsError),
+        ("x", 1, 3, {}, InvalidReplicationFactorError),
+        ("x", 1, 1, {"frobnicate": "1"}, InvalidConfigurationError),
+        ("x", 1, 1, {"retention.ms": "long"}, InvalidConfigurationError),
+    ],
+)
+def test_what_cannot_be_created_says_why(cluster, name, partitions, replicas, configs, error):
+    with pytest.raises(error) as raised:
+        admin.create_topic(cluster, name, partitions, replicas, configs)
+    assert raised.value.args[0]
+    assert name not in admin.list_topics(cluster)
+
+
+def test_a_topic_that_exists(cluster, new_topic):
+    with pytest.raises(TopicAlreadyExistsError):
+        admin.create_topic(cluster, new_topic())
+
+
+def test_topics_are_described_in_the_order_of_names(cluster, new_topic):
+    one, two = new_topic(1), new_topic(2)
+    described = admin.describe_topics(cluster, [two, one])
+    assert [(topic.name, len(topic.partitions)) for topic in described] == [(two, 2), (one, 1)]
+    assert admin.describe_topics(cluster, []) == []
+    with pytest.raises(UnknownTopicError, match="Topic nowhere does not exist"):
+        admin.describe_topics(cluster, ["nowhere"])
+
+
+def test_deleted_topics_are_gone(cluster, new_topic):
+    one, two = new_topic(), new_topic()
+    with pytest.raises(UnknownTopicError, match="Topic nowhere does not exist"):
+        admin.delete_topics(cluster, [one, "nowhere"])
+    assert one in admin.list_topics(cluster)
+    admin.delete_topics(cluster, [one, two])
+    assert {one, two}.isdisjoint(admin.list_topics(cluster))
+
+
+def test_a_controller_that_moved_is_found(monkeypatch):
+    monkeypatch.setitem(VERSIONS, CreateTopicsRequest.API_KEY, (0, 7))
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+
+        def create(request: Request) -> bytes:
+            error_code = 0
+            if len(one.asked(CreateTopicsRequest.API_KEY)) == 1 and one.node_id == 1:
+                one.node_id = 2
+                error_code = 41
+            result = CreateTopicsResponse.CreatableTopicResult(name="t", error_code=error_code)
+            response = CreateTopicsResponse(topics=[result])
+            return bytes(response.encode(version=request.version))
+
+        one.handlers[CreateTopicsRequest.API_KEY] = create
+        two.handlers[CreateTopicsRequest.API_KEY] = create
+        with Cluster(one.config()) as cluster:
+            admin.create_topic(cluster, "t", 1, 1)
+        assert len(two.asked(CreateTopicsRequest.API_KEY)) == 1
