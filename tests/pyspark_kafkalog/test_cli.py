@@ -1,0 +1,168 @@
+"""The command line: what it prints, what it says when something is wrong, and its exit codes."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pyspark_kafkalog
+from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.embedded import EmbeddedBroker
+
+ROOT = Path(pyspark_kafkalog.__file__).parent.parent
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def run(broker, capfdbinary, monkeypatch, tmp_path) -> Run:
+    """Runs a command line against the broker; returns exit code, stdout and stderr."""
+
+    def run_line(line: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+        arguments = line.split()
+        if "--bootstrap-servers" not in arguments:
+            arguments += ["--bootstrap-servers", broker.bootstrap_servers]
+        if stdin is not None:
+            (tmp_path / "stdin").write_bytes(stdin)
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper((tmp_path / "stdin").open("rb")))
+        try:
+            code = main(arguments)
+        finally:
+            if stdin is not None:
+                sys.stdin.close()
+        sys.stdout.flush()
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(errors="surrogateescape"), captured.err.decode()
+
+    return run_line
+
+
+def test_topics_are_created_listed_described_and_deleted(run):
+    assert run("topics create flights --partitions 2 --config retention.ms=1000")[0] == 0
+    assert run("topics list") == (0, "flights\n", "")
+    code, out, _ = run("topics describe flights")
+    assert code == 0
+    assert out.splitlines()[0] == "flights  partitions=2  retention.ms=1000"
+    assert out.splitlines()[1].startswith("  partition=0 leader=")
+    assert run("topics describe")[1] == out
+    assert run("topics delete flights") == (0, "Deleted topic flights.\n", "")
+    assert run("topics list") == (0, "", "")
+
+
+def test_lines_go_in_and_come_out(run):
+    assert run("produce lines", b"one\ntwo\r\nthree")[::2] == (0, "3 records written to lines.\n")
+    expected = (0, "one\ntwo\nthree\n", "")
+    assert run("consume lines --from-beginning --exit-at-end") == expected
+    assert run("consume lines --from-beginning --max 2") == (0, "one\ntwo\n", "")
+    assert run("consume lines --exit-at-end") == (0, "", "")
+    assert run("consume lines --from-beginning --max 0") == (0, "", "")
+
+
+def test_keys_and_bytes_that_are_no_text(run):
+    assert run("produce keyed --key-separator :: ", b"k::v\nalone\n::\n\xff::\xfe\n")[0] == 0
+    code, out, _ = run("consume keyed --from-beginning --exit-at-end --format json")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["key"], row["value"]) for row in rows] == [
+        ("k", "v"),
+        (None, "alone"),
+        ("", ""),
+        ({"base64": "/w=="}, {"base64": "/g=="}),
+    ]
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3]
+    assert {(row["topic"], row["partition"]) for row in rows} == {("keyed", 0)}
+    assert run("consume keyed --from-beginning --max 1") == (0, "v\n", "")
+
+
+def test_many_lines_in_several_partitions(run):
+    run("topics create many --partitions 3")
+    lines = b"".join(b"%d\n" % number for number in range(50_000))
+    assert run("produce many", lines)[0] == 0
+    code, out, _ = run("consume many --from-beginning --exit-at-end")
+    assert code == 0
+    assert sorted(map(int, out.split())) == list(range(50_000))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("topics create bad/name", "topic name has characters other than"),
+        ("topics delete nowhere", "Topic nowhere does not exist"),
+        ("topics describe nowhere", "Topic nowhere does not exist"),
+        ("consume nowhere", "Topic nowhere does not exist"),
+        ("topics create x --config nonsense", "--config nonsense: write NAME=VALUE"),
+        ("topics list --property nonsense", "A property is written NAME=VALUE"),
+        ("topics list --property fetch.max.bites=1", "Did you mean fetch.max.bytes?"),
+        ("topics list --property request.timeout.ms=soon", "kafka.request.timeout.ms"),
+        ("topics list --command-config /nowhere.properties", "/nowhere.properties: No such file"),
+        ("topics list --bootstrap-servers nonsense", "kafka.bootstrap.servers"),
+        (
+            "topics list --bootstrap-servers 127.0.0.1:1 --property request.timeout.ms=100",
+            "No broker of kafka.bootstrap.servers=127.0.0.1:1",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence_and_a_code(run, line, says):
+    code, out, err = run(line)
+    assert (code, out) == (1, "")
+    assert err.startswith("kafkalog: ")
+    assert says in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+
+
+def test_a_topic_that_exists_is_a_sentence(run):
+    run("topics create twice")
+    code, _, err = run("topics create twice")
+    assert code == 1
+    assert "twice" in err
+    assert "Error" not in err
+
+
+def test_a_property_file(run, tmp_path):
+    path = tmp_path / "client.properties"
+    path.write_text("# ours\n\nclient.id = me\nrequest.timeout.ms=5000\n")
+    assert run(f"topics list --command-config {path}")[0] == 0
+    path.write_text("sasl.pasword=hunter2\n")
+    code, _, err = run(f"topics list --command-config {path}")
+    assert code == 1
+    assert "sasl.password" in err
+    assert "hunter2" not in err
+
+
+@pytest.mark.parametrize("line", ["", "frobnicate", "topics", "consume t --format xml"])
+def test_wrong_usage_is_code_2(line, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(line.split())
+    assert raised.value.code == 2
+    assert "usage: kafkalog" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
+    run("produce long", b"x\n" * 20_000)
+    command = [sys.executable, "-m", "pyspark_kafkalog.cli", "consume", "long", "--from-beginning"]
+    consume = subprocess.Popen(
+        [*command, "--bootstrap-servers", broker.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert consume.stdout is not None
+    assert consume.stderr is not None
+    assert consume.stdout.read(2) == b"x\n"
+    consume.stdout.close()
+    run("produce long", b"x\n" * 20_000)
+    assert consume.stderr.read() == b""
+    consume.stderr.close()
+    assert consume.wait(10) == 0
