@@ -144,7 +144,10 @@ class Connection:
         Answers to older requests that arrive on the way are kept for their own `receive`.
         """
         if correlation_id is None:
-            correlation_id = min(self._arrived, default=self._in_flight[0][0])
+            waiting = [*self._arrived, *(sent[0] for sent in self._in_flight)]
+            if not waiting:
+                raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
+            correlation_id = waiting[0]
         deadline = deadline or Deadline(self._config.request_timeout_ms)
         while correlation_id not in self._arrived:
             self._receive_next(deadline)

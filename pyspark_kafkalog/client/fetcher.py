@@ -14,7 +14,7 @@ Blocking; one thread at a time.
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from kafka.errors import (
@@ -101,7 +101,7 @@ class Fetcher:
         self._asked_bytes = 0
         self._trouble = ""
 
-    def records(self) -> Iterator[FetchedRecords]:
+    def records(self) -> Generator[FetchedRecords, None, None]:
         """Yields until the range's end is reached.
 
         Raises DataLossError where offsets of the range are gone, FetchTimeoutError without progress

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -65,7 +66,7 @@ def test_a_broker_that_knows_only_older_api_versions():
     with ScriptedBroker() as broker:
         asked = []
 
-        def old(request: Request) -> bytes:
+        def old(request: Request) -> Any:
             asked.append(request.version)
             return broker.api_versions(request, 35 if len(asked) == 1 else 0)
 
@@ -98,6 +99,8 @@ def test_answers_are_told_apart_when_requests_are_sent_ahead():
         last = connection.send(FETCH, 4, [b"last"])
         assert bytes(connection.receive(last)) == b"last"
         assert connection.in_flight == 0
+        with pytest.raises(KafkaProtocolError, match="an answer is awaited to no request"):
+            connection.receive()
         connection.close()
 
 

@@ -155,7 +155,7 @@ def test_a_reader_that_stops_early_leaves_the_connection_usable(cluster, config,
         reading = Fetcher(own, tp, 0, 3000).records()
         next(reading)
         assert own.list_offsets([tp], LATEST)[tp].offset == 3000
-        reading.close()  # type: ignore[attr-defined]
+        reading.close()
         assert own.list_offsets([tp], LATEST)[tp].offset == 3000
         assert own.leader(tp).in_flight == 0
 
@@ -206,7 +206,7 @@ def test_a_leader_that_moves_is_followed():
         one.brokers = two.brokers = {1: one, 2: two}
         log = log_of(stored(0, 10), stored(10, 10), stored(20, 10))
 
-        def resign(request: Request) -> bytes:
+        def resign(request: Request) -> Any:
             if asked_offset(request) < 10:
                 return log(request)
             one.leader = two.leader = 2
