@@ -214,6 +214,12 @@ class Connection:
             raise
         except OSError as error:
             self.close()
+            if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+                # TLS 1.3 tells a client only now that its certificate lacks or is not liked.
+                raise AuthenticationError(
+                    f"{self.address} asks for another certificate than it got ({error.reason}): "
+                    "check kafka.ssl.keystore.location."
+                ) from None
             raise KafkaConnectionError(f"{self.address}: {_reason(error)}") from error
         except BaseException:
             self.close()

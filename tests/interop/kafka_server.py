@@ -1,0 +1,126 @@
+"""Apache Kafka as a child process: the jars of `tests/interop/peers/fetch`, one KRaft node.
+
+Listens without protection on `port`, with TLS and SASL (PLAIN, SCRAM-SHA-512; user alice, password
+secret) on `sasl_port`, and with mutual TLS on `tls_port`. May be killed and started again.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute()
+CERTIFICATES = ROOT / "tests" / "pyspark_kafkalog" / "client" / "data"
+START_TIMEOUT_S = 60
+PASSWORD = "secret"
+
+
+def require_kafka() -> None:
+    """Skips the test where the jars have not been fetched."""
+    if not (PEERS / "kafka").is_dir():
+        pytest.skip(f"no Apache Kafka in {PEERS}: run tests/interop/peers/fetch")
+
+
+class KafkaServer:
+    """Kafka on free ports of 127.0.0.1, with its data in `directory`; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._config = directory / "server.properties"
+        self.port, self.sasl_port, self.tls_port, controller_port = _free_ports(4)
+        self._config.write_text(self._properties(controller_port))
+        self._java = ["java", "-Xmx512m", "-cp", f"{PEERS}/kafka/*"]
+        self._process: subprocess.Popen[bytes] | None = None
+        subprocess.run(
+            [
+                *(*self._java, "kafka.tools.StorageTool", "format", "-t", "kL0gInterop00000000001"),
+                *("-c", str(self._config)),
+                *("--add-scram", f"SCRAM-SHA-512=[name=alice,password={PASSWORD}]"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+
+    def __enter__(self) -> "KafkaServer":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts the server and returns when it serves."""
+        log = self._directory / "server.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._config)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        until = time.monotonic() + START_TIMEOUT_S
+        while b"Kafka Server started" not in log.read_bytes():
+            assert self._process.poll() is None, log.read_text()[-4000:]
+            assert time.monotonic() < until, log.read_text()[-4000:]
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(60)
+
+    def _properties(self, controller_port: int) -> str:
+        login = "org.apache.kafka.common.security"
+        return "\n".join(
+            [
+                "process.roles=broker,controller",
+                "node.id=1",
+                f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+                f"listeners=PLAINTEXT://127.0.0.1:{self.port},"
+                f"SASL_SSL://127.0.0.1:{self.sasl_port},SSL://127.0.0.1:{self.tls_port},"
+                f"CONTROLLER://127.0.0.1:{controller_port}",
+                "controller.listener.names=CONTROLLER",
+                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+                "SASL_SSL:SASL_SSL,SSL:SSL",
+                "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+                f"listener.name.sasl_ssl.plain.sasl.jaas.config={login}.plain.PlainLoginModule "
+                f'required user_alice="{PASSWORD}";',
+                f"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={login}.scram."
+                "ScramLoginModule required;",
+                "ssl.keystore.type=PEM",
+                f"ssl.keystore.location={CERTIFICATES / 'localhost.pem'}",
+                "ssl.truststore.type=PEM",
+                f"ssl.truststore.location={CERTIFICATES / 'trusted.pem'}",
+                "listener.name.ssl.ssl.client.auth=required",
+                f"log.dirs={self._directory / 'log'}",
+                "offsets.topic.replication.factor=1",
+                "transaction.state.log.replication.factor=1",
+                "transaction.state.log.min.isr=1",
+                "log.cleaner.backoff.ms=100",
+                "log.initial.task.delay.ms=100",
+                "",
+            ]
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports

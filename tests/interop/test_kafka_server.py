@@ -1,0 +1,250 @@
+"""Our client against Apache Kafka: security, transactions, compaction, retention, a kill."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.arrow.decode import RecordDecoder
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.errors import AuthenticationError, BrokersUnreachableError, DataLossError
+from tests.interop.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
+from tests.pyspark_kafkalog.client.conftest import batches_of
+
+pytestmark = pytest.mark.interop
+
+LOGIN = "org.apache.kafka.common.security"
+TRUST = {"ssl.truststore.location": str(CERTIFICATES / "trusted.pem")}
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    require_kafka()
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+def config(port: int, **given: str) -> ClientConfig:
+    properties = {name.replace("_", "."): value for name, value in given.items()}
+    return ClientConfig.from_options({"bootstrap.servers": f"127.0.0.1:{port}", **properties})
+
+
+def topic_on(cluster: Cluster, name: str, **configs: str) -> TopicPartition:
+    given = {key.replace("_", "."): value for key, value in configs.items()}
+    admin.create_topic(cluster, name, 1, 1, given)
+    return TopicPartition(name, 0)
+
+
+def write(cluster: Cluster, tp: TopicPartition, values: list[bytes], batch_bytes: int) -> None:
+    with Producer(cluster) as producer:
+        for batch in batches_of(values, batch_bytes):
+            producer.send(tp, batch)
+
+
+def read(cluster: Cluster, tp: TopicPartition, start: int, until: int) -> list[tuple[int, bytes]]:
+    """(offset, value) of each record of the range."""
+    decoder = RecordDecoder(tp.topic, tp.partition, ["offset", "value"])
+    found = []
+    for each in Fetcher(cluster, tp, start, until, poll_timeout_ms=10_000).records():
+        found += list(decoder.decode(each.records, each.start_offset, until, each.aborted))
+    found += list(decoder.finish())
+    return [
+        (offset, value)
+        for rows in found
+        for offset, value in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    ]
+
+
+def end_of(cluster: Cluster, tp: TopicPartition) -> int:
+    return int(cluster.list_offsets([tp], LATEST)[tp].offset)
+
+
+def test_what_is_written_is_read(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port, max_partition_fetch_bytes="50000")) as cluster:
+        tp = topic_on(cluster, "plain")
+        values = [b"%d" % number for number in range(50_000)]
+        write(cluster, tp, values, 10_000)
+        assert read(cluster, tp, 0, end_of(cluster, tp)) == list(enumerate(values))
+        assert read(cluster, tp, 12_345, 12_350) == list(enumerate(values))[12_345:12_350]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_sasl_over_tls(kafka: KafkaServer, mechanism: str) -> None:
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+
+    def login(password: str) -> ClientConfig:
+        line = f'{LOGIN}.{module} required username="alice" password="{password}";'
+        return ClientConfig.from_options(
+            {
+                "bootstrap.servers": f"localhost:{kafka.sasl_port}",
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": mechanism,
+                "sasl.jaas.config": line,
+                **TRUST,
+            }
+        )
+
+    with Cluster(login(PASSWORD)) as cluster:
+        tp = topic_on(cluster, f"secured-{mechanism}")
+        values = [b"x" * 1000] * 3000
+        write(cluster, tp, values, 100_000)
+        assert read(cluster, tp, 0, 3000) == list(enumerate(values))
+    began = time.monotonic()
+    with (
+        Cluster(login("hunter2")) as cluster,
+        pytest.raises(AuthenticationError, match="refused the credentials") as raised,
+    ):
+        cluster.topics()
+    assert "hunter2" not in str(raised.value)
+    assert time.monotonic() - began < 10
+
+
+def test_mutual_tls(kafka: KafkaServer) -> None:
+    with_key = config(
+        kafka.tls_port,
+        security_protocol="SSL",
+        ssl_truststore_location=TRUST["ssl.truststore.location"],
+        ssl_keystore_location=str(CERTIFICATES / "localhost.pem"),
+    )
+    with Cluster(with_key) as cluster:
+        assert isinstance(cluster.topics(), dict)
+    without = config(
+        kafka.tls_port,
+        security_protocol="SSL",
+        request_timeout_ms="2000",
+        ssl_truststore_location=TRUST["ssl.truststore.location"],
+    )
+    # The broker's alert and the end of the connection race each other.
+    errors = (AuthenticationError, BrokersUnreachableError)
+    with Cluster(without) as cluster, pytest.raises(errors, match=r"kafka\.s(sl|ecurity)"):
+        cluster.topics()
+
+
+def test_a_client_without_protection_at_a_listener_with_tls(kafka: KafkaServer) -> None:
+    with (
+        Cluster(config(kafka.tls_port, request_timeout_ms="2000")) as cluster,
+        pytest.raises(BrokersUnreachableError, match=r"kafka\.security\.protocol"),
+    ):
+        cluster.topics()
+
+
+def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port)) as plain:
+        tp = topic_on(plain, "transactions")
+    producer = ConfluentProducer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t", "linger.ms": 0}
+    )
+    producer.init_transactions()
+    committed = []
+    for number in range(12):
+        producer.begin_transaction()
+        for part in range(5):
+            producer.produce("transactions", b"%d-%d" % (number, part))
+        producer.flush()
+        if number % 3:
+            producer.commit_transaction()
+            committed += [b"%d-%d" % (number, part) for part in range(5)]
+        else:
+            producer.abort_transaction()
+    producer.begin_transaction()
+    producer.produce("transactions", b"open")
+    producer.flush()
+    with Cluster(config(kafka.port, isolation_level="read_committed")) as cluster:
+        end = end_of(cluster, tp)
+        found = read(cluster, tp, 0, end)
+        assert [value for _, value in found] == committed
+        assert found[-1][0] == end - 2  # The last offset is a marker's.
+        for until in range(end - 8, end):
+            assert read(cluster, tp, 0, until) == [row for row in found if row[0] < until]
+    with Cluster(config(kafka.port)) as cluster:
+        assert end_of(cluster, tp) == end + 1
+        assert len(read(cluster, tp, 0, end + 1)) == 61
+    producer.abort_transaction()
+
+
+def test_gaps_that_compaction_left_are_passed_over(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port)) as cluster:
+        tp = topic_on(
+            cluster,
+            "compacted",
+            cleanup_policy="compact",
+            segment_bytes="1048576",
+            min_cleanable_dirty_ratio="0.01",
+            min_compaction_lag_ms="0",
+        )
+        producer = ConfluentProducer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "batch.size": 20_000}
+        )
+        for number in range(4000):
+            producer.produce("compacted", b"x" * 1000, b"key-%d" % (number % 10))
+            producer.poll(0)
+        producer.flush()
+        end = end_of(cluster, tp)
+        assert end == 4000
+        until = time.monotonic() + 60
+        while len(rows := read(cluster, tp, 0, end)) == end:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        offsets = [offset for offset, _ in rows]
+        assert offsets == sorted(set(offsets))
+        assert offsets[-1] == end - 1
+        gaps = [(a, b) for a, b in itertools.pairwise(offsets) if b > a + 1]
+        for before, after in gaps:
+            assert read(cluster, tp, before + 1, after) == []
+            assert [o for o, _ in read(cluster, tp, before, after + 1)] == [before, after]
+
+
+def test_records_that_were_deleted_are_data_loss(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port)) as cluster:
+        tp = topic_on(cluster, "deleted")
+        write(cluster, tp, [b"x"] * 100, 500)
+        partition = ConfluentPartition("deleted", 0, 40)
+        client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        for future in client.delete_records([partition]).values():
+            future.result()
+        assert cluster.list_offsets([tp], EARLIEST)[tp].offset == 40
+        with pytest.raises(DataLossError, match="holds offsets 40 up to, not including, 100") as e:
+            read(cluster, tp, 10, 100)
+        assert (e.value.log_start_offset, e.value.log_end_offset) == (40, 100)
+        assert [offset for offset, _ in read(cluster, tp, 40, 100)] == list(range(40, 100))
+
+
+def consumed(bootstrap: str, topic: str, count: Callable[[], int]) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": 0})
+    consumer.assign([ConfluentPartition(topic, 0, 0)])
+    found: list[Any] = []
+    until = time.monotonic() + 30
+    while len(found) < count():
+        assert time.monotonic() < until
+        found += [message.value() for message in consumer.consume(10_000, 1.0)]
+    found += [message.value() for message in consumer.consume(10, 0.5)]
+    consumer.close()
+    return found
+
+
+@pytest.mark.crash
+def test_a_broker_killed_while_it_is_written_to_holds_each_record_once(tmp_path: Any) -> None:
+    require_kafka()
+    values = [b"%06d" % number for number in range(60_000)]
+    with KafkaServer(tmp_path) as kafka:
+        with Cluster(config(kafka.port, retry_backoff_max_ms="200")) as cluster:
+            tp = topic_on(cluster, "killed")
+            with Producer(cluster) as producer:
+                for number, batch in enumerate(batches_of(values, 2_000)):
+                    producer.send(tp, batch)
+                    if number == 100:
+                        kafka.kill()
+                        kafka.start()
+            assert [value for _, value in read(cluster, tp, 0, end_of(cluster, tp))] == values
+        assert consumed(kafka.bootstrap_servers, "killed", lambda: len(values)) == values
