@@ -8,6 +8,7 @@ import pytest
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.child import RawClient, broker_under_test
 
 _NUMBERS = itertools.count()
@@ -76,8 +77,10 @@ def wait_until_served(client: RawClient, name: str) -> None:
     request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
     for _ in range(500 if "KAFKALOG_TEST_BOOTSTRAP" in os.environ else 1):
         (topic,) = client.call(request, MetadataResponse, 9).topics
-        codes = [topic.error_code, *(partition.error_code for partition in topic.partitions)]
-        if not any(codes) and len(topic.partitions) > 0:
+        asks = [FetchPartition(name, part.partition_index, 0, 1) for part in topic.partitions]
+        fetched = client.fetch(FetchRequest(11, 0, 1, asks)).partitions
+        codes = [topic.error_code, *(part.error_code for part in fetched)]
+        if not any(codes) and asks:
             return
     raise AssertionError(f"{name} is not served: {codes}")
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -28,14 +28,15 @@ class Echo:
     ) -> "Answer | asyncio.Future[Answer]":
         self.frames.append(bytes(frame))
         self.received.release()
-        if frame[:4] == b"wait":
+        word = bytes(frame[:4])
+        if word == b"wait":
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda f: self.cancelled.set() if f.cancelled() else None)
             self.waiting.append(future)
             return future
-        if frame[:4] == b"none":
+        if word == b"none":
             return None
-        if frame[:4] == b"bug!":
+        if word == b"bug!":
             raise ZeroDivisionError
         return self.answer if self.answer is not None else [bytes(frame)]
 
@@ -56,12 +57,12 @@ class Served:
         self.loop.run_forever()
         self.loop.close()
 
-    def call(self, function, *arguments) -> None:
+    def call(self, function: Callable[[], object]) -> None:
         """Runs `function` on the loop's thread and waits for it."""
         done = threading.Event()
 
         def step() -> None:
-            function(*arguments)
+            function()
             done.set()
 
         self.loop.call_soon_threadsafe(step)
@@ -99,5 +100,5 @@ def serve():
 
 
 @pytest.fixture
-def served(serve) -> Iterator[Served]:
+def served(serve):
     return serve()

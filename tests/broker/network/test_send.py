@@ -7,7 +7,7 @@ from typing import IO
 
 import pytest
 
-from broker.network.send import FileShrunkError, SendQueue
+from broker.network.send import FileShrunkError, Part, SendQueue
 
 
 @dataclass
@@ -50,7 +50,7 @@ def drain(queue: SendQueue, ours: socket.socket, theirs: socket.socket) -> bytes
 
 def test_bytes_and_slices_leave_in_order(pair, segment):
     content = segment.read()
-    parts = [
+    parts: list[Part] = [
         b"head",
         Region(segment, 1000, 200_000),
         bytearray(b"middle" * 10_000),

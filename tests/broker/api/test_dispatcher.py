@@ -1,0 +1,181 @@
+"""What nobody should send: no request crashes the broker, stops it, or makes it grow."""
+
+import contextlib
+import random
+import struct
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+)
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
+from kafka.protocol.producer import InitProducerIdRequest
+
+from broker.api.dispatcher import APIS
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from pyspark_kafkalog.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    encode_produce_request,
+)
+from tests.broker.child import BrokerChild, RawClient
+from tests.broker.records import batch_of
+
+BY_KEY = {api.key: api for api in APIS}
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory):
+    with BrokerChild(tmp_path_factory.mktemp("victim")) as child:
+        yield child
+        assert "event=request.failed" not in child.stderr()
+        assert child.stop() == 0
+
+
+def assert_alive(child, within_s=5.0):
+    with RawClient(child.host, child.port, timeout_s=within_s) as client:
+        assert client.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+
+
+def send_and_forget(child, frame):
+    """Sends a frame, and waits until it is answered or the connection closed."""
+    # Reset or broken pipe: closed with some of our bytes unread.
+    with RawClient(child.host, child.port) as client, contextlib.suppress(ConnectionError):
+        client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        # A second request tells when the first is done with, if nothing else does.
+        client.socket.sendall(struct.pack(">i", 10) + struct.pack(">hhih", 18, 0, 1, -1))
+        client.socket.recv(1 << 16)
+
+
+def header(key, version, correlation_id=1):
+    tags = b"\x00" if (key, version) in FLEXIBLE else b""
+    return struct.pack(">hhih", key, version, correlation_id, -1) + tags
+
+
+def valid_bodies():
+    """(api key, version, body) of a real request of every API, oldest and newest version."""
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="fuzz", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    messages = {
+        2: ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name="fuzz",
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                            partition_index=0, timestamp=-1
+                        )
+                    ],
+                )
+            ],
+        ),
+        3: MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="fuzz")]),
+        10: FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"]),
+        18: ApiVersionsRequest(client_software_name="a", client_software_version="1"),
+        19: CreateTopicsRequest(topics=[topic], timeout_ms=100),
+        20: DeleteTopicsRequest(topics=[], topic_names=["no-such"], timeout_ms=100),
+        22: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1),
+        32: DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=4, resource_name="1", configuration_keys=["log.dirs"]
+                )
+            ]
+        ),
+        60: DescribeClusterRequest(),
+    }
+    for key, message in messages.items():
+        for version in {BY_KEY[key].min_version, BY_KEY[key].max_version}:
+            yield key, version, bytes(message.encode(version=version))
+    parts = [ProducePartition("fuzz", 0, batch_of(3))]
+    for version in (3, 11):
+        produce = encode_produce_request(ProduceRequest(version, None, -1, 100, parts))
+        yield 0, version, b"".join(bytes(part) for part in produce)
+    for version in (4, 12):
+        fetch = FetchRequest(version, 0, 1, [FetchPartition("fuzz", 0, 0, 1000)])
+        yield 1, version, bytes(encode_fetch_request(fetch))
+
+
+FLEXIBLE = {(0, 11), (1, 12), (2, 8), (3, 12), (10, 5), (18, 4), (19, 7), (20, 6), (22, 5)}
+FLEXIBLE |= {(32, 4), (60, 0), (60, 2)}
+BODIES = list(valid_bodies())
+
+
+def test_every_prefix_of_every_request(victim):
+    for key, version, body in BODIES:
+        for size_bytes in range(0, len(body), max(1, len(body) // 25)):
+            send_and_forget(victim, header(key, version) + body[:size_bytes])
+    assert_alive(victim)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flipped_bytes(victim, seed):
+    randomness = random.Random(seed)
+    for key, version, body in BODIES:
+        for _ in range(15):
+            broken = bytearray(header(key, version) + body)
+            for _ in range(randomness.randrange(1, 4)):
+                # Behind the header: the request stays one of this API.
+                broken[randomness.randrange(8, len(broken))] = randomness.randrange(256)
+            send_and_forget(victim, bytes(broken))
+    assert_alive(victim)
+
+
+@given(frame=st.binary(min_size=1, max_size=200))
+def test_any_bytes(victim, frame):
+    send_and_forget(victim, frame)
+
+
+@given(
+    key_and_version=st.sampled_from(
+        [(api.key, version) for api in APIS for version in range(api.max_version + 1)]
+    ),
+    body=st.binary(max_size=300),
+)
+def test_any_body(victim, key_and_version, body):
+    send_and_forget(victim, header(*key_and_version) + body)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(0, 12), (0, -1), (1, 13), (3, 99), (8, 1), (68, 0), (999, 0), (-1, 0)]
+)
+def test_what_is_not_spoken_closes_the_connection(victim, key, version):
+    with RawClient(victim.host, victim.port) as client:
+        client.socket.sendall(struct.pack(">i", 10) + struct.pack(">hhih", key, version, 1, -1))
+        assert client.is_closed_by_broker()
+    assert f"api key {key}" in victim.stderr()
+
+
+@pytest.mark.parametrize("filler", [b"\x80", b"\xff", b"\x00", b"\x01", b"\x7f"])
+@pytest.mark.parametrize(("key", "version"), [(3, 12), (19, 7), (20, 6), (32, 4), (0, 11), (1, 12)])
+def test_megabytes_of_one_byte_cost_neither_time_nor_memory(victim, key, version, filler):
+    before = victim.resident_bytes()
+    began = time.monotonic()
+    for size_bytes in (1_000_000, 20_000_000):
+        send_and_forget(victim, header(key, version) + filler * size_bytes)
+    assert time.monotonic() - began < 5
+    assert_alive(victim)
+    assert victim.resident_bytes() - before < 100 << 20
+
+
+def test_a_long_list_of_nothing(victim):
+    """Counts that promise more elements than the request has bytes."""
+    for key, version in ((3, 1), (19, 2), (20, 1), (32, 1), (2, 1)):
+        prefix = struct.pack(">ib", -1, 0)[: 5 if key == 2 else 0]
+        for count in (2**31 - 1, 10**6, -2):
+            send_and_forget(victim, header(key, version) + prefix + struct.pack(">i", count))
+    assert_alive(victim)
