@@ -5,6 +5,7 @@ written down before its first id is given away, so a crash loses ids but never r
 `claim` blocks (run it in a thread); the rest is for the event loop's thread.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -38,12 +39,16 @@ class ProducerIds:
         self._node_id = node_id
         self._run_blocking = run_blocking
         self._block = range(0)
+        self._claiming = asyncio.Lock()
 
     async def next_id(self) -> int:
         """A producer id that nobody has had. Raises OSError, CoordinatorLoadInProgressError."""
-        while not self._block:
-            # Several may wait here at once: each claims a block, at worst some ids are skipped.
-            self._block = await self._run_blocking(self.claim)
+        async with self._claiming:  # many producers may start at once: one claim serves them all
+            if not self._block:
+                self._block = await self._run_blocking(self.claim)
+            return self._take()
+
+    def _take(self) -> int:
         producer_id, self._block = self._block[0], self._block[1:]
         return producer_id
 

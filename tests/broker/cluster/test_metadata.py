@@ -1,0 +1,127 @@
+"""Topics as nodes and back, in the layout that Apache Kafka writes."""
+
+import json
+import uuid
+
+import pytest
+from kafka.errors import InconsistentClusterIdError
+
+from broker.cluster import znodes
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import BrokerNode, ClusterMetadata, MetadataRecords, new_topic
+from broker.cluster.store import NodeExistsError
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = LocalStore(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def records(store):
+    made = MetadataRecords(store)
+    made.prepare()
+    return made
+
+
+def test_a_topic_comes_back_as_it_was(records):
+    topic = new_topic("orders", 3, node_id=1, configs={"retention.ms": "5"})
+    assert records.create_topic(topic)
+    assert records.topics() == [topic]
+
+
+def test_a_topic_is_made_once(records):
+    first, second = (new_topic("orders", count, 1, {}) for count in (1, 2))
+    assert records.create_topic(first)
+    assert not records.create_topic(second)
+    assert records.topics() == [first]
+
+
+def test_more_than_ten_partitions_keep_their_order(records):
+    topic = new_topic("many", 12, 1, {})
+    records.create_topic(topic)
+    assert len(records.topics()[0].partitions) == 12
+
+
+def test_the_nodes_are_kafkas(store, records):
+    topic = new_topic("orders", 2, 1, {"retention.ms": "5"})
+    records.create_topic(topic)
+    records.register(BrokerNode(1, "example.org", 9092))
+
+    def value(path: str) -> dict[str, object]:
+        loaded: dict[str, object] = json.loads(store.get(path).value)
+        return loaded
+
+    node = value("/brokers/topics/orders")
+    assert (node["version"], node["partitions"]) == (3, {"0": [1], "1": [1]})
+    assert znodes.load_uuid(str(node["topic_id"])) == topic.topic_id
+    assert value("/brokers/topics/orders/partitions/1/state") == {
+        "controller_epoch": 1,
+        "leader": 1,
+        "version": 1,
+        "leader_epoch": 0,
+        "isr": [1],
+    }
+    assert value("/config/topics/orders") == {"version": 1, "config": {"retention.ms": "5"}}
+    broker = value("/brokers/ids/1")
+    assert (broker["host"], broker["port"]) == ("example.org", 9092)
+
+
+def test_ids_are_written_as_kafka_writes_them():
+    # From a meta.properties of Apache Kafka 4.3: 16 bytes in URL-safe base64 without padding.
+    text = "kL0gPeerNode0000000001"
+    assert znodes.dump_uuid(znodes.load_uuid(text)) == text[:-1] + "w"
+    topic_id = uuid.uuid4()
+    assert znodes.load_uuid(znodes.dump_uuid(topic_id)) == topic_id
+
+
+def test_a_broker_id_is_taken_once(records):
+    records.register(BrokerNode(1, "a", 1))
+    with pytest.raises(NodeExistsError):
+        records.register(BrokerNode(1, "b", 2))
+
+
+def test_an_election_begins_an_epoch(records):
+    records.create_topic(new_topic("a", 2, 1, {}))
+    records.create_topic(new_topic("b", 1, 1, {}))
+    for epoch in (1, 2):
+        elected = records.elect(records.topics(), node_id=1)
+        assert {p.leader_epoch for topic in elected for p in topic.partitions} == {epoch}
+        assert records.topics() == elected
+
+
+def test_deletion_is_marked_and_forgotten(store, records):
+    topic = new_topic("orders", 2, 1, {})
+    records.create_topic(topic)
+    records.mark_deleted("orders")
+    records.mark_deleted("orders")
+    assert records.deleted_topics() == ["orders"]
+    assert records.topics() == [topic]
+    records.forget_topic(topic)
+    assert records.deleted_topics() == records.topics() == []
+    assert store.children("/config/topics") == []
+    assert records.create_topic(new_topic("orders", 1, 1, {}))
+
+
+def test_the_tree_belongs_to_one_cluster(records):
+    records.set_cluster_id("first")
+    records.set_cluster_id("first")
+    with pytest.raises(InconsistentClusterIdError, match="first"):
+        records.set_cluster_id("second")
+
+
+def test_the_copy_in_memory():
+    metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
+    later, sooner = (new_topic(name, 1, 1, {}) for name in ("b", "a"))
+    metadata.put(later)
+    metadata.put(sooner)
+    assert metadata.topics() == [sooner, later]
+    assert metadata.topic("a") is sooner
+    assert metadata.topic_by_id(later.topic_id) is later
+    assert metadata.topic_by_id(uuid.uuid4()) is None
+    metadata.remove("b")
+    metadata.remove("b")
+    assert metadata.topic("b") is None
+    assert metadata.topic_by_id(later.topic_id) is None

@@ -1,0 +1,65 @@
+"""Producer ids: never twice, whoever else claims blocks meanwhile."""
+
+import asyncio
+
+import pytest
+from kafka.errors import CoordinatorLoadInProgressError
+
+from broker.cluster.local_store import LocalStore
+from broker.cluster.store import BadVersionError
+from broker.coordinator.producer_ids import BLOCK_SIZE, ProducerIds
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = LocalStore(tmp_path)
+    yield opened
+    opened.close()
+
+
+def make(store, node_id=1):
+    async def run_blocking(function):
+        return await asyncio.get_running_loop().run_in_executor(None, function)
+
+    return ProducerIds(store, node_id, run_blocking)
+
+
+async def take(ids, count):
+    return [await ids.next_id() for _ in range(count)]
+
+
+def test_ids_count_up_over_blocks(store):
+    assert asyncio.run(take(make(store), BLOCK_SIZE + 5)) == list(range(BLOCK_SIZE + 5))
+
+
+def test_a_restart_goes_on_after_the_claimed_block(store):
+    assert asyncio.run(take(make(store), 3)) == [0, 1, 2]
+    assert asyncio.run(take(make(store), 3)) == [BLOCK_SIZE + n for n in range(3)]
+
+
+def test_two_brokers_have_different_ids(store):
+    async def both():
+        first, second = make(store, 1), make(store, 2)
+        return await asyncio.gather(*(take(ids, BLOCK_SIZE * 2) for ids in (first, second)))
+
+    one, two = asyncio.run(both())
+    assert len({*one, *two}) == BLOCK_SIZE * 4
+
+
+def test_many_waiting_at_once_have_different_ids(store):
+    async def many():
+        ids = make(store)
+        return await asyncio.gather(*(ids.next_id() for _ in range(50)))
+
+    assert len(set(asyncio.run(many()))) == 50
+
+
+def test_a_block_that_is_always_taken_by_others_is_given_up(store):
+    class Contended(LocalStore):
+        def commit(self, operations):
+            raise BadVersionError("taken")
+
+    ids = ProducerIds(Contended.__new__(Contended), 1, None)  # type: ignore[arg-type]
+    ids._following_block = lambda: (range(1), None)  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(CoordinatorLoadInProgressError):
+        ids.claim()

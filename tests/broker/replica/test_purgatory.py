@@ -1,0 +1,108 @@
+"""Waiting fetches: each runs once, for the first reason that comes."""
+
+from collections.abc import Callable
+
+import pytest
+from kafka.structs import TopicPartition
+
+from broker.replica.purgatory import DelayedFetch, FetchPurgatory
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Clock:
+    """Timers that fire when the test says so."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> "Timer":
+        self.timers.append(Timer(delay_s, callback))
+        return self.timers[-1]
+
+    def fire(self) -> None:
+        for timer in self.timers:
+            if not timer.cancelled:
+                timer.callback()
+
+
+class Timer:
+    def __init__(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.delay_s = delay_s
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def purgatory(clock):
+    return FetchPurgatory(clock.call_later)
+
+
+def wait(purgatory, *partitions, missing_bytes=100):
+    ran: list[int] = []
+    fetch = DelayedFetch(partitions, missing_bytes, lambda: ran.append(1))
+    purgatory.wait(fetch, 5000)
+    return fetch, ran
+
+
+def test_enough_bytes_of_several_partitions(purgatory, clock):
+    _, ran = wait(purgatory, A, B)
+    purgatory.became_visible(A, 60)
+    purgatory.became_visible(TopicPartition("other", 0), 1000)
+    assert ran == []
+    purgatory.became_visible(B, 40)
+    assert ran == [1]
+    assert clock.timers[0].cancelled
+    purgatory.became_visible(A, 1000)
+    assert ran == [1]
+    assert len(purgatory) == 0
+
+
+def test_time_is_up(purgatory, clock):
+    _, ran = wait(purgatory, A, B)
+    assert clock.timers[0].delay_s == 5
+    clock.fire()
+    assert ran == [1]
+    assert len(purgatory) == 0
+
+
+def test_woken_for_another_reason(purgatory):
+    _, ran_a = wait(purgatory, A)
+    _, ran_b = wait(purgatory, B)
+    purgatory.wake(A)
+    assert (ran_a, ran_b) == ([1], [])
+    assert len(purgatory) == 1
+
+
+def test_cancelled(purgatory, clock):
+    fetch, ran = wait(purgatory, A, B)
+    purgatory.cancel(fetch)
+    purgatory.cancel(fetch)
+    purgatory.became_visible(A, 1000)
+    clock.fire()
+    assert ran == []
+    assert len(purgatory) == 0
+
+
+def test_one_that_waits_again_when_run(purgatory):
+    """A fetch that is woken may lead to the next one on the same partition at once."""
+    rounds: list[int] = []
+
+    def again() -> None:
+        rounds.append(1)
+        if len(rounds) < 3:
+            purgatory.wait(DelayedFetch([A], 10, again), 5000)
+
+    purgatory.wait(DelayedFetch([A], 10, again), 5000)
+    for expected in (1, 2, 3):
+        purgatory.became_visible(A, 10)
+        assert len(rounds) == expected
+    assert len(purgatory) == 0

@@ -1,0 +1,132 @@
+"""Creating and deleting topics when the disk, the clock or the client get in the way."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaStorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import BrokerNode, ClusterMetadata, MetadataRecords, new_topic
+from broker.config import BrokerConfig
+from broker.log.manager import LogManager
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import FetchPurgatory
+from broker.replica.topics import TopicManager
+
+
+class World:
+    """A TopicManager and what it works on; `gate`, when set, is waited for before blocking work."""
+
+    def __init__(self, directory) -> None:
+        self.store = LocalStore(directory)
+        self.records = MetadataRecords(self.store)
+        self.records.prepare()
+        self.logs = LogManager(BrokerConfig.from_properties({"log.dirs": str(directory)}))
+        self.logs.open()
+        self.metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
+        purgatory = FetchPurgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
+        self.replicas = ReplicaManager(self.logs, {}, purgatory, 1)
+        self.topics = TopicManager(self.metadata, self.records, self.replicas, self.run_blocking)
+        self.gate: asyncio.Event | None = None
+
+    async def run_blocking(self, function: Callable[[], Any]) -> Any:
+        if self.gate is not None:
+            await self.gate.wait()
+        return function()
+
+    def close(self) -> None:
+        self.logs.close()
+        self.store.close()
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_created_and_deleted(world):
+    topic = new_topic("t", 2, 1, {"retention.ms": "77"})
+
+    async def scenario() -> None:
+        await world.topics.create(topic)
+        assert world.metadata.topic("t") is topic
+        for topic_partition in topic.topic_partitions():
+            log = world.replicas.partition(topic_partition).log
+            assert log.log_end_offset == 0
+        await world.topics.delete(topic)
+
+    asyncio.run(scenario())
+    assert world.metadata.topic("t") is None
+    assert world.records.topics() == world.records.deleted_topics() == []
+    assert world.logs.all_logs() == {}
+    with pytest.raises(UnknownTopicOrPartitionError):
+        world.replicas.partition(topic.topic_partitions()[0])
+
+
+def test_two_creations_at_once(world):
+    async def scenario() -> None:
+        world.gate = asyncio.Event()
+        first = asyncio.ensure_future(world.topics.create(new_topic("t", 1, 1, {})))
+        await asyncio.sleep(0)
+        with pytest.raises(TopicAlreadyExistsError):
+            await world.topics.create(new_topic("t", 5, 1, {}))
+        world.gate.set()
+        await first
+
+    asyncio.run(scenario())
+    assert len(world.metadata.topic("t").partitions) == 1
+
+
+def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
+    async def scenario() -> None:
+        world.gate = asyncio.Event()
+        request = asyncio.ensure_future(world.topics.create(new_topic("t", 1, 1, {})))
+        await asyncio.sleep(0)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        world.gate.set()
+        await world.topics.drain()
+
+    asyncio.run(scenario())
+    assert world.metadata.topic("t") is not None
+    assert len(world.logs.all_logs()) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KafkaStorageError("x")])
+def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
+    def full(topic: object) -> None:
+        raise error
+
+    monkeypatch.setattr(world.replicas, "make_logs", full)
+    topic = new_topic("t", 1, 1, {})
+    with pytest.raises(KafkaStorageError):
+        asyncio.run(world.topics.create(topic))
+    assert world.metadata.topic("t") is None
+    assert world.records.topics() == world.records.deleted_topics() == []
+    monkeypatch.undo()
+    asyncio.run(world.topics.create(topic))
+    assert world.metadata.topic("t") is topic
+
+
+def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world):
+    topic = new_topic("t", 1, 1, {})
+
+    async def scenario() -> None:
+        await world.topics.create(topic)
+        world.gate = asyncio.Event()
+        deletion = asyncio.ensure_future(world.topics.delete(topic))
+        await asyncio.sleep(0)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await world.topics.delete(topic)
+        with pytest.raises(TopicAlreadyExistsError):
+            await world.topics.create(new_topic("t", 1, 1, {}))
+        world.gate.set()
+        await deletion
+        await world.topics.create(new_topic("t", 1, 1, {}))
+
+    asyncio.run(scenario())
