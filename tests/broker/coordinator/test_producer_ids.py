@@ -54,12 +54,14 @@ def test_many_waiting_at_once_have_different_ids(store):
     assert len(set(asyncio.run(many()))) == 50
 
 
-def test_a_block_that_is_always_taken_by_others_is_given_up(store):
+def test_a_block_that_is_always_taken_by_others_is_given_up(tmp_path):
     class Contended(LocalStore):
         def commit(self, operations):
             raise BadVersionError("taken")
 
-    ids = ProducerIds(Contended.__new__(Contended), 1, None)  # type: ignore[arg-type]
-    ids._following_block = lambda: (range(1), None)  # type: ignore[method-assign,assignment,return-value]
+    (tmp_path / "contended").mkdir()
+    contended = Contended(tmp_path / "contended")
+    ids = make(contended)
     with pytest.raises(CoordinatorLoadInProgressError):
         ids.claim()
+    contended.close()
