@@ -4,8 +4,9 @@ Owns: a non-blocking socket, its receive state and its SendQueue. A frame is a 4
 size and that many bytes; an answer is framed the same way. Called by: the event loop's thread only.
 
 Receiving: small frames come many to one recv, through a staging buffer shared by all connections,
-and get their own bytearray each; the rest of a large frame is received straight into its own
-bytearray, which grows as bytes arrive, so that a size field alone never makes us allocate.
+and get their own bytearray each; the rest of a large frame is received straight into a bytearray of
+its own, which grows as bytes arrive, so that a size field alone never makes us allocate. A handler
+that keeps a view of the frame beyond its return keeps the frame: it is not used again.
 
 Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
 while the peer does not read its answers, nothing more is read from it; the kernel's window does
@@ -22,13 +23,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from broker.network.buffers import ReceiveBuffers
 from broker.network.send import Part, SendQueue
 
 _log = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
-# A large frame's buffer begins with this much and doubles: 1 MB batches fit at once.
-_FIRST_FRAME_BYTES = 2 * 1024 * 1024
+# Receives without a look at the other connections.
+_RECEIVES_PER_EVENT = 4
 
 # None: the request wants no answer (produce with acks=0).
 Answer: TypeAlias = list[Part] | None
@@ -54,6 +56,7 @@ class BrokerConnection:
     __slots__ = (
         "_answer",
         "_backlog",
+        "_buffers",
         "_filled_bytes",
         "_frame",
         "_frame_bytes",
@@ -64,7 +67,6 @@ class BrokerConnection:
         "_reading",
         "_send",
         "_socket",
-        "_staging",
         "_stopping",
         "_writing",
         "closed",
@@ -78,7 +80,7 @@ class BrokerConnection:
         peer: str,
         handler: Handler,
         limits: ConnectionLimits,
-        staging: memoryview,
+        buffers: ReceiveBuffers,
         loop: asyncio.AbstractEventLoop,
         on_close: "Callable[[BrokerConnection], None]",
     ) -> None:
@@ -88,7 +90,7 @@ class BrokerConnection:
         self._socket = sock
         self._handler = handler
         self._limits = limits
-        self._staging = staging
+        self._buffers = buffers
         self._loop = loop
         self._on_close = on_close
         self._send = SendQueue()
@@ -163,17 +165,30 @@ class BrokerConnection:
         self._guarded(_nothing)
 
     def _receive(self) -> int:
-        """Receives once, into the large frame or into the staging buffer (then the backlog)."""
-        frame = self._frame
-        if frame is not None:
-            with memoryview(frame) as view, view[self._filled_bytes :] as rest:
-                received_bytes = self._socket.recv_into(rest)
-            self._filled_bytes += received_bytes
-            return received_bytes
-        received_bytes = self._socket.recv_into(self._staging)
-        received = self._staging[:received_bytes]
+        """Receives into the large frame, or into the staging buffer (then the backlog)."""
+        if self._frame is not None:
+            return self._receive_large(self._frame)
+        received_bytes = self._socket.recv_into(self._buffers.staging)
+        received = self._buffers.staging[:received_bytes]
         self._backlog = self._backlog + received if self._backlog else bytes(received)
         return received_bytes
+
+    def _receive_large(self, frame: bytearray) -> int:
+        """Fills the frame's buffer as far as the socket has bytes; how many those were."""
+        began_bytes = self._filled_bytes
+        with memoryview(frame) as view:
+            end = min(len(frame), self._frame_bytes)
+            for _ in range(_RECEIVES_PER_EVENT):
+                try:
+                    received_bytes = self._socket.recv_into(view[self._filled_bytes : end])
+                except BlockingIOError:
+                    if self._filled_bytes == began_bytes:
+                        raise
+                    break
+                self._filled_bytes += received_bytes
+                if received_bytes == 0 or self._filled_bytes == end:
+                    break
+        return self._filled_bytes - began_bytes
 
     def _parse(self) -> bool:
         """Handles every whole frame there is, until one must be waited for. Whether any was."""
@@ -191,7 +206,7 @@ class BrokerConnection:
                 break
             position = body_position + size_bytes
             handled = True
-            self._handle(bytearray(memoryview(backlog)[body_position:position]))
+            self._handle(memoryview(bytearray(memoryview(backlog)[body_position:position])))
         self._backlog = backlog[position:] if position else backlog
         return handled
 
@@ -204,8 +219,8 @@ class BrokerConnection:
         )
 
     def _begin_large_frame(self, size_bytes: int, head: bytes) -> None:
-        """`head`: what has been received of it (less than all)."""
-        self._frame = bytearray(min(size_bytes, max(_FIRST_FRAME_BYTES, len(head) + 1)))
+        """`head`: what has been received of it (less than all, at most a staging buffer)."""
+        self._frame = self._buffers.take()
         self._frame[: len(head)] = head
         self._frame_bytes = size_bytes
         self._filled_bytes = len(head)
@@ -216,7 +231,8 @@ class BrokerConnection:
         assert frame is not None
         if self._filled_bytes == self._frame_bytes:
             self._frame = None
-            self._handle(frame)
+            self._handle(memoryview(frame)[: self._frame_bytes])
+            self._buffers.give_back(frame)
             return True
         if self._filled_bytes == len(frame):
             frame.extend(bytes(min(len(frame), self._frame_bytes - len(frame))))
@@ -224,8 +240,8 @@ class BrokerConnection:
 
     # --- answering ---
 
-    def _handle(self, frame: bytearray) -> None:
-        answer = self._handler(memoryview(frame), self)
+    def _handle(self, frame: memoryview) -> None:
+        answer = self._handler(frame, self)
         if isinstance(answer, asyncio.Future):
             if answer.done():
                 self._push(answer.result())

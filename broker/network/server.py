@@ -1,6 +1,6 @@
 """The listening socket: accepts connections, forgets closed ones, closes idle ones.
 
-Owns: the listener, every BrokerConnection and the staging buffer they receive through. Called by:
+Owns: the listener, every BrokerConnection and the buffers they receive into. Called by:
 the event loop's thread only. Never: looks at a request.
 """
 
@@ -9,11 +9,11 @@ import logging
 import socket
 from dataclasses import dataclass
 
+from broker.network.buffers import ReceiveBuffers
 from broker.network.connection import BrokerConnection, ConnectionLimits, Handler
 
 _log = logging.getLogger(__name__)
 
-_STAGING_BYTES = 64 * 1024
 # Connections accepted before the loop looks at the others again.
 _ACCEPTS_PER_EVENT = 64
 # Out of file descriptors: wait this long before accepting again.
@@ -47,7 +47,7 @@ class NetworkServer:
         self._limits = limits
         self._options = options
         self._loop = loop
-        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        self._buffers = ReceiveBuffers()
         self._connections: set[BrokerConnection] = set()
         self._listener: socket.socket | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -139,7 +139,7 @@ class NetworkServer:
             peer,
             self._handler,
             self._limits,
-            self._staging,
+            self._buffers,
             self._loop,
             self._connections.discard,
         )

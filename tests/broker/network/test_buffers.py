@@ -1,0 +1,39 @@
+"""Frame buffers are used again, but never under somebody's eyes."""
+
+from broker.network.buffers import FRAME_BYTES, ReceiveBuffers
+
+
+def test_a_frame_that_nobody_holds_is_used_again():
+    buffers = ReceiveBuffers()
+    frame = buffers.take()
+    frame[:3] = b"old"
+    buffers.give_back(frame)
+    assert buffers.take() is frame
+    assert len(frame) == FRAME_BYTES
+    assert buffers.take() is not frame
+
+
+def test_a_frame_with_a_view_is_not():
+    buffers = ReceiveBuffers()
+    frame = buffers.take()
+    kept = memoryview(frame)[10:20]
+    buffers.give_back(frame)
+    assert buffers.take() is not frame
+    assert len(kept) == 10
+
+
+def test_a_frame_that_grew_is_let_go():
+    buffers = ReceiveBuffers()
+    frame = buffers.take()
+    frame.extend(b"more")
+    buffers.give_back(frame)
+    assert buffers.take() is not frame
+
+
+def test_the_pool_is_bounded():
+    buffers = ReceiveBuffers()
+    frames = [buffers.take() for _ in range(50)]
+    for frame in frames:
+        buffers.give_back(frame)
+    again = {id(buffers.take()) for _ in range(50)}
+    assert 0 < len(again & {id(frame) for frame in frames}) <= 8
