@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -26,6 +27,8 @@ from broker.network.loop import new_event_loop
 from broker.server import BrokerServer
 
 _log = logging.getLogger("broker")
+
+_STDIN = 0
 
 
 class KeyValueFormatter(logging.Formatter):
@@ -129,7 +132,10 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
         loop.add_signal_handler(number, stop.set)
     if exit_with_parent:
         watch_parent(loop, stop)
-    server.start()
+    try:
+        server.start()
+    except OSError as error:  # another process was first to listen on a port that both had bound
+        raise StartError(f"cannot listen on {address}: {error}") from error
     _log.info("broker.started address=%s", address)
     print(f"listening {address}", flush=True)
     # What was made so far lives until the end: no collection needs to look at it again.
@@ -140,23 +146,31 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
     _log.info("broker.stopped")
 
 
+def check_parent_pipe() -> None:
+    """Raises StartError when nobody can hold the other end of stdin."""
+    try:
+        mode = os.fstat(_STDIN).st_mode
+    except OSError:
+        mode = 0
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        raise StartError("--exit-with-parent needs a pipe on stdin")
+
+
 def watch_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     """The parent holds the other end of our stdin; when that closes, the parent is gone."""
-    descriptor = sys.stdin.fileno()
 
     def on_readable() -> None:
-        if not os.read(descriptor, 4096):
-            loop.remove_reader(descriptor)
+        if not os.read(_STDIN, 4096):
+            loop.remove_reader(_STDIN)
             stop.set()
 
-    try:
-        loop.add_reader(descriptor, on_readable)
-    except OSError:  # a file or /dev/null: nobody holds the other end
-        raise StartError("--exit-with-parent needs a pipe on stdin") from None
+    loop.add_reader(_STDIN, on_readable)
 
 
 def run(options: argparse.Namespace) -> None:
     """Raises StartError."""
+    if options.exit_with_parent:
+        check_parent_pipe()
     ours = False
     if options.ephemeral and options.data_dir is None:
         options.data_dir = Path(tempfile.mkdtemp(prefix="kafkalog-"))
