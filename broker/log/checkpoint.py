@@ -11,8 +11,7 @@ Apache Kafka's text format, the same for all of them:
 `leader-epoch-checkpoint` lies in a log's own and holds (epoch, start offset). Each is written
 whole: to a temporary file, synced, renamed. A missing or damaged one is no error: whoever reads it
 starts from less knowledge, which is always safe, and the damage is logged (an empty file is none:
-Kafka creates it so). One thread at a time
-for each file; the caller sees to it.
+Kafka creates it so). One thread at a time for each file; the caller sees to it.
 """
 
 import logging

@@ -16,6 +16,7 @@ the bytes, and the list of segments is copied on write. A flush works on what wa
 began; it moves the recovery point only if no truncation came between.
 """
 
+import contextlib
 import logging
 import random
 import threading
@@ -95,6 +96,7 @@ class Log:
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._closed = False
+        self._is_retired = False
         self._failure: OSError | None = None
         self._truncations = 0
         self._deleted: list[tuple[int, LogSegment]] = []
@@ -337,16 +339,19 @@ class Log:
         """Up to `max_bytes` of batches from the one that holds `offset` on, none that reaches
         `upper_bound_offset`. With `min_one_batch` the first batch comes whole even if it is larger.
 
-        Raises OffsetOutOfRangeError outside log start..log end offset, and KafkaStorageError when
-        the bytes on disk are not what was written.
+        Raises OffsetOutOfRangeError outside log start..log end offset, and CorruptRecordError when
+        the headers on disk make no sense.
         """
         end_offset = self._next_offset
-        if not self._log_start_offset <= offset <= end_offset:
+        segments = self._segments.from_floor(offset)
+        # Retention may have dropped the segment already and not yet moved the start.
+        is_dropped = offset < segments[0].base_offset
+        if is_dropped or not self._log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is outside {self._log_start_offset}..{end_offset}"
             )
         bound = min(upper_bound_offset, end_offset)
-        for segment in self._segments.from_floor(offset) if offset < bound else ():
+        for segment in segments if offset < bound else ():
             found = segment.locate(offset)
             if found is not None:
                 size_bytes = self._readable_bytes(segment, found, bound)
@@ -421,6 +426,8 @@ class Log:
                 try:
                     self._sync(segments, start_offset, end_offset)
                 except OSError as error:
+                    if self._is_retired:
+                        return
                     with self._lock:
                         self._failure = self._failure or error
                     raise self._storage_error("flush", error) from error
@@ -434,7 +441,8 @@ class Log:
             segment.sync()
         for offset in self._producers.snapshot_offsets():
             if start_offset <= offset <= end_offset:
-                self._files.open(self._producers.snapshot_path(offset)).sync()
+                with contextlib.suppress(FileNotFoundError):  # retention was faster
+                    self._files.open(self._producers.snapshot_path(offset)).sync()
         self._leader_epochs.sync()
         self._files.sync_directory(self.directory)
 
@@ -509,7 +517,7 @@ class Log:
         """Ends the log and renames its directory, which is to be removed. Slices in flight stay
         readable, appends raise KafkaStorageError."""
         with self._lock:
-            self._closed = True
+            self._closed = self._is_retired = True
             self._files.rename(self.directory, directory)
             self.directory = directory
             self._producers.directory = directory

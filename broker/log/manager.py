@@ -16,10 +16,11 @@ the disk. `start` runs the passes in one thread of its own (`maintenance`). Neve
 a record.
 """
 
+import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -217,17 +218,21 @@ class LogManager:
 
     def flush_pass(self) -> None:
         """Syncs the logs whose flush policy asks for it."""
-        due = [log for log in self._logs.values() if log.is_flush_due]
-        for log in due:
-            log.flush()
-        if due:
+        flushed = 0
+        for log in self._logs.values():
+            if log.is_flush_due:
+                with _reported("flush", log):
+                    log.flush()
+                    flushed += 1
+        if flushed:
             self.checkpoint_recovery_points()
 
     def retention_pass(self) -> None:
         """Drops the segments that are too old or too many."""
         deleted = 0
         for tp, log in self._logs.items():
-            deleted += log.delete_old_segments(self._high_watermark_of(tp, log))
+            with _reported("retention", log):
+                deleted += log.delete_old_segments(self._high_watermark_of(tp, log))
         if deleted:
             self.checkpoint_log_start_offsets()
 
@@ -381,6 +386,15 @@ class LogManager:
 
     def _checkpoint_file(self, directory: Path, name: str) -> OffsetCheckpointFile:
         return OffsetCheckpointFile(directory / name, self._files)
+
+
+@contextlib.contextmanager
+def _reported(task: str, log: Log) -> Iterator[None]:
+    """One log that fails, or was deleted meanwhile, does not keep the others from their turn."""
+    try:
+        yield
+    except KafkaStorageError as error:
+        _log.error("upkeep.failed task=%s dir=%s reason=%r", task, log.directory, str(error))
 
 
 def _close(log: Log) -> bool:

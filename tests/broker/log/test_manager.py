@@ -187,6 +187,34 @@ class TestUpkeep:
         assert (due.recovery_point, idle.recovery_point) == (1, 0)
         assert "orders 0 1\n" in data(files, "recovery-point-offset-checkpoint")
 
+    def test_one_failed_log_keeps_no_other_from_its_turn(self, files, clock, caplog):
+        manager = opened(files, clock, log_flush_interval_ms="1", log_retention_ms="1000")
+        broken, fine = manager.create(ORDERS), manager.create(DASHED)
+        for log in (broken, fine):
+            log.append(batch([b"a"]), 0)
+        clock.now_ms += 2000
+        files.fail_next("sync")
+        manager.flush_pass()
+        manager.retention_pass()
+        assert (broken.recovery_point, fine.recovery_point) == (0, 1)
+        assert (broken.log_start_offset, fine.log_start_offset) == (0, 1)
+        assert "upkeep.failed task=flush" in caplog.text
+
+    def test_a_log_that_is_deleted_during_its_flush_does_not_fail(self, files, clock, caplog):
+        manager = opened(files, clock)
+        log = manager.create(ORDERS)
+        log.append(batch([b"a"]), 0)
+        original = files.sync_directory
+
+        def delete_meanwhile(path):
+            files.sync_directory = original
+            manager.delete(ORDERS)
+            raise FileNotFoundError(2, "No such directory", str(path))
+
+        files.sync_directory = delete_meanwhile
+        log.flush()
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
     def test_a_topics_changed_config_counts_at_once(self, files, clock):
         overrides: dict[str, dict[str, str]] = {}
         manager = opened(files, clock, overrides)
