@@ -53,7 +53,7 @@ def test_several_partitions_in_one_request(client, create):
     name = create(3)
     client.send_body(0, 9, body_of(name, batch_of(1), batch_of(2), batch_of(3)))
     results, _ = decode_produce_response(client.receive_body(0, 9), 9)
-    assert [(r.partition, r.error_code, r.base_offset) for r in results] == [
+    assert sorted((r.partition, r.error_code, r.base_offset) for r in results) == [
         (0, 0, 0),
         (1, 0, 0),
         (2, 0, 0),
