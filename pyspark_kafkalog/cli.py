@@ -391,6 +391,8 @@ def _load(options: argparse.Namespace) -> None:
 
     from pyspark_kafkalog.warehouse.load import load
 
+    if (options.master or "local").startswith("local"):
+        _let_spark_workers_be_this_python()
     builder = SparkSession.builder.appName(f"kafkalog load {options.name}")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = (builder.master(options.master) if options.master else builder).getOrCreate()
@@ -411,6 +413,11 @@ def _load(options: argparse.Namespace) -> None:
             f"Commit {result.commit_id}: {result.records} records in {len(result.files)} files "
             f"of {result.bytes} bytes."
         )
+
+
+def _let_spark_workers_be_this_python() -> None:
+    """Without an activated environment Spark would start its workers as another `python3`."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _sentence(error: Exception) -> str:
@@ -436,6 +443,7 @@ def _quickstart(options: argparse.Namespace) -> None:
 
     from pyspark_kafkalog.quickstart import run_quickstart
 
+    _let_spark_workers_be_this_python()
     run_quickstart(options.dir, options.port, Console())
 
 

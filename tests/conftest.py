@@ -1,11 +1,13 @@
 """Shared by all tests: hypothesis profiles (a failure prints the blob that replays it), and Spark
-on loopback only, whatever addresses the machine has."""
+on loopback only, with workers of this environment, whatever else the machine has."""
 
 import os
+import sys
 
 from hypothesis import settings
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYSPARK_PYTHON"] = sys.executable
 
 settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)

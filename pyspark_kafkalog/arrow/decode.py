@@ -117,6 +117,8 @@ class _Rows:
     timestamps: cython.longlong[::1]
     timestamp_types: cython.int[::1]
     header_ends: cython.int[::1]
+    header_valid: cython.uchar[::1]
+    without_headers: cython.Py_ssize_t
     want_key: cython.bint
     want_value: cython.bint
     want_headers: cython.bint
@@ -124,6 +126,7 @@ class _Rows:
     timestamp_buffer: Any
     timestamp_type_buffer: Any
     header_ends_buffer: Any
+    header_valid_buffer: Any
 
     def __init__(
         self,
@@ -154,6 +157,9 @@ class _Rows:
         self.timestamp_types = memoryview(self.timestamp_type_buffer).cast("B").cast("i")
         self.header_ends = memoryview(self.header_ends_buffer).cast("B").cast("i")
         self.header_ends[0] = 0
+        self.header_valid_buffer = pa.py_buffer(bytearray((row_capacity + 7) // 8))
+        self.header_valid = memoryview(self.header_valid_buffer).cast("B")
+        self.without_headers = 0
 
     def rows(self) -> cython.Py_ssize_t:
         return self.count
@@ -171,7 +177,11 @@ class _Rows:
                 fields=list(HEADERS_TYPE.value_type),
             )
             found["headers"] = pa.Array.from_buffers(
-                HEADERS_TYPE, self.count, [None, self.header_ends_buffer], 0, children=[entries]
+                HEADERS_TYPE,
+                self.count,
+                [self.header_valid_buffer, self.header_ends_buffer],
+                self.without_headers,
+                children=[entries],
             )
         numbers = {
             "offset": self.offset_buffer,
@@ -316,6 +326,11 @@ class _Cursor:
         count: cython.longlong = self._varint()
         if count < 0 or count > record_end - self.position:
             raise CorruptRecordError("a record announces more headers than it has bytes")
+        # No headers are null, as in Spark's own connector.
+        if count == 0:
+            rows.without_headers += 1
+        else:
+            rows.header_valid[rows.count >> 3] |= 1 << (rows.count & 7)
         while count > 0:
             length = self._length(record_end)
             if length < 0:

@@ -52,7 +52,6 @@ def test_rows_hold_what_was_written(read, topics):
     assert (empty.key, empty.value, empty.offset) == (None, b"", 1)
 
 
-@pytest.mark.xfail(reason="the decoder gives an empty array")
 def test_a_record_without_headers_has_null_headers_as_in_sparks_connector(read, topics):
     topic = topics.create()
     topics.append(topic, [b"plain"])
