@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from array import array
 from collections.abc import Iterator, Sequence
 
 import duckdb
@@ -99,6 +100,27 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path, monkeypatch):
     metadata = pq.ParquetFile(staged(str(tmp_path), file)).metadata
     groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     assert groups == [200] * 5 + [100] * 3
+
+
+def test_a_row_group_holds_no_more_memory_than_its_rows(tmp_path, monkeypatch):
+    """The decoder's batches keep room for 4 MiB each, however little of it they fill."""
+    small, peaks = rows(0, 100).select(DEFAULT_COLUMNS), []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        before = pa.total_allocated_bytes()
+        for start in range(0, 10_000, 100):
+            room = pa.allocate_buffer(4 << 20)
+            memoryview(room).cast("B").cast("q")[:100] = array("q", range(start, start + 100))
+            offsets = pa.Array.from_buffers(pa.int64(), 100, [None, room])
+            del room
+            yield small.set_column(4, small.schema.field("offset"), offsets)
+            del offsets
+            peaks.append(pa.total_allocated_bytes() - before)
+
+    piece = OffsetRange("orders", 3, 0, 10_000)
+    [file] = write_files(str(tmp_path), DEFAULT_COLUMNS, piece, batches())
+    assert (file.records, file.last_offset) == (10_000, 9_999)
+    assert max(peaks) < 10 * (4 << 20)
 
 
 def test_a_large_range_becomes_several_files_that_tile_it(tmp_path, monkeypatch):

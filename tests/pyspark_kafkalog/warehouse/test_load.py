@@ -182,12 +182,12 @@ def test_any_other_error_in_a_task_is_told(last):
 @pytest.mark.parametrize("name", ["", "  ", None, 7])
 def test_a_load_needs_a_name(name):
     with pytest.raises(InvalidOptionError, match="needs a name"):
-        load(None, name, "parquet:/never/made", OPTIONS)  # type: ignore[arg-type]
+        load(None, name, "parquet:/never/made", OPTIONS)
 
 
 def test_an_unknown_target_is_refused_before_a_broker_is_asked():
     with pytest.raises(InvalidOptionError, match="parquet:/data/orders"):
-        load(None, "nightly", "delta:/never/made", OPTIONS)  # type: ignore[arg-type]
+        load(None, "nightly", "delta:/never/made", OPTIONS)
 
 
 def test_results_read_well():
