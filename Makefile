@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .peers
+UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehouse \
+    tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
+    tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart install test check crash fuzz uncompiled bench notebooks peers clean preflight
@@ -32,9 +35,13 @@ crash: $(VENV)/.development ## the crash suites at full length (SIGKILL at rando
 fuzz: $(VENV)/.development ## the property tests with 20,000 examples each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog $(PYTEST_ARGS)
 
-uncompiled: ## the fallback without a C compiler: the same tests in an environment of its own
-	$(MAKE) VENV=.venv-uncompiled KAFKALOG_EXT=skip .venv-uncompiled/.uncompiled
-	cd .venv-uncompiled && bin/python -m pytest $(UNCOMPILED_TESTS)
+uncompiled: $(VENV)/.development ## the fallback without a C compiler: codec, source, sink and load
+	rm -rf build/uncompiled && mkdir -p build/uncompiled
+	cp -r pyspark_kafkalog broker tests pyproject.toml build/uncompiled
+	find build/uncompiled -name '*.so' -delete
+	cd build/uncompiled && export PYTHONPATH=$$PWD && \
+	    $(CURDIR)/$(BIN)/python -c 'from pyspark_kafkalog.arrow import decode as d; assert d.__file__.endswith("/build/uncompiled/pyspark_kafkalog/arrow/decode.py"), d.__file__' && \
+	    $(CURDIR)/$(BIN)/python -m pytest $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory
 	$(BIN)/python -m benchmarks.first_numbers
@@ -45,7 +52,7 @@ notebooks: $(VENV)/.development ## execute the notebooks
 peers: $(PEERS)/kafka ## Apache Kafka's jars, which some tests measure themselves against
 
 clean: ## remove what was built, installed and fetched
-	rm -rf $(VENV) .venv-uncompiled $(PEERS) build *.egg-info
+	rm -rf $(VENV) $(PEERS) build *.egg-info
 	find pyspark_kafkalog broker -name '*.so' -delete
 
 preflight:
