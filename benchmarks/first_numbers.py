@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -192,6 +193,7 @@ def main() -> None:
             rate = data.records / produce(servers, data) / 1e6
             rows.figures(f"produce {data.topic}, one client", "M records/s", [rate])
         rows.figures("broker, after producing", "MB", [resident_mb(broker.pid)])
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         spark = (
             SparkSession.builder.master("local[*]")
             .config("spark.ui.enabled", "false")
