@@ -3,7 +3,9 @@ on loopback only, with workers of this environment, whatever else the machine ha
 
 import os
 import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -13,3 +15,25 @@ settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """One SparkSession for all tests, in this process."""
+    from pyspark.sql import SparkSession
+
+    # Python workers import the package from here, installed or not.
+    root = str(Path(__file__).parents[1])
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *inherited])
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kafkalog-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -1,4 +1,4 @@
-"""Foreign clients against the broker: each writes, each reads what every other wrote.
+"""Foreign clients and Spark against the broker: each reads what every other wrote.
 
 With KAFKALOG_TEST_BOOTSTRAP the broker is Apache Kafka, and the same must hold. Consumers assign
 partitions themselves: groups are another test's.
@@ -11,10 +11,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
 from tests.broker.child import broker_under_test
 
 pytestmark = pytest.mark.interop
@@ -239,6 +243,70 @@ def test_the_combinations_cover_all_pairs():
     assert {(w, c) for w, c, _ in COMBINATIONS} == set(itertools.product(CLIENTS, CODECS))
     assert {(c, r) for _, c, r in COMBINATIONS} == set(itertools.product(CODECS, CLIENTS))
     assert {(w, r) for w, _, r in COMBINATIONS} == set(itertools.product(CLIENTS, CLIENTS))
+
+
+def read_with_spark(spark, bootstrap: str, topic: str) -> list[Row]:
+    reader = spark.read.format("kafkalog").option("kafka.bootstrap.servers", bootstrap)
+    found = reader.option("subscribe", topic).option("includeHeaders", "true").load()
+    columns = found.coalesce(1).toArrow().to_pydict()
+    assert columns["offset"] == list(range(RECORDS))
+    return [
+        Row(
+            key,
+            value,
+            tuple((header["key"], header["value"]) for header in headers or ()),
+            round(timestamp.timestamp() * 1000),
+        )
+        for key, value, headers, timestamp in zip(
+            columns["key"],
+            columns["value"],
+            columns["headers"],
+            columns["timestamp"],
+            strict=True,
+        )
+    ]
+
+
+def write_with_spark(spark, bootstrap: str, topic: str, codec: str, folder: Path) -> None:
+    table = pa.table(
+        {
+            "key": pa.array([each.key for each in ROWS], pa.binary()),
+            "value": pa.array([each.value for each in ROWS], pa.binary()),
+            "headers": pa.array([list(each.headers) or None for each in ROWS], HEADERS_TYPE),
+            "timestamp": pa.array(
+                [1000 * each.timestamp_ms for each in ROWS], pa.timestamp("us", tz="UTC")
+            ),
+        }
+    )
+    pq.write_table(table, folder / "rows.parquet")
+    rows = spark.read.parquet(str(folder / "rows.parquet")).selectExpr("*", "0 as partition")
+    writer = rows.coalesce(1).write.format("kafkalog").mode("append").option("topic", topic)
+    writer.option("kafka.bootstrap.servers", bootstrap).option(
+        "kafka.compression.type", codec
+    ).save()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("writer", CLIENTS)
+def test_spark_reads_what_every_client_writes(spark, bootstrap, written, writer, codec):
+    found = read_with_spark(spark, bootstrap, written(writer, codec))
+    for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
+        assert actual == expected, f"record {number}"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_client_reads_what_spark_writes(spark, bootstrap, tmp_path, codec):
+    topic = f"spark-{codec}-{uuid.uuid4().hex[:8]}"
+    kcat("-b", bootstrap, "-P", "-t", topic, "-p", "0", stdin="")
+    write_with_spark(spark, bootstrap, topic, codec, tmp_path)
+    for name, client in CLIENTS.items():
+        found = list(itertools.islice(client.read(bootstrap, topic), RECORDS))
+        for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
+            assert actual == expected, f"{name}, record {number}"
+    end = kcat("-b", bootstrap, "-C", "-t", topic, "-o", "-1", "-e", "-q", "-f", "%o %k %s")
+    assert end == f"{RECORDS - 1} {ROWS[-1].key.decode()} {ROWS[-1].value.decode()}"
 
 
 def kcat(*arguments: str, stdin: str = "") -> str:

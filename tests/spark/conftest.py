@@ -1,9 +1,8 @@
-"""One SparkSession and one embedded broker for all tests of this directory.
+"""One embedded broker for all tests of this directory.
 
 Topics are created and filled by librdkafka, which shares no code with what is tested.
 """
 
-import os
 import uuid
 from pathlib import Path
 
@@ -11,30 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from pyspark.sql import SparkSession
 
 from pyspark_kafkalog import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def spark():
-    # Python workers import the package from here, installed or not.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("kafkalog-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")
