@@ -5,8 +5,7 @@ between or behind them. `validate` looks at headers and checksums, `stamp_offset
 same bytes what the broker owns: base offset, leader epoch, and LogAppendTime where a topic asks for
 it. So the bytes that came from the socket are the bytes that go to disk.
 
-Compiled by Cython where possible; the same file runs as plain Python. Pure functions over a buffer
-that the caller owns: any thread.
+Pure functions over a buffer that the caller owns: any thread.
 """
 
 from collections.abc import Sequence
