@@ -40,8 +40,12 @@ def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Comm
     target = ParquetTarget(path)
     last = target.last_offsets(name)
     keys = [TopicPartition(topic, partition) for partition in PARTITIONS]
-    ranges = [OffsetRange(key.topic, key.partition, last.get(key, 0), until_offset) for key in keys]
-    ranges = [piece for piece in ranges if piece.offset_count]
+    # Another loader of the same name may be further on already.
+    ranges = [
+        OffsetRange(key.topic, key.partition, last.get(key, 0), until_offset)
+        for key in keys
+        if last.get(key, 0) < until_offset
+    ]
     if not ranges:
         return None
     stage = target.stage()
