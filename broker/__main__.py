@@ -108,6 +108,12 @@ def check_ephemeral_directory(directory: Path) -> None:
         raise StartError(f"data directory {directory}: {error.strerror}") from error
 
 
+def _reason(error: OSError) -> str:
+    """What the system said, without its number."""
+    said = error.strerror or str(error)
+    return f"{error.filename}: {said}" if error.filename else said
+
+
 def open_server(config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> tuple[BrokerServer, str]:
     """A server that is ready to start, and its address as HOST:PORT. Raises StartError."""
     server = BrokerServer(config, loop)
@@ -117,7 +123,7 @@ def open_server(config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> tuple[
         listener = config.endpoints[0]
         raise StartError(
             f"cannot start on {listener.host}:{listener.port} with data in "
-            f"{','.join(map(str, config.data_dirs))}: {error}"
+            f"{','.join(map(str, config.data_dirs))}: {_reason(error)}"
         ) from error
     except KafkaError as error:
         raise StartError(str(error.args[0])) from error
@@ -135,7 +141,7 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
     try:
         server.start()
     except OSError as error:  # another process was first to listen on a port that both had bound
-        raise StartError(f"cannot listen on {address}: {error}") from error
+        raise StartError(f"cannot listen on {address}: {_reason(error)}") from error
     _log.info("broker.started address=%s", address)
     print(f"listening {address}", flush=True)
     # What was made so far lives until the end: no collection needs to look at it again.
