@@ -140,6 +140,7 @@ def _fetched(
         records=_Slices(read) if read.slices else None,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
+        aborted=[(aborted.producer_id, aborted.first_offset) for aborted in read.aborted],
     )
 
 

@@ -34,14 +34,16 @@ from broker.config import LogConfig
 from broker.log.clock import Clock, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
 from broker.log.leader_epoch import LeaderEpochFileCache
-from broker.log.producer_state import BatchMetadata, ProducerStateManager
+from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
 from broker.log.record_search import first_record_at_or_after
-from broker.log.recovery import DELETED_SUFFIX, LogLoader, rebuild_producers
+from broker.log.recovery import DELETED_SUFFIX, LogLoader, index_aborted, rebuild_producers
 from broker.log.retention import RetentionBounds, deletable_segments
 from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
+from broker.log.transaction_index import AbortedTransaction
 from broker.log.validator import check_timestamps, stamp_offsets, validate
-from pyspark_kafkalog.record.batch import BatchHeader
+from pyspark_kafkalog.record.batch import BatchHeader, read_header
+from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class FetchDataInfo(NamedTuple):
     slices: list[FileSlice]
     size_bytes: int
     fetch_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """With `with_aborted`: what a read_committed reader has to skip in these bytes."""
 
 
 class Log:
@@ -157,17 +161,26 @@ class Log:
 
     # Appending: one thread.
 
-    def append(self, records: memoryview, leader_epoch: int) -> LogAppendInfo:
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is not decided below `high_watermark`; None
+        when all are."""
+        return self._producers.first_unstable_offset(high_watermark)
+
+    def append(
+        self, records: memoryview, leader_epoch: int, *, transactional: bool = False
+    ) -> LogAppendInfo:
         """Appends whole batches from a client; their offsets and epoch are stamped into `records`.
 
-        Raises as `validator.validate` and `check_timestamps`; RecordListTooLargeError when the
-        batches together exceed a segment; InvalidProducerEpochError and
-        OutOfOrderSequenceNumberError for an idempotent producer; KafkaStorageError when the disk
-        refuses, or did before, or the log is closed. Nothing is appended then.
+        `transactional`: the caller knows that the producer's transaction is open, so its batches
+        may be part of one. Raises as `validator.validate` and `check_timestamps`;
+        RecordListTooLargeError when the batches together exceed a segment;
+        InvalidProducerEpochError, OutOfOrderSequenceNumberError and InvalidTxnStateError for a
+        producer's numbers; KafkaStorageError when the disk refuses, or did before, or the log is
+        closed. Nothing is appended then.
         """
         config = self.config
         now_ms = self._clock()
-        headers = validate(records, config.max_message_bytes)
+        headers = validate(records, config.max_message_bytes, transactional=transactional)
         append_time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
         if not config.stamps_append_time:
             before_ms = config.message_timestamp_before_max_ms
@@ -185,6 +198,22 @@ class Log:
                     return self._duplicate(duplicate, append_time_ms)
             return self._append(records, headers, leader_epoch, now_ms, append_time_ms)
 
+    def append_end_marker(
+        self, producer_id: int, producer_epoch: int, marker: TransactionMarker, leader_epoch: int
+    ) -> LogAppendInfo:
+        """Ends the producer's transaction in this log, by the word of its coordinator.
+
+        Raises InvalidProducerEpochError and TransactionCoordinatorFencedError for a marker that
+        comes too late, and KafkaStorageError.
+        """
+        now_ms = self._clock()
+        records = memoryview(encode_marker(marker, producer_id, producer_epoch, now_ms))
+        with self._lock:
+            self._check_usable()
+            self._producers.check_marker(producer_id, producer_epoch, marker)
+            headers = [read_header(records)]
+            return self._append(records, headers, leader_epoch, now_ms, NO_TIMESTAMP, marker)
+
     def _append(
         self,
         records: memoryview,
@@ -192,6 +221,7 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         append_time_ms: int,
+        marker: TransactionMarker | None = None,
     ) -> LogAppendInfo:
         size_bytes = records.nbytes
         first_offset = self._next_offset
@@ -202,11 +232,13 @@ class Log:
         try:
             segment = self._segment_for(size_bytes, next_offset, newest_ms, now_ms)
             self._leader_epochs.assign(leader_epoch, first_offset)
-            self._write(segment, records, headers)
+            self._write(segment, records, headers, marker)
         except OSError as error:
             raise self._storage_error("append", error) from error
         for header in headers:
-            self._producers.update(header, now_ms)
+            completed = self._producers.update(header, now_ms, marker)
+            if completed is not None and completed.is_aborted:
+                self._index_aborted(segment, completed)
         self._next_offset = next_offset
         if self._on_flush_due is not None and (
             next_offset - self._recovery_point >= self.config.flush_messages
@@ -221,13 +253,30 @@ class Log:
             size_bytes,
         )
 
-    def _write(self, segment: LogSegment, records: memoryview, headers: list[BatchHeader]) -> None:
+    def _write(
+        self,
+        segment: LogSegment,
+        records: memoryview,
+        headers: list[BatchHeader],
+        marker: TransactionMarker | None,
+    ) -> None:
         size_bytes, max_timestamp = segment.size_bytes, segment.max_timestamp
         try:
+            if marker is not None and not marker.is_commit:
+                segment.transaction_index.reserve()
             segment.append(records, headers)
         except OSError:
             segment.undo_append(size_bytes, max_timestamp, headers[0].base_offset)
             raise
+
+    def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction) -> None:
+        """The marker is in the log already: a disk that refuses the index entry now must not keep
+        it from being rebuilt from there."""
+        try:
+            index_aborted(segment, completed, self._producers)
+        except OSError as error:
+            self._failure = error
+            self._storage_error("index", error)
 
     def _duplicate(self, batch: BatchMetadata, append_time_ms: int) -> LogAppendInfo:
         return LogAppendInfo(
@@ -334,10 +383,17 @@ class Log:
     # Reading: any thread, no lock.
 
     def read(
-        self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        upper_bound_offset: int,
+        min_one_batch: bool = True,
+        *,
+        with_aborted: bool = False,
     ) -> FetchDataInfo:
         """Up to `max_bytes` of batches from the one that holds `offset` on, none that reaches
-        `upper_bound_offset`. With `min_one_batch` the first batch comes whole even if it is larger.
+        `upper_bound_offset`. With `min_one_batch` the first batch comes whole even if it is larger;
+        `with_aborted` the aborted transactions in it are named.
 
         Raises OffsetOutOfRangeError outside log start..log end offset, and CorruptRecordError when
         the headers on disk make no sense.
@@ -360,8 +416,25 @@ class Log:
                 if size_bytes <= 0:
                     break
                 piece = FileSlice(segment.file, found.position, size_bytes)
-                return FetchDataInfo([piece], size_bytes, offset)
+                aborted: tuple[AbortedTransaction, ...] = ()
+                if with_aborted:
+                    end = segment.offset_index.upper_bound(found.position + size_bytes)
+                    aborted = self._aborted_between(offset, bound if end is None else end)
+                return FetchDataInfo([piece], size_bytes, offset, aborted)
         return FetchDataInfo([], 0, offset)
+
+    def _aborted_between(self, offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with records from `offset` to before `end_offset`. Their
+        markers may lie far behind; the first one after which all before `end_offset` was decided
+        ends the search."""
+        found = []
+        for segment in self._segments.from_floor(offset):
+            for aborted in segment.transaction_index.entries_from(offset):
+                if aborted.first_offset < end_offset:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= end_offset:
+                    return tuple(found)
+        return tuple(found)
 
     def _readable_bytes(self, segment: LogSegment, first: BatchPosition, bound: int) -> int:
         """From `first` to the segment's end, or to the batch that reaches `bound`."""

@@ -48,6 +48,8 @@ LOCK_FILE = ".lock"
 _DELETE_SUFFIX = "-delete"
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 _TICK_MS = 1000
+# The log of Kafka's own controllers, in a data directory that one of them wrote: no topic.
+_CONTROLLER_LOG = "__cluster_metadata"
 
 HighWatermarkOf = Callable[[TopicPartition, Log], int]
 TopicOverrides = Callable[[str], Mapping[str, str]]
@@ -60,7 +62,7 @@ def directory_name(tp: TopicPartition) -> str:
 def parse_directory_name(name: str) -> TopicPartition | None:
     """None when it is no log's directory."""
     topic, dash, partition = name.rpartition("-")
-    if not (topic and dash and partition.isdigit()):
+    if not (topic and dash and partition.isdigit()) or topic == _CONTROLLER_LOG:
         return None
     return TopicPartition(topic, int(partition))
 

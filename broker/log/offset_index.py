@@ -52,6 +52,12 @@ class OffsetIndex(IndexFile):
         count = self._slots_until(lambda entry: entry[0] <= relative_offset)
         return self.entry(count - 1) if count else OffsetPosition(self.base_offset, 0)
 
+    def upper_bound(self, position: int) -> int | None:
+        """An offset at or above all that lie before `position`: of the first entry at or after
+        it; None when there is none."""
+        slot = self._slots_until(lambda entry: entry[1] < position)
+        return self.entry(slot).offset if slot < self._count else None
+
     def truncate_to(self, offset: int) -> None:
         """Cuts the entries at and above `offset`."""
         relative_offset = offset - self.base_offset

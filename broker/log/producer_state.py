@@ -1,9 +1,12 @@
-"""What the log knows of its idempotent producers: enough to refuse a repeated or skipped batch.
+"""What the log knows of its producers: enough to refuse a repeated or skipped batch, and to tell
+which transactions are open.
 
 For each producer id: its epoch and its last five batches (a producer has at most five requests in
 flight). A batch that equals one of them is a retry of what is in the log already; one that does not
-continue the sequence is refused. The state follows from the log: recovery replays batch headers
-onto the newest snapshot at or before the end.
+continue the sequence is refused. A transaction is open from its producer's first transactional
+batch to the marker that ends it; nothing from the first open one on is stable. The state follows
+from the log: recovery replays batch headers and markers onto the newest snapshot at or before the
+end.
 
 A snapshot `<offset in 20 digits>.snapshot` holds the state of everything below its offset, in
 Apache Kafka's format (ProducerSnapshot, version 1), big-endian:
@@ -13,7 +16,8 @@ Apache Kafka's format (ProducerSnapshot, version 1), big-endian:
     timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (-1)
 
 It keeps one batch of the five. Taken when the log rolls and when it closes; not synced here, the
-log's flush does that. Changes under the log's lock. Never reads a segment.
+log's flush does that. Changes under the log's lock; `entries` is for the appending thread. Never
+reads a segment.
 """
 
 import logging
@@ -23,10 +27,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
+    TransactionCoordinatorFencedError,
+)
 
 from broker.log.files import Files
 from pyspark_kafkalog.record.batch import NO_SEQUENCE, BatchHeader
+from pyspark_kafkalog.record.control import TransactionMarker
 from pyspark_kafkalog.record.crc import crc32c
 
 _log = logging.getLogger(__name__)
@@ -37,6 +47,7 @@ _VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
+_NO_TRANSACTION = -1
 _SEQUENCES = 2**31
 
 
@@ -57,13 +68,22 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker is in the log, at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
 @dataclass(slots=True)
 class ProducerStateEntry:
     producer_epoch: int
     last_seen_ms: int
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     coordinator_epoch: int = -1
-    current_txn_first_offset: int = -1
+    current_txn_first_offset: int = _NO_TRANSACTION
 
     @property
     def last_sequence(self) -> int:
@@ -77,6 +97,9 @@ class ProducerStateManager:
         self.directory = directory
         self._files = files
         self._entries: dict[int, ProducerStateEntry] = {}
+        # First offset to producer id, ascending, since a transaction begins at the log's end.
+        self._open: dict[int, int] = {}
+        self._completed: list[CompletedTransaction] = []
 
     @property
     def entries(self) -> dict[int, ProducerStateEntry]:
@@ -85,12 +108,17 @@ class ProducerStateManager:
     def check(self, header: BatchHeader) -> BatchMetadata | None:
         """None when the batch may be appended; what is in the log when it is a retry of that.
 
-        Raises InvalidProducerEpochError for a producer that a newer one replaced, and
-        OutOfOrderSequenceNumberError for a batch that does not follow the last one.
+        Raises InvalidProducerEpochError for a producer that a newer one replaced,
+        OutOfOrderSequenceNumberError for a batch that does not follow the last one, and
+        InvalidTxnStateError for one outside the transaction that its producer has open.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return None
+        if entry.current_txn_first_offset >= 0 and not header.is_transactional:
+            raise InvalidTxnStateError(
+                f"producer {header.producer_id} has a transaction open and sent a batch outside it"
+            )
         if header.producer_epoch < entry.producer_epoch:
             raise InvalidProducerEpochError(
                 f"producer {header.producer_id} has epoch {header.producer_epoch}, "
@@ -112,10 +140,46 @@ class ProducerStateManager:
             raise _out_of_order(header, str(expected))
         return None
 
-    def update(self, header: BatchHeader, now_ms: int) -> None:
-        """Takes in a batch that is in the log. Batches without a producer id change nothing."""
-        if header.producer_id < 0:
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, marker: TransactionMarker
+    ) -> None:
+        """Raises InvalidProducerEpochError and TransactionCoordinatorFencedError for a marker that
+        comes too late: from a time when the producer, or the coordinator, was an older one."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
             return
+        if producer_epoch < entry.producer_epoch:
+            raise InvalidProducerEpochError(
+                f"the marker for producer {producer_id} has epoch {producer_epoch}, "
+                f"the log has seen {entry.producer_epoch}"
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"the marker for producer {producer_id} comes from coordinator epoch "
+                f"{marker.coordinator_epoch}, the log has seen {entry.coordinator_epoch}"
+            )
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """The first offset of a transaction that is open, or whose marker is not committed yet."""
+        self._completed = [done for done in self._completed if done.last_offset >= high_watermark]
+        first_open = next(iter(self._open), None)
+        if not self._completed:
+            return first_open
+        first_completed = min(done.first_offset for done in self._completed)
+        return first_completed if first_open is None else min(first_open, first_completed)
+
+    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """Up to where everything is decided once `completed` is, as the marker's index entry says:
+        the first open transaction, or the offset after the marker."""
+        return next(iter(self._open), completed.last_offset + 1)
+
+    def update(
+        self, header: BatchHeader, now_ms: int, marker: TransactionMarker | None = None
+    ) -> CompletedTransaction | None:
+        """Takes in a batch that is in the log; `marker` is what a control batch says. Returns the
+        transaction that it ended. Batches without a producer id change nothing."""
+        if header.producer_id < 0:
+            return None
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = ProducerStateEntry(header.producer_epoch, now_ms)
@@ -134,19 +198,40 @@ class ProducerStateManager:
                     header.max_timestamp_ms,
                 )
             )
+            if header.is_transactional and entry.current_txn_first_offset < 0:
+                entry.current_txn_first_offset = header.base_offset
+                self._open[header.base_offset] = header.producer_id
+        return None if marker is None else self._end_transaction(header, entry, marker)
+
+    def _end_transaction(
+        self, header: BatchHeader, entry: ProducerStateEntry, marker: TransactionMarker
+    ) -> CompletedTransaction | None:
+        entry.coordinator_epoch = marker.coordinator_epoch
+        first_offset = entry.current_txn_first_offset
+        if first_offset < 0:  # a transaction that wrote nothing here
+            return None
+        entry.current_txn_first_offset = _NO_TRANSACTION
+        self._open.pop(first_offset, None)
+        completed = CompletedTransaction(
+            header.producer_id, first_offset, header.last_offset, not marker.is_commit
+        )
+        self._completed.append(completed)
+        return completed
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forgets producers that appended nothing for `expiration_ms`."""
+        """Forgets producers that appended nothing for `expiration_ms` and have nothing open."""
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()
-            if now_ms - entry.last_seen_ms >= expiration_ms
+            if now_ms - entry.last_seen_ms >= expiration_ms and entry.current_txn_first_offset < 0
         ]
         for producer_id in expired:
             del self._entries[producer_id]
 
     def clear(self) -> None:
         self._entries = {}
+        self._open = {}
+        self._completed = []
 
     # Snapshots.
 
@@ -211,6 +296,13 @@ class ProducerStateManager:
             if sequence != NO_SEQUENCE:
                 entry.batches.append(BatchMetadata(sequence, last_offset, delta, timestamp_ms))
             self._entries[producer_id] = entry
+        self._open = dict(
+            sorted(
+                (entry.current_txn_first_offset, producer_id)
+                for producer_id, entry in self._entries.items()
+                if entry.current_txn_first_offset >= 0
+            )
+        )
         return True
 
     def _encode(self, producer_id: int, entry: ProducerStateEntry) -> bytes:

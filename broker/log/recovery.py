@@ -26,7 +26,7 @@ from broker.config import LogConfig
 from broker.log.clock import Clock
 from broker.log.files import File, Files
 from broker.log.leader_epoch import LeaderEpochFileCache
-from broker.log.producer_state import ProducerStateManager
+from broker.log.producer_state import CompletedTransaction, ProducerStateManager
 from broker.log.segment import (
     LOG_SUFFIX,
     MAX_RELATIVE_OFFSET,
@@ -34,6 +34,7 @@ from broker.log.segment import (
     LogSegment,
 )
 from broker.log.segments import LogSegments
+from broker.log.transaction_index import AbortedTransaction
 from pyspark_kafkalog.record.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -42,6 +43,7 @@ from pyspark_kafkalog.record.batch import (
     check_crc,
     read_header,
 )
+from pyspark_kafkalog.record.control import decode_marker
 
 _log = logging.getLogger(__name__)
 
@@ -159,6 +161,7 @@ class LogLoader:
         self._files = files
         self._was_clean = was_clean
         self._segments = LogSegments()
+        self._index_transactions_from: int | None = None
         self._leader_epochs = LeaderEpochFileCache(directory, files)
         self._producers = ProducerStateManager(directory, files)
 
@@ -185,7 +188,13 @@ class LogLoader:
         self._segments.active.unseal()
         start_offset = max(log_start_offset, self._segments.first.base_offset)
         self._load_epochs(start_offset, end_offset, has_file=has_epochs)
-        rebuild_producers(self._producers, self._segments, end_offset, self._clock())
+        rebuild_producers(
+            self._producers,
+            self._segments,
+            end_offset,
+            self._clock(),
+            self._index_transactions_from,
+        )
         bases = frozenset(segment.base_offset for segment in self._segments.snapshot())
         self._producers.remove_snapshots(keep=bases)
         return LoadedLog(
@@ -257,11 +266,20 @@ class LogLoader:
         for segment in self._segments.snapshot():
             if segment in suspects:
                 continue
+            segment.transaction_index.load()
+            if not segment.transaction_index.sanity_check():
+                self._restart_transaction_index(segment)
             if not segment.load_indexes():
                 _log.warning(
                     "index.rebuilt dir=%s base_offset=%d", self._directory, segment.base_offset
                 )
                 self._rebuild_index(segment)
+
+    def _restart_transaction_index(self, segment: LogSegment) -> None:
+        """Empties it; with it all that follow are gone through: markers are read in order."""
+        if self._index_transactions_from is None:
+            self._index_transactions_from = segment.base_offset
+        segment.transaction_index.create()
 
     def _rebuild_index(self, segment: LogSegment) -> None:
         """By the headers alone; cuts nothing."""
@@ -323,6 +341,7 @@ class LogLoader:
         size_bytes = segment.size_bytes
         refuse_old_format(segment.file, size_bytes)
         segment.restart_indexes()
+        self._restart_transaction_index(segment)
         limit = following.base_offset if following else None
         prefix = _ValidPrefix(segment.base_offset, limit, "compact" in self._config.cleanup_policy)
         reason = ""
@@ -432,13 +451,47 @@ class _ValidPrefix:
 
 
 def rebuild_producers(
-    producers: ProducerStateManager, segments: LogSegments, end_offset: int, now_ms: int
+    producers: ProducerStateManager,
+    segments: LogSegments,
+    end_offset: int,
+    now_ms: int,
+    index_from: int | None = None,
 ) -> None:
-    """The state of all batches below `end_offset`: the newest snapshot, and the headers since."""
-    offset = producers.load_newest(segments.first.base_offset, end_offset, now_ms)
+    """The state of all batches below `end_offset`: the newest snapshot, and headers and markers
+    since. From the segment with base offset `index_from` on, the transaction indexes are empty
+    and are filled again."""
+    newest = end_offset if index_from is None else min(index_from, end_offset)
+    offset = producers.load_newest(segments.first.base_offset, newest, now_ms)
     for segment in segments.from_floor(offset) if offset < end_offset else ():
         found = segment.locate(offset)
         while found is not None and found.base_offset < end_offset:
             if found.base_offset >= offset:
-                producers.update(segment.header_at(found.position), now_ms)
+                completed = _replay(producers, segment, found.position, now_ms)
+                is_indexed = index_from is None or segment.base_offset < index_from
+                if completed is not None and completed.is_aborted and not is_indexed:
+                    index_aborted(segment, completed, producers)
             found = segment.batch_after(found)
+
+
+def _replay(
+    producers: ProducerStateManager, segment: LogSegment, position: int, now_ms: int
+) -> CompletedTransaction | None:
+    header = segment.header_at(position)
+    marker = None
+    if header.is_control:
+        marker = decode_marker(segment.file.pread(header.size_bytes, position))
+    return producers.update(header, now_ms, marker)
+
+
+def index_aborted(
+    segment: LogSegment, completed: CompletedTransaction, producers: ProducerStateManager
+) -> None:
+    """Notes the aborted transaction in the index of the segment that holds its marker."""
+    segment.transaction_index.append(
+        AbortedTransaction(
+            completed.producer_id,
+            completed.first_offset,
+            completed.last_offset,
+            producers.last_stable_offset_after(completed),
+        )
+    )

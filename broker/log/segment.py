@@ -1,9 +1,10 @@
-"""One segment of a log: a .log file of record batches and its two indexes.
+"""One segment of a log: a .log file of record batches and its indexes.
 
-The three files are named by the segment's base offset in 20 digits, as Apache Kafka names them:
-`00000000000000000042.log`, `.index`, `.timeindex`. The .log file is batches, one after the other,
-as they travelled. The base offset is at or below the offset of the first batch; relative offsets in
-the indexes are 32 bits, so a segment spans at most 2^31 offsets.
+The files are named by the segment's base offset in 20 digits, as Apache Kafka names them:
+`00000000000000000042.log`, `.index`, `.timeindex`, and `.txnindex` where a transaction was aborted.
+The .log file is batches, one after the other, as they travelled. The base offset is at or below the
+offset of the first batch; relative offsets in the indexes are 32 bits, so a segment spans at most
+2^31 offsets.
 
 Only the last segment of a log is written to. Appending, sealing and truncating happen under the
 log's lock. Reading needs none: `size_bytes` grows only after the bytes are in the file, so what a
@@ -23,6 +24,7 @@ from broker.config import LogConfig
 from broker.log.files import File, Files
 from broker.log.offset_index import OffsetIndex
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
+from broker.log.transaction_index import TransactionIndex
 from pyspark_kafkalog.record.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
 _WINDOW_BYTES = 4096
@@ -74,6 +77,9 @@ class LogSegment:
         index_bytes = config.segment_index_bytes
         self.offset_index = OffsetIndex(self.path(INDEX_SUFFIX), base_offset, index_bytes, files)
         self.time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes, files)
+        self.transaction_index = TransactionIndex(
+            self.path(TRANSACTION_INDEX_SUFFIX), base_offset, files
+        )
 
     @classmethod
     def create(
@@ -87,6 +93,7 @@ class LogSegment:
             segment.file.reserve(config.segment_bytes)
         segment.offset_index.create()
         segment.time_index.create()
+        segment.transaction_index.create()
         return segment
 
     @classmethod
@@ -103,7 +110,8 @@ class LogSegment:
         return segment
 
     def load_indexes(self) -> bool:
-        """Opens the indexes; False when one is missing or cannot be this segment's."""
+        """Opens the indexes of offsets and times; False when one is missing or cannot be this
+        segment's."""
         try:
             self.offset_index.load()
             self.time_index.load()
@@ -142,6 +150,7 @@ class LogSegment:
         with contextlib.suppress(OSError):
             self.offset_index.truncate_to(next_offset)
             self.time_index.truncate_to(next_offset)
+            self.transaction_index.trim()
             self.file.truncate(size_bytes)
 
     def index_batch(self, header: BatchHeader, position: int) -> None:
@@ -156,7 +165,8 @@ class LogSegment:
         self._bytes_since_index += header.size_bytes
 
     def restart_indexes(self) -> None:
-        """Empties the indexes: `index_batch` for each batch builds them anew."""
+        """Empties the indexes of offsets and times: `index_batch` for each batch builds them
+        anew."""
         self.offset_index.create()
         self.time_index.create()
         self.max_timestamp = TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -183,6 +193,7 @@ class LogSegment:
             return 0
         self.offset_index.truncate_to(found.base_offset)
         self.time_index.truncate_to(found.base_offset)
+        self.transaction_index.truncate_to(found.base_offset)
         cut_bytes = self.size_bytes - found.position
         self.truncate_bytes(found.position)
         self._restore_max_timestamp()
@@ -220,6 +231,7 @@ class LogSegment:
         self.directory = directory
         self.offset_index.path = self.path(INDEX_SUFFIX)
         self.time_index.path = self.path(TIME_INDEX_SUFFIX)
+        self.transaction_index.path = self.path(TRANSACTION_INDEX_SUFFIX)
 
     def remove_files(self) -> None:
         for kind in SEGMENT_SUFFIXES:
@@ -232,6 +244,7 @@ class LogSegment:
         self.file.sync()
         self.offset_index.sync()
         self.time_index.sync()
+        self.transaction_index.sync()
 
     def locate(self, offset: int) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`; None past the end.

@@ -35,8 +35,11 @@ from pyspark_kafkalog.record.compression import Codec
 _LAST_CODEC = int(Codec.ZSTD)
 
 
-def validate(records: memoryview, max_message_bytes: int) -> list[BatchHeader]:
-    """The headers of the batches in `records`, each of which a client may append.
+def validate(
+    records: memoryview, max_message_bytes: int, *, transactional: bool = False
+) -> list[BatchHeader]:
+    """The headers of the batches in `records`, each of which a client may append; transactional
+    ones only where the caller says so.
 
     Raises CorruptRecordError (no whole batches, or a wrong checksum),
     UnsupportedForMessageFormatError (magic 0 or 1), MessageSizeTooLargeError,
@@ -48,7 +51,7 @@ def validate(records: memoryview, max_message_bytes: int) -> list[BatchHeader]:
     end = records.nbytes
     while position < end:
         header = read_header(records, position)
-        _check_fields(header)
+        _check_fields(header, transactional)
         if header.size_bytes > max_message_bytes:
             raise MessageSizeTooLargeError(
                 f"a batch of {header.size_bytes} bytes exceeds max.message.bytes="
@@ -100,7 +103,7 @@ def stamp_offsets(
     return offset
 
 
-def _check_fields(header: BatchHeader) -> None:
+def _check_fields(header: BatchHeader, transactional: bool) -> None:
     attributes = header.attributes
     if attributes & CODEC_MASK > _LAST_CODEC:
         raise UnsupportedCompressionTypeError(
@@ -110,7 +113,7 @@ def _check_fields(header: BatchHeader) -> None:
         raise InvalidRecordError("clients may not append control batches")
     if attributes & LOG_APPEND_TIME_BIT:
         raise InvalidTimestampError("only the broker sets the timestamp type LogAppendTime")
-    if attributes & TRANSACTIONAL_BIT:
+    if attributes & TRANSACTIONAL_BIT and not transactional:
         raise InvalidTxnStateError("the batch is transactional, but no transaction is open")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(

@@ -18,6 +18,7 @@ from kafka.structs import TopicPartition
 
 from broker.log.files import FileSlice
 from broker.log.log import Log, LogAppendInfo
+from broker.log.transaction_index import AbortedTransaction
 
 NO_EPOCH = -1
 ACKS_ALL = -1
@@ -38,6 +39,8 @@ class PartitionRead:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted: Sequence[AbortedTransaction] = ()
+    """What a read_committed consumer has to skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The first offset that a read_committed consumer must wait for."""
-        return self.high_watermark
+        unstable = self._log.first_unstable_offset(self.high_watermark)
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuses a client (or follower) that knows an older or newer leader than we are."""
@@ -109,12 +113,18 @@ class Partition:
             raise OffsetOutOfRangeError(
                 f"offset {fetch_offset}, the log has {log_start_offset} to {log.log_end_offset}"
             )
-        bound = self.last_stable_offset if committed else high_watermark
+        last_stable_offset = self.last_stable_offset
+        bound = last_stable_offset if committed else high_watermark
         if fetch_offset >= bound:
-            return PartitionRead((), 0, high_watermark, bound, log_start_offset)
-        data = log.read(fetch_offset, max_bytes, bound, min_one_batch)
+            return PartitionRead((), 0, high_watermark, last_stable_offset, log_start_offset)
+        data = log.read(fetch_offset, max_bytes, bound, min_one_batch, with_aborted=committed)
         return PartitionRead(
-            data.slices, data.size_bytes, high_watermark, self.last_stable_offset, log_start_offset
+            data.slices,
+            data.size_bytes,
+            high_watermark,
+            last_stable_offset,
+            log_start_offset,
+            data.aborted,
         )
 
     def find_offset(self, timestamp_ms: int, committed: bool) -> OffsetFound | None:

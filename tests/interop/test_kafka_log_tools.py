@@ -12,6 +12,7 @@ import pytest
 
 from broker.config import LogConfig
 from broker.log.log import Log
+from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,43 @@ def directory(tmp_path):
         log.append(records, number // 50)
     log.close()
     return directory
+
+
+@pytest.fixture
+def transactions(tmp_path):
+    """Three producers; every other transaction aborted, the last one open; killed, not closed."""
+    directory = tmp_path / "transactions-0"
+    directory.mkdir()
+    log = Log(directory, LogConfig(segment_bytes=3000, index_interval_bytes=500), was_clean=True)
+    for number in range(91):
+        records = batch(
+            [b"%d" % number] * 3, producer=(number % 3, 0, number // 3 * 3), transactional=True
+        )
+        log.append(records, 0, transactional=True)
+        if number < 90:
+            marker = TransactionMarker(is_commit=number % 2 == 0, coordinator_epoch=7)
+            log.append_end_marker(number % 3, 0, marker, 0)
+    recovered = Log(directory, LogConfig(segment_bytes=3000, index_interval_bytes=500))
+    assert recovered.log_end_offset == log.log_end_offset
+    recovered.close()
+    return directory
+
+
+def test_kafka_accepts_transactions(transactions):
+    logs = sorted(transactions.glob("*.log"))
+    assert len(logs) > 3
+    output = dump(logs, "--deep-iteration", "--print-data-log")
+    assert "isvalid: false" not in output
+    assert output.count("endTxnMarker: COMMIT coordinatorEpoch: 7") == 45
+    assert output.count("endTxnMarker: ABORT coordinatorEpoch: 7") == 45
+    indexes = sorted(transactions.glob("*.txnindex"))
+    output = dump(indexes)
+    assert output.count("version: 0 producerId: ") == 45
+    assert "version: 0 producerId: 1 firstOffset: 4 lastOffset: 7 lastStableOffset: 8" in output
+    output = dump(sorted(transactions.glob("*.snapshot"))[-1:])
+    assert "producerId: 0 producerEpoch: 0 coordinatorEpoch: 7 currentTxnFirstOffset: 360" in (
+        output.replace("OptionalLong[360]", "360")
+    )
 
 
 def test_kafka_accepts_every_file(directory):

@@ -70,11 +70,17 @@ class MemoryFiles:
         self.directories: set[Path] = set()
         self.locked: set[Path] = set()
         self._failures: dict[str, int] = {}
+        self._successes: dict[str, int] = {}
 
-    def fail_next(self, operation: str, times: int = 1) -> None:
+    def fail_next(self, operation: str, times: int = 1, after: int = 0) -> None:
+        """The next `times` calls raise, those after the first `after` ones."""
         self._failures[operation] = times
+        self._successes[operation] = after
 
     def takes_failure(self, operation: str) -> bool:
+        if self._successes.get(operation, 0):
+            self._successes[operation] -= 1
+            return False
         left = self._failures.get(operation, 0)
         self._failures[operation] = max(0, left - 1)
         return left > 0

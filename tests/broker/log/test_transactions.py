@@ -1,0 +1,279 @@
+"""Transactions as the log sees them: what is stable, what was aborted, and both after a crash."""
+
+import dataclasses
+import random
+import struct
+
+import pytest
+from kafka.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    TransactionCoordinatorFencedError,
+)
+from kafka.record.memory_records import MemoryRecords
+
+from broker.config import LogConfig
+from broker.log.log import Log
+from pyspark_kafkalog.record.control import TransactionMarker
+from tests.broker.log.batches import batch
+from tests.broker.log.memory_files import MemoryFiles
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
+COMMIT = TransactionMarker(is_commit=True, coordinator_epoch=3)
+ABORT = TransactionMarker(is_commit=False, coordinator_epoch=3)
+
+
+@pytest.fixture
+def open_log(directory, clock, files):
+    def open_log(config=SMALL, **options):
+        return Log(directory, config, clock, files, **options)
+
+    return open_log
+
+
+@pytest.fixture
+def log(open_log):
+    return open_log()
+
+
+class Producers:
+    """Transactional producers that number their batches."""
+
+    def __init__(self, log):
+        self.log = log
+        self.sequences: dict[int, int] = {}
+
+    def send(self, producer_id, count=1, epoch=0):
+        sequence = self.sequences.get(producer_id, 0)
+        self.sequences[producer_id] = sequence + count
+        records = batch(
+            [b"%d" % producer_id + b"." * 30] * count,
+            producer=(producer_id, epoch, sequence),
+            transactional=True,
+        )
+        return self.log.append(records, 0, transactional=True).first_offset
+
+    def end(self, producer_id, marker, epoch=0):
+        return self.log.append_end_marker(producer_id, epoch, marker, 0).first_offset
+
+
+def aborted_in(log, offset, max_bytes=10**6, bound=None):
+    end = log.log_end_offset if bound is None else bound
+    found = log.read(offset, max_bytes, end, with_aborted=True).aborted
+    return [(each.producer_id, each.first_offset) for each in found]
+
+
+def committed(log):
+    """(offset, producer id) of every record that a read_committed consumer keeps."""
+    found = []
+    unstable = log.first_unstable_offset(log.log_end_offset)
+    stable = log.log_end_offset if unstable is None else unstable
+    offset = log.log_start_offset
+    while offset < stable:
+        data = log.read(offset, 500, stable, with_aborted=True)
+        skipped = sorted((each.first_offset, each.producer_id) for each in data.aborted)
+        records = MemoryRecords(b"".join(piece.read() for piece in data.slices))
+        skipping = set()
+        while (each := records.next_batch()) is not None:
+            while skipped and skipped[0][0] <= each.base_offset:
+                skipping.add(skipped.pop(0)[1])
+            offset = each.base_offset + each.last_offset_delta + 1
+            if each.is_control_batch:
+                skipping.discard(each.producer_id)
+            elif each.producer_id not in skipping:
+                found += [(record.offset, each.producer_id) for record in each]
+    return found
+
+
+class TestLastStableOffset:
+    def test_is_the_first_open_transaction(self, log):
+        producers = Producers(log)
+        log.append(batch([b"a"]), 0)
+        assert log.first_unstable_offset(log.log_end_offset) is None
+        producers.send(1, 2)
+        producers.send(2)
+        assert log.first_unstable_offset(log.log_end_offset) == 1
+        producers.end(1, COMMIT)
+        assert log.first_unstable_offset(log.log_end_offset) == 3
+        producers.end(2, ABORT)
+        assert log.first_unstable_offset(log.log_end_offset) is None
+
+    def test_waits_for_the_marker_to_be_committed(self, log):
+        producers = Producers(log)
+        producers.send(1)
+        marker_offset = producers.end(1, COMMIT)
+        assert log.first_unstable_offset(marker_offset) == 0
+        assert log.first_unstable_offset(marker_offset + 1) is None
+
+    def test_a_marker_without_records_ends_nothing(self, log):
+        Producers(log).end(1, ABORT)
+        assert log.first_unstable_offset(log.log_end_offset) is None
+        assert aborted_in(log, 0) == []
+
+    def test_goes_back_with_a_truncation(self, log):
+        producers = Producers(log)
+        producers.send(1)
+        marker_offset = producers.end(1, ABORT)
+        log.truncate_to(marker_offset)
+        assert log.first_unstable_offset(log.log_end_offset) == 0
+        assert aborted_in(log, 0) == []
+
+    @pytest.mark.parametrize("was_clean", [True, False])
+    def test_is_known_after_a_restart(self, open_log, log, was_clean):
+        producers = Producers(log)
+        producers.send(1)
+        for _ in range(20):
+            producers.send(2)
+            producers.end(2, ABORT)
+        if was_clean:
+            log.close()
+        again = open_log(was_clean=was_clean, recovery_point=log.recovery_point)
+        assert again.first_unstable_offset(again.log_end_offset) == 0
+        producers.log = again
+        assert producers.end(1, COMMIT) == 41
+        assert again.first_unstable_offset(again.log_end_offset) is None
+
+
+class TestAborted:
+    def test_are_named_with_the_read_that_touches_them(self, log):
+        producers = Producers(log)
+        producers.send(1)
+        producers.send(2)
+        producers.end(1, ABORT)
+        producers.end(2, COMMIT)
+        producers.send(3)
+        producers.end(3, ABORT)
+        assert aborted_in(log, 0) == [(1, 0), (3, 4)]
+        assert aborted_in(log, 0, bound=4) == [(1, 0)]
+        assert aborted_in(log, 3) == [(3, 4)]
+        assert log.read(0, 10**6, log.log_end_offset).aborted == ()
+
+    def test_a_segment_without_any_has_no_file(self, log, directory, files):
+        producers = Producers(log)
+        producers.send(1)
+        producers.end(1, COMMIT)
+        assert not files.exists(directory / f"{0:020d}.txnindex")
+        producers.send(1)
+        producers.end(1, ABORT)
+        assert bytes(files.names[directory / f"{0:020d}.txnindex"].data) == struct.pack(
+            ">hqqqq", 0, 1, 2, 3, 4
+        )
+
+    @pytest.mark.parametrize("crash", ["clean", "killed", "index lost", "index damaged"])
+    def test_are_known_after_a_restart(self, open_log, log, directory, files, crash):
+        producers = Producers(log)
+        for number in range(30):
+            producers.send(number % 3)
+            if number % 2:
+                producers.end(number % 3, (ABORT, COMMIT)[number % 4 == 1])
+        expected = committed(log)
+        assert log.segment_count > 3
+        recovery_point = 0
+        if crash == "clean":
+            log.close()
+            recovery_point = log.recovery_point
+        aborted = aborted_in(log, 0, 10, 5)
+        indexes = [path for path in files.names if path.suffix == ".txnindex"]
+        assert len(indexes) > 2
+        for path in indexes:
+            if crash == "index lost":
+                files.remove(path)
+            elif crash == "index damaged":
+                files.names[path].data[10] ^= 0x80
+                del files.names[path].data[-3:]
+        again = open_log(was_clean=crash == "clean", recovery_point=recovery_point)
+        assert committed(again) == expected
+        assert aborted_in(again, 0, 10, 5) == aborted
+
+    def test_a_damaged_index_is_rebuilt_also_after_a_clean_stop(
+        self, open_log, log, directory, files
+    ):
+        producers = Producers(log)
+        for _ in range(20):
+            producers.send(1)
+            producers.end(1, ABORT)
+        expected = aborted_in(log, 0)
+        log.close()
+        path = min(path for path in files.names if path.suffix == ".txnindex")
+        del files.names[path].data[5:]
+        again = open_log(was_clean=True, recovery_point=log.recovery_point)
+        assert aborted_in(again, 0) == expected
+
+    def test_what_a_full_disk_refused_is_not_there(self, log, files):
+        producers = Producers(log)
+        producers.send(1)
+        for failing in range(2):  # the room for the index entry, then the batch
+            files.fail_next("pwrite", after=failing)
+            with pytest.raises(Exception, match="No space left"):
+                producers.end(1, ABORT)
+            assert log.log_end_offset == 1
+        assert producers.end(1, ABORT) == 1
+        assert aborted_in(log, 0) == [(1, 0)]
+
+
+class TestFencing:
+    def test_a_marker_of_an_older_producer_or_coordinator_is_refused(self, log):
+        producers = Producers(log)
+        producers.send(1, epoch=5)
+        with pytest.raises(InvalidProducerEpochError):
+            producers.end(1, COMMIT, epoch=4)
+        producers.end(1, COMMIT, epoch=5)
+        with pytest.raises(TransactionCoordinatorFencedError):
+            producers.end(1, dataclasses.replace(COMMIT, coordinator_epoch=2), epoch=5)
+
+    def test_a_batch_outside_the_open_transaction_is_refused(self, log):
+        Producers(log).send(1)
+        with pytest.raises(InvalidTxnStateError):
+            log.append(batch([b"x"], producer=(1, 0, 1)), 0)
+
+    def test_a_transactional_batch_needs_the_callers_word(self, log):
+        with pytest.raises(InvalidTxnStateError):
+            log.append(batch([b"x"], producer=(1, 0, 0), transactional=True), 0)
+
+    def test_a_producer_with_an_open_transaction_does_not_expire(self, log, clock):
+        producers = Producers(log)
+        producers.send(1)
+        producers.send(2)
+        producers.end(2, COMMIT)
+        clock.now_ms += 10_000
+        log.remove_expired_producers(1000)
+        assert set(log.producers.entries) == {1}
+        assert log.first_unstable_offset(log.log_end_offset) == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_reader_keeps_what_was_committed_and_nothing_else(seed, directory, clock):
+    """Random transactions, crashes and truncations against a list; the seed replays a failure."""
+    choose = random.Random(seed)
+    files = MemoryFiles()
+    files.make_directory(directory)
+    log = Log(directory, SMALL, clock, files)
+    producers = Producers(log)
+    open_records: dict[int, list[int]] = {}
+    kept: list[tuple[int, int]] = []
+    for _ in range(60):
+        step = choose.choice(["send", "send", "send", "commit", "abort", "crash", "roll"])
+        producer_id = choose.randrange(4)
+        if step == "send":
+            count = choose.randint(1, 3)
+            first = producers.send(producer_id, count)
+            open_records.setdefault(producer_id, []).extend(range(first, first + count))
+        elif step in ("commit", "abort"):
+            producers.end(producer_id, COMMIT if step == "commit" else ABORT)
+            ended = open_records.pop(producer_id, [])
+            kept += [(offset, producer_id) for offset in ended if step == "commit"]
+        elif step == "crash":
+            was_clean = choose.random() < 0.4
+            if was_clean:
+                log.close()
+            elif choose.random() < 0.5:
+                log.flush()
+            point = log.recovery_point
+            log = Log(directory, SMALL, clock, files, point, was_clean=was_clean)
+            producers.log = log
+        else:
+            log.roll()
+        first_open = min((offsets[0] for offsets in open_records.values()), default=None)
+        assert log.first_unstable_offset(log.log_end_offset) == first_open
+        stable = log.log_end_offset if first_open is None else first_open
+        assert committed(log) == sorted(row for row in kept if row[0] < stable)
