@@ -1,13 +1,14 @@
-"""Cost against size: append, fetch and restart, at small and large logs and few and many partitions.
+"""Cost against size: append, fetch and restart at small and large logs, few and many partitions.
 
-    python -m benchmarks.log_growth [--gigabytes 1 50] [--partitions 1 2000] [--restart-gigabytes 10]
+    python -m benchmarks.log_growth [--gigabytes 1 50] [--partitions 1 2000]
+        [--restart-gigabytes 10]
 
 The large logs are real ones in format (whole batches of 1 MB with right checksums, indexes,
-checkpoints, segments of 1 GB), written straight into a data directory, and sparse on disk: the value
-in each batch is zeros, which take no space. So offsets are looked up, read and sent as from a full
-log, but from holes and the page cache, not from a disk. Each figure is the median of single requests
-on one connection, one in flight. The restart kills the broker with SIGKILL, and counts from the
-start of the new process to its `listening` line.
+checkpoints, segments of 1 GB), written straight into a data directory, and sparse on disk: the
+value in each batch is zeros, which take no space. So offsets are looked up, read and sent as from a
+full log, but from holes and the page cache, not from a disk. Each figure is the median of single
+requests on one connection, one in flight. The restart kills the broker with SIGKILL, and counts
+from the start of the new process to its `listening` line.
 """
 
 import argparse
