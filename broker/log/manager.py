@@ -90,6 +90,8 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._trash: list[tuple[int, Path]] = []
+        # Logs that are gone, but perhaps not from the checkpoint files yet.
+        self._departed: set[TopicPartition] = set()
         self._directory_locks: list[DirectoryLock] = []
         self._maintenance: LogMaintenance | None = None
         self.cluster_id = config.cluster_id or ""
@@ -201,6 +203,7 @@ class LogManager:
             if log is None:
                 return
             self._logs = {each: kept for each, kept in self._logs.items() if each != tp}
+            self._departed.add(tp)
             directory = log.directory
             mark = f"-{tp.partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
             trash = directory.with_name(tp.topic[: 255 - len(mark)] + mark)
@@ -269,7 +272,8 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Writes them down, each beside its log."""
-        self._write_checkpoints(HIGH_WATERMARKS, offsets)
+        with self._checkpoint_lock:
+            self._write_checkpoints(HIGH_WATERMARKS, offsets)
 
     # Inside.
 
@@ -302,12 +306,14 @@ class LogManager:
         self._files.sync_directory(directory)
         recovery_points = self._checkpoint_file(directory, RECOVERY_POINTS).read()
         start_offsets = self._checkpoint_file(directory, LOG_START_OFFSETS).read()
+        self._departed |= recovery_points.keys() | start_offsets.keys()
         found = {}
         for name in names:
             if name.endswith(_DELETE_SUFFIX):
                 self._files.remove_tree(directory / name)
             elif (tp := parse_directory_name(name)) is not None:
                 found[tp] = directory / name
+        self._departed -= found.keys()
 
         def load(tp: TopicPartition) -> None:
             self._load(
@@ -339,6 +345,11 @@ class LogManager:
             self._logs[tp] = log
 
     def _create(self, tp: TopicPartition, topic_id: uuid.UUID | None) -> Log:
+        if tp in self._departed:
+            # Else a crash would open the new log with the old one's offsets, and drop its records.
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_start_offsets()
+            self._departed.clear()
         parents = self._config.data_dirs
         parent = min(parents, key=lambda each: len(self._logs_in(each)))
         directory = parent / directory_name(tp)
@@ -377,14 +388,15 @@ class LogManager:
         return [tp for tp, log in self._logs.items() if log.directory.parent == directory]
 
     def _checkpoint(self, name: str, offset_of: Callable[[Log], int]) -> None:
-        self._write_checkpoints(name, {tp: offset_of(log) for tp, log in self._logs.items()})
+        with self._checkpoint_lock:
+            # Under the lock: of two writers the later one knows more.
+            self._write_checkpoints(name, {tp: offset_of(log) for tp, log in self._logs.items()})
 
     def _write_checkpoints(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        with self._checkpoint_lock:
-            for directory in self._config.data_dirs:
-                here = self._logs_in(directory)
-                rows = {tp: offsets[tp] for tp in here if tp in offsets}
-                self._checkpoint_file(directory, name).write(rows)
+        for directory in self._config.data_dirs:
+            here = self._logs_in(directory)
+            rows = {tp: offsets[tp] for tp in here if tp in offsets}
+            self._checkpoint_file(directory, name).write(rows)
 
     def _checkpoint_file(self, directory: Path, name: str) -> OffsetCheckpointFile:
         return OffsetCheckpointFile(directory / name, self._files)

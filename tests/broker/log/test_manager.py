@@ -154,6 +154,21 @@ class TestDelete:
         assert contents(again.get(ORDERS)) == {}
         assert set(again.all_logs()) == {ORDERS}
 
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_a_topic_created_again_inherits_no_start_offset(self, files, clock, restarts):
+        overrides = {"orders": {"retention.ms": "1000"}}
+        manager = opened(files, clock, overrides)
+        manager.create(ORDERS).append(batch([b"old"] * 20), 0)
+        clock.now_ms += 1001
+        manager.retention_pass()
+        manager.delete(ORDERS)
+        if restarts:
+            files = files.crash()
+            manager = opened(files, clock, overrides)
+        manager.create(ORDERS).append(batch([b"new"], timestamp_ms=clock.now_ms), 0)
+        again = opened(files.crash(), clock, overrides)
+        assert contents(again.get(ORDERS)) == {0: b"new"}
+
 
 class TestUpkeep:
     def test_retention_deletes_and_notes_the_new_start(self, files, clock):
