@@ -319,9 +319,14 @@ class Log:
 
     def _roll(self, now_ms: int) -> LogSegment:
         base_offset = self._next_offset
-        self._segments.active.seal()
         self._producers.take_snapshot(base_offset)
         segment = LogSegment.create(self.directory, base_offset, self.config, self._files, now_ms)
+        try:
+            # Last of what can fail: until then the log may still go on in the old segment.
+            self._segments.active.seal()
+        except OSError:
+            segment.remove_files()
+            raise
         self._segments.add(segment)
         self._roll_jitter_ms = self._new_jitter_ms()
         _log.debug("log.rolled dir=%s base_offset=%d", self.directory, base_offset)

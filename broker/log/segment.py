@@ -85,15 +85,23 @@ class LogSegment:
     def create(
         cls, directory: Path, base_offset: int, config: LogConfig, files: Files, now_ms: int
     ) -> "LogSegment":
-        """An empty segment, over whatever files of its name were left behind."""
+        """An empty segment, over whatever files of its name were left behind.
+
+        An OSError leaves none: a restart would take the file for where the log goes on, and give
+        the offsets behind it, which may be in use in the segment before, a second time.
+        """
         segment = cls(directory, base_offset, config, files, now_ms)
-        segment.file = files.open(segment.path(LOG_SUFFIX), create=True)
-        segment.file.truncate(0)
-        if config.preallocate:
-            segment.file.reserve(config.segment_bytes)
-        segment.offset_index.create()
-        segment.time_index.create()
-        segment.transaction_index.create()
+        try:
+            segment.file = files.open(segment.path(LOG_SUFFIX), create=True)
+            segment.file.truncate(0)
+            if config.preallocate:
+                segment.file.reserve(config.segment_bytes)
+            segment.offset_index.create()
+            segment.time_index.create()
+            segment.transaction_index.create()
+        except OSError:
+            segment.remove_files()
+            raise
         return segment
 
     @classmethod
@@ -176,10 +184,10 @@ class LogSegment:
         """Ends writing: the time index closes with the segment's largest timestamp."""
         if self.max_timestamp.timestamp_ms > self.time_index.last.timestamp_ms:
             self.time_index.maybe_append(*self.max_timestamp, sealing=True)
-        self.offset_index.seal()
-        self.time_index.seal()
         if self.file.size() > self.size_bytes:
             self.file.truncate(self.size_bytes)
+        self.offset_index.seal()
+        self.time_index.seal()
 
     def unseal(self) -> None:
         """Makes an opened segment the one that is appended to."""

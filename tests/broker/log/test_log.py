@@ -1,6 +1,7 @@
 """Log through its public door, on the disk's twin in memory (and on a real one for slices)."""
 
 import dataclasses
+import errno
 import os
 import struct
 import threading
@@ -105,6 +106,43 @@ class TestAppend:
         info = log.append(batch([b"next"]), 0)
         assert info.first_offset == 5
         assert contents(log) == {**before, 5: b"next"}
+
+    @pytest.mark.parametrize("refused", [".log", ".index", ".timeindex", ".snapshot", "seal"])
+    def test_goes_on_in_the_old_segment_when_it_cannot_roll(self, open_log, files, refused):
+        """What is too large for the old segment is refused; what fits is kept, also by a restart."""
+        interval_bytes = 10_000 if refused == "seal" else 0  # sealing writes only what is missing
+        log = open_log(dataclasses.replace(SMALL, index_interval_bytes=interval_bytes))
+        fill(log, 5)
+        open_file, replace_file = files.open, files.replace
+
+        def refuse(path):
+            if path.suffix == refused:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        def open_or_refuse(path, *, create=False):
+            refuse(path)
+            file = open_file(path, create=create)
+            if refused == "seal" and path.suffix == ".timeindex":
+                files.fail_next("pwrite")
+            return file
+
+        def replace_or_refuse(path, content, *, sync=True):
+            refuse(path)
+            replace_file(path, content, sync=sync)
+
+        log.append(batch([b"later"], timestamp_ms=NOW_MS + 1), 0)  # not yet in the time index
+        files.open, files.replace = open_or_refuse, replace_or_refuse
+        with pytest.raises(KafkaStorageError, match="No space"):
+            log.append(batch([b"." * 600]), 0)
+        files.open, files.replace = open_file, replace_file
+        for number in (6, 7):
+            assert log.append(batch([b"small"]), 0).first_offset == number
+        expected = contents(log)
+        assert expected[7] == b"small"
+        log.close()
+        again = open_log(was_clean=True)
+        assert again.log_end_offset == 8
+        assert contents(again) == expected
 
     def test_leaves_nothing_behind_when_an_index_cannot_be_written(self, open_log, files):
         log = open_log(dataclasses.replace(SMALL, index_interval_bytes=0))
