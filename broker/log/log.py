@@ -153,7 +153,7 @@ class Log:
         """Whether the flush policy asks for a flush now. Who must not acknowledge more than
         `flush.messages` unsynced records awaits a flush when this is true after an append."""
         unflushed = self._next_offset - self._recovery_point
-        if unflushed <= 0:
+        if unflushed <= 0 or self._failure is not None:
             return False
         if unflushed >= self.config.flush_messages:
             return True
@@ -497,6 +497,8 @@ class Log:
         """
         with self._flush_lock:
             with self._lock:
+                # A second fsync succeeds though the first one's bytes are lost.
+                self._check_not_failed()
                 end_offset, truncations = self._next_offset, self._truncations
                 start_offset = self._recovery_point
                 segments = self._segments.from_floor(start_offset)
@@ -621,10 +623,13 @@ class Log:
             segment.remove_files()
 
     def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise KafkaStorageError(f"{self.directory} takes no more writes since: {self._failure}")
+        self._check_not_failed()
         if self._closed:
             raise KafkaStorageError(f"{self.directory} is closed")
+
+    def _check_not_failed(self) -> None:
+        if self._failure is not None:
+            raise KafkaStorageError(f"{self.directory} takes no more writes since: {self._failure}")
 
     def _storage_error(self, action: str, error: OSError) -> KafkaStorageError:
         _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))

@@ -554,6 +554,8 @@ class TestFlush:
             log.flush()
         with pytest.raises(KafkaStorageError, match="no more writes"):
             log.append(batch(), 0)
+        with pytest.raises(KafkaStorageError, match="no more writes"):
+            log.flush()  # the disk would say yes now, though it lost what it refused before
         assert log.recovery_point == 0
         assert len(contents(log)) == 3
 
