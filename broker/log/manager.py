@@ -22,6 +22,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from kafka.errors import KafkaStorageError, UnsupportedForMessageFormatError
@@ -67,6 +68,15 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(partition))
 
 
+@dataclass(frozen=True, slots=True)
+class _OfflineLog:
+    """A log that could not be opened, and so is as the last stop left it."""
+
+    directory: Path
+    reason: str
+    was_clean: bool
+
+
 class LogManager:
     """See the module's head."""
 
@@ -88,7 +98,7 @@ class LogManager:
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._logs: dict[TopicPartition, Log] = {}
-        self._offline: dict[TopicPartition, str] = {}
+        self._offline: dict[TopicPartition, _OfflineLog] = {}
         self._trash: list[tuple[int, Path]] = []
         # Logs that are gone, but perhaps not from the checkpoint files yet.
         self._departed: set[TopicPartition] = set()
@@ -157,7 +167,10 @@ class LogManager:
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
         for directory in self._config.data_dirs:
-            if all(closed[tp] for tp in self._logs_in(directory)):
+            # The mark counts for all logs here: also for one that awaits its recovery offline.
+            unclean = [tp for tp in self._logs_in(directory) if not closed[tp]]
+            unclean += [tp for tp, log in self._offline_in(directory) if not log.was_clean]
+            if not unclean:
                 self._files.replace(directory / CLEAN_SHUTDOWN_FILE, _CLEAN_SHUTDOWN_TEXT)
         self._logs = {}
         self._release_locks()
@@ -168,7 +181,7 @@ class LogManager:
         """None when there is no such log here. KafkaStorageError when it is offline."""
         log = self._logs.get(tp)
         if log is None and tp in self._offline:
-            raise KafkaStorageError(f"{directory_name(tp)} is offline: {self._offline[tp]}")
+            raise KafkaStorageError(f"{directory_name(tp)} is offline: {self._offline[tp].reason}")
         return log
 
     def all_logs(self) -> dict[TopicPartition, Log]:
@@ -336,7 +349,7 @@ class LogManager:
             log = self._open_log(tp, directory, recovery_point, log_start_offset, was_clean)
         except (OSError, UnsupportedForMessageFormatError) as error:
             _log.error("log.offline dir=%s reason=%r", directory, str(error))
-            self._offline[tp] = str(error)
+            self._offline[tp] = _OfflineLog(directory, str(error), was_clean)
             return
         with self._lock:
             if tp in self._logs:
@@ -386,6 +399,9 @@ class LogManager:
 
     def _logs_in(self, directory: Path) -> list[TopicPartition]:
         return [tp for tp, log in self._logs.items() if log.directory.parent == directory]
+
+    def _offline_in(self, directory: Path) -> list[tuple[TopicPartition, _OfflineLog]]:
+        return [each for each in self._offline.items() if each[1].directory.parent == directory]
 
     def _checkpoint(self, name: str, offset_of: Callable[[Log], int]) -> None:
         with self._checkpoint_lock:

@@ -100,6 +100,28 @@ def test_a_log_that_cannot_be_opened_is_offline_and_the_others_work(files, clock
             ask(ORDERS)
 
 
+def test_a_log_that_awaits_its_recovery_offline_leaves_no_clean_mark(files, clock):
+    manager = opened(files, clock)
+    manager.create(DASHED)
+    log = manager.create(ORDERS)
+    log.append(batch([b"a"]), 0)
+    log.append(batch([b"b"]), 0)
+    disk = files.crash()
+    (path,) = (path for path in disk.names if path.suffix == ".log" and disk.names[path].data)
+    disk.names[path].data[-1] ^= 1
+    original = disk.open
+
+    def fail_for_orders(path, *, create=False):
+        if path.parent.name == "orders-0":
+            raise PermissionError(13, "denied", str(path))
+        return original(path, create=create)
+
+    disk.open = fail_for_orders
+    opened(disk, clock).close()
+    disk.open = original
+    assert contents(opened(disk, clock).get(ORDERS)) == {0: b"a"}
+
+
 class TestOwnership:
     def test_generates_a_cluster_id_and_keeps_it(self, files, clock):
         manager = opened(files, clock)
