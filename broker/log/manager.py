@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka.errors import KafkaStorageError, UnsupportedForMessageFormatError
+from kafka.errors import CorruptRecordError, KafkaStorageError, UnsupportedForMessageFormatError
 from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
@@ -347,7 +347,7 @@ class LogManager:
     ) -> None:
         try:
             log = self._open_log(tp, directory, recovery_point, log_start_offset, was_clean)
-        except (OSError, UnsupportedForMessageFormatError) as error:
+        except (OSError, CorruptRecordError, UnsupportedForMessageFormatError) as error:
             _log.error("log.offline dir=%s reason=%r", directory, str(error))
             self._offline[tp] = _OfflineLog(directory, str(error), was_clean)
             return

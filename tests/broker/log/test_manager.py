@@ -122,6 +122,21 @@ def test_a_log_that_awaits_its_recovery_offline_leaves_no_clean_mark(files, cloc
     assert contents(opened(disk, clock).get(ORDERS)) == {0: b"a"}
 
 
+def test_a_damaged_log_keeps_no_other_from_being_opened(files, clock):
+    manager = opened(files, clock)
+    log = manager.create(ORDERS)
+    log.append(batch([b"a"]), 0)
+    log.roll()
+    manager.create(DASHED).append(batch([b"a"]), 0)
+    manager.close()
+    files.remove(log.directory / "leader-epoch-checkpoint")  # so that all headers are read
+    files.names[log.directory / f"{0:020d}.log"].data[8:12] = bytes(4)
+    again = opened(files, clock)
+    assert contents(again.get(DASHED)) == {0: b"a"}
+    with pytest.raises(KafkaStorageError, match=r"offline.*length of 0 bytes"):
+        again.get(ORDERS)
+
+
 class TestOwnership:
     def test_generates_a_cluster_id_and_keeps_it(self, files, clock):
         manager = opened(files, clock)
