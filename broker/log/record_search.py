@@ -10,7 +10,7 @@ Pure functions: any thread. O(records of the one batch).
 
 from kafka.errors import CorruptRecordError
 
-from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader
+from pyspark_kafkalog.record.batch import HEADER_BYTES, LEAST_RECORD_BYTES, BatchHeader
 from pyspark_kafkalog.record.compression import decompress
 
 _MAX_DECOMPRESSED_BYTES = 256 << 20
@@ -33,6 +33,8 @@ def first_record_at_or_after(
     try:
         for _ in range(header.record_count):
             length, start = _varint(records, position)
+            if length < LEAST_RECORD_BYTES - 1:  # also one that would lead backwards, without end
+                raise CorruptRecordError(f"the batch at {header.base_offset} has a cut-off record")
             timestamp_delta, after = _varint(records, start + 1)
             offset_delta, _ = _varint(records, after)
             record_ms = header.base_timestamp_ms + timestamp_delta

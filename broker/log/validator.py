@@ -21,6 +21,8 @@ from kafka.errors import (
 from pyspark_kafkalog.record.batch import (
     CODEC_MASK,
     CONTROL_BIT,
+    HEADER_BYTES,
+    LEAST_RECORD_BYTES,
     LOG_APPEND_TIME_BIT,
     NO_PRODUCER_ID,
     TRANSACTIONAL_BIT,
@@ -119,6 +121,11 @@ def _check_fields(header: BatchHeader, transactional: bool) -> None:
         raise InvalidRecordError(
             f"a batch counts {header.record_count} records over offsets 0.."
             f"{header.last_offset_delta}"
+        )
+    records_bytes = header.size_bytes - HEADER_BYTES
+    if not attributes & CODEC_MASK and header.record_count * LEAST_RECORD_BYTES > records_bytes:
+        raise InvalidRecordError(
+            f"a batch counts {header.record_count} records in {records_bytes} bytes"
         )
     if header.producer_id < NO_PRODUCER_ID or (
         header.producer_id != NO_PRODUCER_ID

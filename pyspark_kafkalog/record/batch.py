@@ -37,6 +37,8 @@ MAGIC = 2
 HEADER_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
 """Base offset and batch length: what the batch length does not count."""
+LEAST_RECORD_BYTES = 7
+"""Length, attributes, two deltas, no key, no value, no headers: a byte each."""
 MAGIC_POSITION = 16
 """Where the old message formats have their magic too."""
 CRC_POSITION = 17

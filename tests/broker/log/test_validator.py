@@ -51,6 +51,15 @@ def changed(position, form, *values):
     return records
 
 
+def claiming(record_count):
+    """A batch of one record that counts more, with the checksum set right again."""
+    records = batch([b"a"])
+    struct.pack_into(">i", records, 23, record_count - 1)
+    struct.pack_into(">i", records, 57, record_count)
+    seal(records)
+    return records
+
+
 def test_gives_the_headers_of_good_batches(validator):
     records = together(batch([b"a", b"b"]), batch([b"c"], codec=1))
     headers = validator.validate(records, 1000)
@@ -73,6 +82,9 @@ def test_gives_the_headers_of_good_batches(validator):
         pytest.param(changed(57, ">i", 2), InvalidRecordError, id="fewer records than offsets"),
         pytest.param(changed(23, ">i", 7), InvalidRecordError, id="more offsets than records"),
         pytest.param(changed(23, ">i", -1), CorruptRecordError, id="negative delta"),
+        pytest.param(
+            claiming(2**31 - 1), InvalidRecordError, id="more records than its bytes can hold"
+        ),
         pytest.param(changed(43, ">qhi", 4, -1, 0), InvalidRecordError, id="no epoch"),
         pytest.param(changed(43, ">qhi", 4, 0, -1), InvalidRecordError, id="no sequence"),
         pytest.param(changed(43, ">qhi", -2, 0, 0), InvalidRecordError, id="producer -2"),
