@@ -54,8 +54,9 @@ class NetworkServer:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Binds without listening yet: the port is ours. Returns (host, port); raises OSError."""
+        # No host is every interface, which getaddrinfo calls None.
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         try:
