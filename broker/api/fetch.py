@@ -73,7 +73,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
         first_batch_whole=request.version >= 3,
     )
     result = context.replicas.fetch(asks, limits)
-    missing_bytes = wanted.min_bytes - result.size_bytes
+    missing_bytes = min(wanted.min_bytes, limits.max_bytes) - result.size_bytes
     if missing_bytes <= 0 or result.urgent or wanted.max_wait_ms <= 0:
         return _answer(request, asks, result)
     return _wait(request, context, wanted, asks, limits, missing_bytes)

@@ -162,6 +162,15 @@ def test_a_fetch_gives_up_after_max_wait(client, topic):
     assert (found.error_code, found.records) == (0, None)
 
 
+def test_a_full_answer_waits_for_no_more(client, topic):
+    """As min_bytes cannot be reached: max_bytes is less."""
+    for _ in range(5):
+        client.produce(topic, 0, batch_of([(None, b"." * 1000)]))
+    began = time.monotonic()
+    fetch(client, ask(topic), max_wait_ms=LONG_MS, min_bytes=4000, max_bytes=2500)
+    assert time.monotonic() - began < LONG_MS / 2000
+
+
 def test_a_fetch_of_many_partitions_is_woken_by_any(connect, create):
     name = create(5)
     consumer, producer = connect(), connect()
