@@ -384,7 +384,10 @@ class BrokerConfig:
         "Bytes of requests received and not yet answered before reading pauses; -1 = no limit.",
     )
     connections_max_idle_ms: int = option(
-        "connections.max.idle.ms", _LONG, 600_000, "Idle time after which a connection is closed."
+        "connections.max.idle.ms",
+        _LONG,
+        600_000,
+        "Idle time after which a connection is closed; -1 = never.",
     )
     max_connections: int = option(
         "max.connections", _INT, 2**31 - 1, "Most connections at once.", at_least(0)

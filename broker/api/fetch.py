@@ -94,8 +94,10 @@ def _wait(
         if not answer.done():  # else the connection closed a moment ago
             answer.set_result(_answer(request, asks, context.replicas.fetch(asks, limits)))
 
-    # No connection lives longer than its idle time: neither does a wait.
-    max_wait_ms = min(wanted.max_wait_ms, context.config.connections_max_idle_ms)
+    max_wait_ms = wanted.max_wait_ms
+    if context.config.connections_max_idle_ms >= 0:
+        # No connection lives longer than its idle time: neither does a wait.
+        max_wait_ms = min(max_wait_ms, context.config.connections_max_idle_ms)
     forget = context.replicas.wait_for_records(asks, missing_bytes, max_wait_ms, ready)
     answer.add_done_callback(lambda _: forget())
     return answer

@@ -24,7 +24,8 @@ _DRAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SocketOptions:
-    """Kafka's socket.* properties; -1 leaves a buffer size to the operating system."""
+    """Kafka's socket.* properties; -1 leaves a buffer size to the operating system, and lets a
+    connection be idle for ever."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
@@ -80,7 +81,8 @@ class NetworkServer:
         assert self._listener is not None, "bind first"
         self._listener.listen(self._options.backlog)
         self._accept_more()
-        self._sweep = self._loop.call_later(self._sweep_interval_s(), self._close_idle)
+        if self._options.max_idle_ms >= 0:
+            self._sweep = self._loop.call_later(self._sweep_interval_s(), self._close_idle)
 
     async def close(self) -> None:
         """Stops accepting and reading, lets answers on their way out go, closes everything."""

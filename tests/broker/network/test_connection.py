@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import struct
+import time
 
 import pytest
 
@@ -166,6 +167,14 @@ def test_idle_connections_are_closed(serve):
     served = serve(options=SocketOptions(max_idle_ms=100))
     with served.connect() as sock:
         assert_closed_by_server(sock)
+
+
+def test_no_idle_time_closes_a_connection_when_it_is_switched_off(serve):
+    served = serve(options=SocketOptions(max_idle_ms=-1))
+    with served.connect() as sock:
+        time.sleep(0.3)
+        sock.sendall(framed(b"still here"))
+        assert receive_frame(sock) == b"still here"
 
 
 def test_more_connections_than_allowed_are_refused(serve):
