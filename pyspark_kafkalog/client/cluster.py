@@ -43,6 +43,8 @@ _METADATA_MAX_VERSION = 12
 _LIST_OFFSETS_MIN_VERSION = 1
 _LIST_OFFSETS_MAX_VERSION = 7
 _CREATION_TIMEOUT_MS = 10_000
+_STALE_METADATA_MS = 5_000
+"""How long a broker may deny a topic that it leads: one that has just started knows none yet."""
 
 T = TypeVar("T")
 
@@ -133,9 +135,13 @@ class Cluster:
     def leader(self, tp: TopicPartition, deadline: Deadline | None = None) -> Connection:
         """An open connection to the partition's leader, waiting while there is none.
 
-        Raises UnknownTopicError when topic or partition does not exist.
+        Raises UnknownTopicError when topic or partition does not exist, which is believed only
+        after _STALE_METADATA_MS: whoever asks here was told before that it does.
         """
-        return self.retrying(lambda d: self._leader(tp, d), deadline or self._deadline())
+        deadline = deadline or self._deadline()
+        # Half of a short deadline, so that the last attempt still gets its answer.
+        denied_until = deadline.part(min(_STALE_METADATA_MS, deadline.remaining_ms / 2))
+        return self.retrying(lambda d: self._leader(tp, d, denied_until), deadline)
 
     def controller(self, deadline: Deadline | None = None) -> Connection:
         """A connection to the broker that creates and deletes topics."""
@@ -273,9 +279,11 @@ class Cluster:
                 f"broker {node} advertises itself as {address(*server)}, but {_sentence(error)}"
             ) from error
 
-    def _leader(self, tp: TopicPartition, deadline: Deadline) -> Connection:
+    def _leader(
+        self, tp: TopicPartition, deadline: Deadline, denied_until: Deadline | None = None
+    ) -> Connection:
         if tp.topic not in self._metadata.topics or self._metadata.fresh_until.expired:
-            self._metadata_of([tp.topic], deadline)
+            self._metadata_of([tp.topic], deadline, denied_until=denied_until)
         partitions = self._metadata.topics[tp.topic]
         for metadata in partitions:
             if metadata.partition == tp.partition:
@@ -283,15 +291,18 @@ class Cluster:
                     return self._node(metadata.leader, deadline)
                 self.forget(tp)
                 raise LeaderNotAvailableError(f"{tp.topic}-{tp.partition} has no leader now.")
+        if denied_until is not None and not denied_until.expired:
+            self.forget(tp)
+            raise UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not known now.")
         raise UnknownTopicError(
             f"Topic {tp.topic} has no partition {tp.partition}, only {len(partitions)} partitions."
         )
 
     def _ask_metadata(self, names: list[str] | None, create: bool = False) -> _Metadata:
         """Metadata in which every one of `names` exists; raises UnknownTopicError."""
-        creation = Deadline(_CREATION_TIMEOUT_MS if create else 0)
+        denied_until = Deadline(_CREATION_TIMEOUT_MS if create else 0)
         return self.retrying(
-            lambda deadline: self._metadata_of(names, deadline, create, creation),
+            lambda deadline: self._metadata_of(names, deadline, create, denied_until),
             self._deadline(),
         )
 
@@ -300,13 +311,13 @@ class Cluster:
         names: list[str] | None,
         deadline: Deadline,
         create: bool = False,
-        creation: Deadline | None = None,
+        denied_until: Deadline | None = None,
     ) -> _Metadata:
-        """One attempt at `_ask_metadata`; a topic may be unknown until `creation`."""
+        """One attempt at `_ask_metadata`; a topic may be unknown until `denied_until`."""
         metadata = self._load_metadata(names, deadline, create)
         for name, error in metadata.errors.items() if names is not None else ():
             is_unknown = issubclass(error, UnknownTopicOrPartitionError)
-            if is_unknown and (creation is None or creation.expired):
+            if is_unknown and (denied_until is None or denied_until.expired):
                 raise UnknownTopicError(
                     f"Topic {name} does not exist in the cluster {self.config.servers}. Check "
                     "its spelling, or create it first."

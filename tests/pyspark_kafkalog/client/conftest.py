@@ -17,6 +17,14 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 _topic_numbers = count()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _denials_are_believed_soon() -> Iterator[None]:
+    """A topic that does not exist would otherwise take seconds to be refused, in each test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_kafkalog.client.cluster._STALE_METADATA_MS", 300)
+        yield
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as running:

@@ -326,6 +326,26 @@ def test_offsets_out_of_range_say_what_there_is():
     assert (raised.value.log_start_offset, raised.value.log_end_offset) == (100, 200)
 
 
+def test_a_broker_that_denies_a_topic_for_a_moment_loses_no_records():
+    """As one that has just started does: it answers Metadata before it has learnt its topics."""
+    log = log_of(stored(0, 10), stored(10, 10))
+    with ScriptedBroker() as broker:
+        knows = broker.metadata
+
+        def resign(request: Request) -> Any:
+            if asked_offset(request) < 10:
+                return log(request)
+            broker.handlers[FETCH], broker.handlers[METADATA] = log, deny
+            return answer(request, error_code=6)
+
+        def deny(request: Request) -> bytes:
+            broker.handlers[METADATA] = knows
+            return bytes(topic_error(3)(request))
+
+        broker.handlers[FETCH] = resign
+        assert spans(fetched(broker, 0, 20)) == [(0, 10), (10, 20)]
+
+
 def test_a_topic_that_disappears_is_data_loss():
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, error_code=3)}) as broker,
