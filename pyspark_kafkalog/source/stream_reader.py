@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -37,6 +38,10 @@ from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reader import read_range
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
+
+_DOUBTED_MS = 5_000
+_DOUBTED_AGAIN_S = 0.2
+"""How long, and how often, offsets are asked for again that lack what a query has already seen."""
 
 
 class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -81,9 +86,19 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_first, self._has_planned = not self._has_planned, True
         if is_first and self._first_batch_is_empty and known == self._initial:
             return start
+        latest = self._available_now
+        # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
+        if latest is None or _lost(known, latest):
+            latest = self._latest_offsets(known)
         if self._available_now is not None:
-            return to_json(self._available_now)
-        return to_json(self._latest_offsets(known))
+            self._available_now = latest
+        if self._options.fail_on_data_loss:
+            # Here and not when the batch is planned: then its end would be in the checkpoint, and
+            # the query would fail for ever, even if what is missing comes back.
+            self._check_gone(known.keys() - latest.keys())
+            for tp in sorted(_lost(known, latest)):
+                self._report_went_back(tp, known[tp], latest[tp])
+        return to_json(latest)
 
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
@@ -118,10 +133,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _latest_offsets(self, known: Offsets) -> Offsets:
+        """The end of each partition, asked for again while it lacks what `known` holds.
+
+        A leader that was just replaced may answer with less than there is, and a broker that has
+        just started without its topics. A partition that was left out in one batch would be new in
+        the next one, and read again from its beginning.
+        """
         latest = offsets_at(self._connected(), self._assigned(), LATEST)
-        if any(offset < known.get(tp, 0) for tp, offset in latest.items()):
-            # A leader that was just replaced may answer with less than there is: ask its successor
-            # before calling it data loss.
+        doubted_until = Deadline(_DOUBTED_MS)
+        while _lost(known, latest) and not doubted_until.expired:
+            doubted_until.pause(_DOUBTED_AGAIN_S)
             self._connected().refresh()
             latest = offsets_at(self._connected(), self._assigned(), LATEST)
         return latest
@@ -151,9 +172,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             return min(earliest[tp], until)
         if starts[tp] > until:
-            report_data_loss(
-                f"Partition {describe([tp])} went back from offset {starts[tp]} to {until}.", fail
-            )
+            self._report_went_back(tp, starts[tp], until)
         return min(starts[tp], until)
 
     def _earliest_offsets(self, partitions: list[TopicPartition]) -> Offsets:
@@ -169,3 +188,14 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report_data_loss(
                 f"Partitions are gone: {describe(partitions)}.", self._options.fail_on_data_loss
             )
+
+    def _report_went_back(self, tp: TopicPartition, offset: int, end_offset: int) -> None:
+        report_data_loss(
+            f"Partition {describe([tp])} went back from offset {offset} to {end_offset}.",
+            self._options.fail_on_data_loss,
+        )
+
+
+def _lost(known: Offsets, latest: Offsets) -> set[TopicPartition]:
+    """The partitions of `known` that `latest` leaves out, or ends before."""
+    return {tp for tp, offset in known.items() if latest.get(tp, -1) < offset}

@@ -19,12 +19,15 @@ ALL = ReadAllAvailable()
 def cluster(monkeypatch):
     fake = FakeCluster(orders=[(5, 10), (0, 20)])
     monkeypatch.setattr(stream_reader, "Cluster", lambda config: fake)
+    monkeypatch.setattr(stream_reader, "_DOUBTED_MS", 20)
+    monkeypatch.setattr(stream_reader, "_DOUBTED_AGAIN_S", 0.005)
     return fake
 
 
 def reader(**options):
     given = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders", **options}
-    return KafkalogStreamReader(stream_options(given), ["value"])
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return KafkalogStreamReader(stream_options(chosen), ["value"])
 
 
 def ranges(partitions):
@@ -108,11 +111,11 @@ def test_available_now_stops_where_the_log_ended_when_it_began(cluster):
     ],
 )
 def test_offsets_that_are_gone_are_data_loss(cluster, caplog, start, message):
-    stream = reader()
-    end = stream.latestOffset(start, ALL)
+    stream, goes_on = reader(), reader(failOnDataLoss="false")
     with pytest.raises(DataLossError, match=message):
-        stream.partitions(start, end)
-    goes_on = reader(failOnDataLoss="false")
+        stream.partitions(start, stream.latestOffset(start, ALL))
+    with pytest.raises(DataLossError, match=message):  # As after a restart.
+        reader().partitions(start, goes_on.latestOffset(start, ALL))
     rest = [OffsetRange("orders", 0, 5, 10)] if start["orders"].get("0", 0) < 10 else []
     assert ranges(goes_on.partitions(start, goes_on.latestOffset(start, ALL))) == rest
     assert "failOnDataLoss is false" in caplog.text
@@ -123,6 +126,36 @@ def test_a_lower_end_is_asked_for_again_before_it_is_believed(cluster):
     cluster.logs["orders"] = [(5, 9), (0, 20)]
     cluster.refresh = lambda: cluster.logs.update(orders=[(5, 12), (0, 20)])
     assert reader().latestOffset(start, ALL) == {"orders": {"0": 12, "1": 20}}
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_partition_that_is_left_out_once_is_not_read_again(cluster, fail_on_data_loss):
+    start = {"orders": {"0": 10, "1": 20}}
+    pattern = {"subscribe": None, "subscribePattern": "ord.*", "failOnDataLoss": fail_on_data_loss}
+    stream = reader(**pattern)
+    whole = cluster.logs.pop("orders")
+    cluster.refresh = lambda: cluster.logs.update(orders=whole)
+    assert stream.latestOffset(start, ALL) == start
+
+
+def test_data_loss_is_said_before_the_end_of_the_batch_is_in_the_checkpoint(cluster):
+    stream = reader(subscribe=None, subscribePattern="ord.*")
+    del cluster.logs["orders"]
+    with pytest.raises(DataLossError, match="Partitions are gone: orders-0, orders-1"):
+        stream.latestOffset({"orders": {"0": 10, "1": 20}}, ALL)
+
+
+def test_available_now_from_the_latest_offsets_loses_nothing_while_records_arrive(cluster):
+    stream = reader()
+    stream.prepareForTriggerAvailableNow()
+    cluster.logs["orders"] = [(5, 15), (0, 25)]
+    initial = stream.initialOffset()
+    assert stream.latestOffset(initial, ALL) == initial
+    cluster.logs["orders"] = [(5, 17), (0, 25)]
+    end = stream.latestOffset(initial, ALL)
+    assert ranges(stream.partitions(initial, end)) == [OffsetRange("orders", 0, 15, 17)]
+    cluster.logs["orders"] = [(5, 99), (0, 99)]
+    assert stream.latestOffset(end, ALL) == end
 
 
 def test_a_deleted_topic_fails_the_query_unless_it_may_lose_data(cluster, caplog):
