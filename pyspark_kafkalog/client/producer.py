@@ -135,6 +135,7 @@ class Producer:
         self._unacknowledged_bytes = 0
         self._producer: tuple[int, int] | None = None
         self._failure: Exception | None = None
+        self._dispatched_s = 0.0
 
     def __enter__(self) -> "Producer":
         return self
@@ -248,6 +249,7 @@ class Producer:
 
     def _dispatch(self, everything: bool) -> bool:
         """Sends what may go now, as full requests; True if anything went."""
+        self._dispatched_s = time.monotonic()
         ready: dict[Connection, list[_Partition]] = {}
         for partition in self._partitions.values():
             if partition.may_send():
@@ -453,7 +455,8 @@ class Producer:
             if sent:
                 yield sent[0][2].remaining_s
         for partition in self._partitions.values():
-            if partition.waiting and partition.not_before_s > now_s:
+            # A pause that has ended since the last dispatch was not acted on yet.
+            if partition.waiting and partition.not_before_s > self._dispatched_s:
                 yield partition.not_before_s - now_s
             for batch in (*partition.in_flight, *partition.waiting):
                 if batch.deadline is not None:

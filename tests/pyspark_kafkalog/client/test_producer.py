@@ -30,11 +30,13 @@ from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
     INIT_PRODUCER_ID,
+    METADATA,
     PRODUCE,
     SILENCE,
     Request,
     ScriptedBroker,
 )
+from tests.pyspark_kafkalog.client.test_cluster import topic_error
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OUT_OF_ORDER, DUPLICATE = 45, 46
@@ -434,6 +436,25 @@ def test_a_time_without_calls_is_not_counted_against_what_was_never_sent():
         time.sleep(0.06)  # The time itself is what is tested.
         producer.flush()
         assert broker.texts(T0) == ["x"]
+
+
+def test_a_leader_that_comes_back_is_used_at_once_also_without_a_pause_between_attempts():
+    with LogBroker() as broker:
+        config = broker.config(
+            retry_backoff_ms="0", request_timeout_ms="100", delivery_timeout_ms="5000"
+        )
+        with Cluster(config) as cluster:
+            producer = Producer(cluster)
+            producer.send(T0, one_batch("x"))
+            knows, began = broker.metadata, time.monotonic()
+
+            def elect(request: Request) -> Any:
+                is_elected = time.monotonic() - began > 0.3
+                return knows(request) if is_elected else topic_error(5)(request)
+
+            broker.handlers[METADATA] = elect
+            producer.flush()
+            assert time.monotonic() - began < 2
 
 
 def test_retries_are_bounded_where_that_is_asked_for():
