@@ -242,8 +242,8 @@ class Fetcher:
     def _handle(self, error: type[KafkaError]) -> None:
         """A partition's error: raises it, or waits before the next attempt where it passes."""
         if error is OffsetOutOfRangeError:
-            raise self._out_of_range()
-        if error is UnknownTopicOrPartitionError or error.retriable:
+            self._check_in_range()
+        if error in (OffsetOutOfRangeError, UnknownTopicOrPartitionError) or error.retriable:
             self._cluster.forget(self._tp)
             self._wait_after(error.__name__)
             return
@@ -274,22 +274,31 @@ class Fetcher:
             "raise kafkaConsumer.pollTimeoutMs."
         )
 
-    def _out_of_range(self) -> DataLossError:
+    def _check_in_range(self) -> None:
+        """Raises DataLossError unless the log does hold the position.
+
+        It does where the broker that refused it is no leader any more, or was not one yet, and
+        where a topic was recreated and grew in between.
+        """
         first = self._cluster.list_offsets([self._tp], EARLIEST)
         last = self._cluster.list_offsets([self._tp], LATEST)
         if self._tp not in first or self._tp not in last:
-            return self._gone("it says no offsets")
-        bounds = first[self._tp].offset, last[self._tp].offset
-        error = self._gone(f"it now holds offsets {bounds[0]} up to, not including, {bounds[1]}")
-        error.log_start_offset, error.log_end_offset = bounds
-        return error
+            raise self._gone("it says no offsets")
+        start, end = first[self._tp].offset, last[self._tp].offset
+        if not start <= self.position <= end:
+            what_is = f"it now holds offsets {start} up to, not including, {end}"
+            raise self._gone(what_is, start, end)
 
-    def _gone(self, what_is: str) -> DataLossError:
-        return DataLossError(
+    def _gone(
+        self, what_is: str, log_start_offset: int = -1, log_end_offset: int = -1
+    ) -> DataLossError:
+        error = DataLossError(
             f"Offsets {self.position} up to {self._until_offset} of partition {self._tp.partition} "
             f"of topic {self._tp.topic} are gone: {what_is}. Retention may have deleted them, or "
             "the topic was recreated."
         )
+        error.log_start_offset, error.log_end_offset = log_start_offset, log_end_offset
+        return error
 
 
 def whole_batches(records: memoryview, position_offset: int) -> tuple[int, int]:

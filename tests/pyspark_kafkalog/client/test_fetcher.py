@@ -326,6 +326,29 @@ def test_offsets_out_of_range_say_what_there_is():
     assert (raised.value.log_start_offset, raised.value.log_end_offset) == (100, 200)
 
 
+def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one():
+    log = log_of(stored(0, 10), stored(10, 10))
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+
+        def refuse(request: Request) -> Any:
+            if asked_offset(request) < 10:
+                return log(request)
+            one.leader = two.leader = 2
+            return answer(request, error_code=1)
+
+        def ends(request: Request) -> bytes:
+            earliest = not two.asked(LIST_OFFSETS)[1:]
+            return offsets_answer(request, 0 if earliest else 20)
+
+        def moved(request: Request) -> bytes:
+            return offsets_answer(request, -1, error_code=6)
+
+        one.handlers |= {FETCH: refuse, LIST_OFFSETS: moved}
+        two.handlers |= {FETCH: log, LIST_OFFSETS: ends}
+        assert spans(fetched(one, 0, 20)) == [(0, 10), (10, 20)]
+
+
 def test_a_broker_that_denies_a_topic_for_a_moment_loses_no_records():
     """As one that has just started does: it answers Metadata before it has learnt its topics."""
     log = log_of(stored(0, 10), stored(10, 10))
