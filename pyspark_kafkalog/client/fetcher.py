@@ -177,7 +177,11 @@ class Fetcher:
         deadline = self._patience.part(self._config.request_timeout_ms)
         response = fetch.decode_fetch_response(connection.receive(sent, deadline), version)
         if response.error_code:
-            raise for_code(response.error_code)(f"fetch from {connection.address}")
+            # Of the whole request, which asked for this partition alone.
+            whole = fetch.FetchedPartition(
+                self._tp.topic, self._tp.partition, response.error_code, high_watermark=-1
+            )
+            return connection, whole
         for found in response.partitions:
             if (found.topic, found.partition) == (self._tp.topic, self._tp.partition):
                 return connection, found

@@ -262,6 +262,17 @@ def test_an_error_that_passes_is_waited_out(error_code):
         assert spans(fetched(broker, 0, 10)) == [(0, 10)]
 
 
+def test_an_error_of_the_whole_answer_that_passes_is_waited_out():
+    def serve(request: Request) -> bytes:
+        if len(broker.asked(FETCH)) == 1:
+            refused = fetch.FetchResponse([], error_code=56)
+            return bytes(fetch.encode_fetch_response(refused, request.version)[0])
+        return answer(request, stored(0, 10))
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        assert spans(fetched(broker, 0, 10)) == [(0, 10)]
+
+
 def test_an_error_that_does_not_pass_is_raised_as_it_is():
     with ScriptedBroker({FETCH: lambda r: answer(r, error_code=29)}) as broker:
         with pytest.raises(TopicAuthorizationFailedError, match="t-0 at offset 4"):
