@@ -100,13 +100,15 @@ class Fetcher:
         self._sent: tuple[Connection, int, int] | None = None
         self._asked_bytes = 0
         self._trouble = ""
+        self._too_short: tuple[int, int] | None = None
 
     def records(self) -> Generator[FetchedRecords, None, None]:
         """Yields until the range's end is reached.
 
-        Raises DataLossError where offsets of the range are gone, FetchTimeoutError without progress
-        for `poll_timeout_ms`, BrokersUnreachableError when no broker answers, and the broker's own
-        error (`kafka.errors`) where it refuses, such as TopicAuthorizationFailedError.
+        Raises DataLossError where offsets of the range are gone, also when the log ends below them
+        for `poll_timeout_ms`; FetchTimeoutError without an answer for so long;
+        BrokersUnreachableError when no broker answers; and the broker's own error (`kafka.errors`)
+        where it refuses, such as TopicAuthorizationFailedError.
         """
         try:
             while self.position < self._until_offset:
@@ -241,7 +243,8 @@ class Fetcher:
             if self._empty_answers >= _EMPTY_ANSWERS_THAT_MEAN_A_GAP:
                 self.position = self._until_offset
                 return
-        self._wait_after(f"it ends at offset {reaches} now")
+        bounds = found.log_start_offset, reaches
+        self._wait_after(f"it ends at offset {reaches} now", bounds)
 
     def _handle(self, error: type[KafkaError]) -> None:
         """A partition's error: raises it, or waits before the next attempt where it passes."""
@@ -253,11 +256,19 @@ class Fetcher:
             return
         raise error(f"{self} at offset {self.position}")
 
-    def _wait_after(self, trouble: str) -> None:
+    def _wait_after(self, trouble: str, too_short: tuple[int, int] | None = None) -> None:
+        """Waits before the next attempt; `too_short` are the bounds of a log that lacks the rest.
+
+        The end of patience cuts the last attempt short: the one before it says more.
+        """
+        if not (self._patience.expired and self._trouble):
+            self._trouble, self._too_short = trouble, too_short
         if self._patience.expired:
-            # The end of patience cut this attempt short: the one before says more.
-            raise self._timed_out(self._trouble or trouble)
-        self._trouble = trouble
+            if self._too_short is None:
+                raise self._timed_out(self._trouble)
+            # The range was planned from what the log held then, and a leader that was just elected
+            # catches up sooner: what is missing does not come back.
+            raise self._gone(self._trouble, *self._too_short)
         self._patience.pause(self._pause_ms / 1000)
         self._pause_ms = min(2 * self._pause_ms, self._config.retry_backoff_max_ms)
 
@@ -274,8 +285,7 @@ class Fetcher:
         return FetchTimeoutError(
             f"Partition {self._tp.partition} of topic {self._tp.topic} gave no records from offset "
             f"{self.position} on for {self._poll_timeout_ms} ms, though the range reaches up to "
-            f"{self._until_offset}: {why}. Was the topic recreated or its log truncated? Otherwise "
-            "raise kafkaConsumer.pollTimeoutMs."
+            f"{self._until_offset}: {why}."
         )
 
     def _check_in_range(self) -> None:
