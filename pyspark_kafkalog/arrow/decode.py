@@ -172,8 +172,9 @@ class _Rows:
         if self.want_value:
             found["value"] = self.values.array(pa.binary())
         if self.want_headers:
+            header_keys = _text(self.header_keys.array(pa.binary()))
             entries = pa.StructArray.from_arrays(
-                [self.header_keys.array(pa.string()), self.header_values.array(pa.binary())],
+                [header_keys, self.header_values.array(pa.binary())],
                 fields=list(HEADERS_TYPE.value_type),
             )
             found["headers"] = pa.Array.from_buffers(
@@ -408,6 +409,15 @@ class RecordDecoder:
 
     def _room(self, needed_bytes: int) -> _Rows:
         return _Rows(self._columns, self._rows_per_batch, max(self._bytes_per_batch, needed_bytes))
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Byte strings as text: a broker checks no header key, and readers of Parquet refuse a column
+    of which one is no UTF-8. What is none is replaced, as Kafka's Java client does."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
 
 
 def _wanted(

@@ -71,6 +71,14 @@ def test_every_field_arrives_in_every_codec(decode, codec):
     ]
 
 
+def test_a_header_key_that_is_no_text_is_replaced_as_in_java(decode):
+    data = batch_of([(1, b"k", b"v", [("ab", b"\xff"), ("cd", None)]), (2, b"k", b"v", [])])
+    data[data.index(b"ab")] = 0xFF
+    seal(data)
+    keys = decoded(decode, data).column("headers").to_pylist()
+    assert keys == [[{"key": "\ufffdb", "value": b"\xff"}, {"key": "cd", "value": None}], None]
+
+
 @given(
     records=st.lists(
         st.tuples(
