@@ -247,7 +247,7 @@ class ClientConfig:
                 "kafka.bootstrap.servers is missing. Give host:port of one or more brokers, "
                 "separated by commas."
             )
-        if given.get("acks", "all") not in ("all", "-1"):
+        if _acks("acks", given.get("acks", "all")) != -1:
             if given.get("enable.idempotence", "").strip().lower() == "true":
                 raise InvalidOptionError(
                     f"kafka.enable.idempotence needs kafka.acks=all, but kafka.acks is "

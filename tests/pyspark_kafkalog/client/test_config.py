@@ -87,6 +87,12 @@ def test_fewer_acks_switch_idempotence_off():
     assert config(acks="1").enable_idempotence is False
 
 
+@pytest.mark.parametrize("acks", ["all", "ALL", " all ", "-1", " -1"])
+def test_all_acks_keep_idempotence_however_they_are_written(acks):
+    made = config(acks=acks)
+    assert (made.acks, made.enable_idempotence) == (-1, True)
+
+
 def test_fewer_acks_contradict_idempotence_that_was_asked_for():
     with pytest.raises(InvalidOptionError, match=r"kafka\.enable\.idempotence needs kafka\.acks"):
         config(acks="0", enable_idempotence="true")
