@@ -7,6 +7,7 @@ Called by the driver. Writes nothing itself.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class Target(Protocol):
@@ -58,7 +61,8 @@ def open_target(target: str) -> Target:
 
 def _open_parquet(place: str) -> Target:
     path = place.removeprefix("file:")
-    remote = "://" in path or (path.startswith("//") and not path.startswith("///"))
+    # hdfs:/data is a URI too; a directory whose name has a colon can be written ./a:b.
+    remote = _SCHEME.match(path) or (path.startswith("//") and not path.startswith("///"))
     if not path or remote:
         raise InvalidOptionError(
             f"target parquet:{place} is not a path: name a directory of a local or mounted file "

@@ -17,6 +17,7 @@ from pyspark_kafkalog.warehouse.target import open_target
         ("parquet:///data/orders", "/data/orders"),
         ("parquet:file:///data/orders", "/data/orders"),
         ("parquet:orders", os.path.join(os.getcwd(), "orders")),
+        ("parquet:./o:r", os.path.join(os.getcwd(), "o:r")),
         ("parquet:/data/orders/", "/data/orders"),
     ],
 )
@@ -32,7 +33,13 @@ def test_an_unknown_kind_names_the_known_ones(target):
         open_target(target)
 
 
-@pytest.mark.parametrize("target", ["parquet:", "parquet:s3://bucket/key", "parquet://host/path"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("parquet:", "parquet:s3://bucket/key", "parquet://host/path"),
+        *("parquet:hdfs:/data/orders", "parquet:dbfs:/orders"),
+    ],
+)
 def test_a_place_that_is_no_path_is_refused(target):
     with pytest.raises(InvalidOptionError, match="is not a path"):
         open_target(target)
