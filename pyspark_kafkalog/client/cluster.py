@@ -384,6 +384,12 @@ class Cluster:
                         missing.discard(tp)
                     else:
                         failed = error(f"offsets of {tp.topic}-{tp.partition}")
+            left_out = missing.intersection(tps)
+            if left_out and failed is None:
+                tp = min(left_out)
+                raise KafkaProtocolError(
+                    f"{connection.address} left {tp.topic}-{tp.partition} out of its offsets."
+                )
         return failed
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaError, TopicAuthorizationFailedError
+from kafka.errors import KafkaError, KafkaProtocolError, TopicAuthorizationFailedError
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
 from kafka.structs import TopicPartition
@@ -236,6 +236,18 @@ def test_a_leader_that_went_away_is_waited_for():
         broker.handlers[METADATA] = elect
         with Cluster(broker.config()) as cluster:
             assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
+
+
+def test_an_answer_that_leaves_a_partition_out_is_a_typed_error():
+    def nothing(request: Request) -> bytes:
+        return bytes(ListOffsetsResponse(topics=[]).encode(version=request.version))
+
+    with (
+        ScriptedBroker({LIST_OFFSETS: nothing}) as broker,
+        Cluster(broker.config()) as cluster,
+        pytest.raises(KafkaProtocolError, match="left t-0 out"),
+    ):
+        cluster.list_offsets([T0], LATEST)
 
 
 def test_an_error_that_does_not_pass_is_raised_at_once():
