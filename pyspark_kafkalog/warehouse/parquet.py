@@ -22,6 +22,7 @@ Called by the driver, from any thread or process, any number of loaders at a tim
 Spark or Arrow, never touches files that it did not publish.
 """
 
+import errno
 import os
 import shutil
 import time
@@ -77,6 +78,11 @@ class ParquetTarget:
             # Another loader, killed since, may have made these and not synced them.
             sync_directory(os.path.dirname(self._commits_path))
             sync_directory(self.path)
+            try:
+                _check_links(path)
+            except BaseException:
+                self._discard(load_id)
+                raise
         return Stage(load_id, path)
 
     def commit(
@@ -244,6 +250,23 @@ def _make_directory(path: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(path)
     sync_directory(parent)
+
+
+def _check_links(stage_path: str) -> None:
+    """Raises OSError where a name cannot be given by `link`, once and not twice: better now than
+    at the commit, when all is landed."""
+    probe, name = os.path.join(stage_path, "probe"), os.path.join(stage_path, "probe-link")
+    with open(probe, "xb"):
+        pass
+    os.link(probe, name)
+    try:
+        os.link(probe, name)
+    except FileExistsError:
+        pass
+    else:
+        raise OSError(errno.ENOTSUP, "it gives the name of a file to another one", name)
+    os.unlink(name)
+    os.unlink(probe)
 
 
 @contextmanager

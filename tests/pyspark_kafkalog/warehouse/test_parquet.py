@@ -57,6 +57,24 @@ def make_idle(stage: Stage) -> None:
     os.utime(stage.path, (old, old))
 
 
+def refuse_links(source: str, name: str) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def overwrite_by_links(source: str, name: str) -> None:
+    Path(name).write_bytes(Path(source).read_bytes())
+
+
+@pytest.mark.parametrize("link", [refuse_links, overwrite_by_links])
+def test_a_file_system_without_hard_links_is_refused_before_anything_is_landed(
+    path, monkeypatch, link
+):
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(TargetError, match="on a file system with hard links"):
+        ParquetTarget(path).stage()
+    assert staging_of(path) == []
+
+
 def test_a_target_that_is_not_there_yet_has_no_offsets_and_is_not_made(path):
     assert ParquetTarget(path).last_offsets("nightly") == {}
     assert committed_files(path) == []
