@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _REQUEST_TIMEOUT_MS = "10000"
 """Shorter than the client's: somebody is waiting at the keyboard."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _POLL_S = 0.2
 _READ_BYTES = 1 << 18
 _LARGEST_LINE_BYTES = 64 << 20
@@ -333,18 +335,28 @@ def _write_raw(batch: "pa.RecordBatch") -> None:
 
 
 def _write_json(batch: "pa.RecordBatch") -> None:
-    for row in batch.to_pylist():
+    index = batch.schema.get_field_index("timestamp")
+    micros = batch.column(index).cast("int64")
+    for row in batch.set_column(index, "timestamp", micros).to_pylist():
         document = {
             "topic": row["topic"],
             "partition": row["partition"],
             "offset": row["offset"],
-            "timestamp": row["timestamp"] and row["timestamp"].isoformat(timespec="milliseconds"),
+            "timestamp": _time(row["timestamp"]),
             "key": _readable(row["key"]),
             "value": _readable(row["value"]),
         }
         if row["headers"]:
             document["headers"] = [[h["key"], _readable(h["value"])] for h in row["headers"]]
         sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def _time(micros: int) -> str | int:
+    """ISO 8601; the number of milliseconds where a producer's clock counts beyond year 9999."""
+    try:
+        return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return micros // 1000
 
 
 def _readable(data: bytes | None) -> str | dict[str, str] | None:

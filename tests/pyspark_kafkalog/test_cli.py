@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
 from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
+from tests.pyspark_kafkalog.client.conftest import batches_of
 
 ROOT = Path(pyspark_kafkalog.__file__).parent.parent
 
@@ -83,6 +87,19 @@ def test_keys_and_bytes_that_are_no_text(run):
     assert [row["offset"] for row in rows] == [0, 1, 2, 3]
     assert {(row["topic"], row["partition"]) for row in rows} == {("keyed", 0)}
     assert run("consume keyed --from-beginning --max 1") == (0, "v\n", "")
+
+
+def test_a_time_beyond_the_calendar_is_a_number(run, broker):
+    """As of a producer that writes microseconds where milliseconds belong."""
+    run("topics create late --config message.timestamp.after.max.ms=9223372036854775807")
+    config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
+    with Producer(config) as producer:
+        for batch in batches_of([b"x", b"y"], timestamps_ms=[1_700_000_000_000_000, 1_700]):
+            producer.send(TopicPartition("late", 0), batch)
+    code, out, err = run("consume late --from-beginning --exit-at-end --format json")
+    assert (code, err) == (0, "")
+    times = [json.loads(line)["timestamp"] for line in out.splitlines()]
+    assert times == [1_700_000_000_000_000, "1970-01-01T00:00:01.700+00:00"]
 
 
 def test_many_lines_in_several_partitions(run):
