@@ -34,6 +34,14 @@ from pyspark_kafkalog.record.compression import Codec, compress
 MAX_BATCH_BYTES = 1_000_000
 """Default size of a batch before compression: below `max.message.bytes` of a default topic."""
 
+MAX_OPEN_BYTES = 64 * 1024 * 1024
+"""Batches of a topic with many partitions are smaller, so that all of them take no more together.
+
+Down to LEAST_BATCH_BYTES, the default of Kafka's own producer: smaller ones would be mostly header.
+"""
+
+LEAST_BATCH_BYTES = 16 * 1024
+
 _VARINT_BYTES = 5
 _NO_LEADER_EPOCH = -1
 
@@ -395,7 +403,7 @@ class RecordEncoder:
     Rows have a `value` column and may have `key`, `headers`, `timestamp` and `partition`, typed as
     `arrow.schema.COLUMN_TYPES`; a null timestamp is the time of encoding, a null partition is
     chosen by key. Rows gather until a batch is full; `finish` hands over the rest.
-    Memory: one batch of `max_batch_bytes` per partition.
+    Memory: one batch of `max_batch_bytes` per partition, MAX_OPEN_BYTES in all.
     """
 
     def __init__(
@@ -405,7 +413,8 @@ class RecordEncoder:
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
         self._codec = codec
-        self._max_batch_bytes = max_batch_bytes
+        share_bytes = max(LEAST_BATCH_BYTES, MAX_OPEN_BYTES // partition_count)
+        self._max_batch_bytes = min(max_batch_bytes, share_bytes)
         self._open: list[_OpenBatch | None] = [None] * partition_count
         self._sticky = random.randrange(partition_count)
 

@@ -136,6 +136,16 @@ def test_batches_keep_to_their_size_and_a_larger_record_goes_alone(encode):
     assert len(sizes) <= 2 + 2 * 50 // 7
 
 
+def test_the_open_batches_of_many_partitions_share_their_memory(encode, monkeypatch):
+    monkeypatch.setattr(encode, "MAX_OPEN_BYTES", 40 * encode.LEAST_BATCH_BYTES)
+    encoder = encode.RecordEncoder(20)
+    rows = rows_of(value=[b"x" * 10_000] * 80, partition=list(range(20)) * 4)
+    sizes_bytes = [len(batch) for _, batch in encoder.encode(rows)]
+    assert len(sizes_bytes) == 20
+    assert max(sizes_bytes) <= 2 * encode.LEAST_BATCH_BYTES
+    assert len(list(encoder.finish())) == 20
+
+
 def test_a_row_without_a_time_gets_the_time_of_encoding(encode):
     before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
     (records,) = encoded(encode, rows_of(value=[b"x", b"y"], timestamp=[None, 5_000])).values()
