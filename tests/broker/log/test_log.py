@@ -109,7 +109,7 @@ class TestAppend:
 
     @pytest.mark.parametrize("refused", [".log", ".index", ".timeindex", ".snapshot", "seal"])
     def test_goes_on_in_the_old_segment_when_it_cannot_roll(self, open_log, files, refused):
-        """What is too large for the old segment is refused; what fits is kept, also by a restart."""
+        """What is too large for the old segment is refused; what fits outlives a restart."""
         interval_bytes = 10_000 if refused == "seal" else 0  # sealing writes only what is missing
         log = open_log(dataclasses.replace(SMALL, index_interval_bytes=interval_bytes))
         fill(log, 5)
