@@ -9,6 +9,7 @@ lines or as one JSON object a line. What is slow to import is imported where it 
 import argparse
 import base64
 import json
+import logging
 import os
 import select
 import sys
@@ -38,6 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _POLL_S = 0.2
 _READ_BYTES = 1 << 18
 _LARGEST_LINE_BYTES = 64 << 20
+_LARGEST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Command:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code."""
     options = _parser().parse_args(arguments)
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
         options.run(options)
         sys.stdout.flush()
@@ -66,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kafkalog: {_sentence(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Spark's bridge to its JVM logs a traceback for each call that Ctrl-C cuts short."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -272,7 +280,7 @@ def _consume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exit-at-end", action="store_true", help="stop where the topic ended when this began"
     )
-    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
+    parser.add_argument("--max", type=_count, metavar="N", help="stop after N records")
     parser.add_argument(
         "--format",
         choices=("raw", "json"),
@@ -446,8 +454,20 @@ def _quickstart_arguments(parser: argparse.ArgumentParser) -> None:
         "--dir", metavar="DIR", help="keep log and warehouse in this new folder (default: neither)"
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="the broker's port (default: a free one)"
+        "--port", type=_port, default=0, help="the broker's port (default: a free one)"
     )
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text} is no number of records")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > _LARGEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is no port: give a number from 0 to 65535")
+    return int(text)
 
 
 def _quickstart(options: argparse.Namespace) -> None:

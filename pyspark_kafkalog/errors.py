@@ -26,6 +26,10 @@ class UnknownTopicError(KafkalogError, LookupError):
     """A named topic, or a partition of it, does not exist."""
 
 
+class InvalidTopicNameError(KafkalogError, ValueError):
+    """A topic has a name that no topic can have."""
+
+
 class DataLossError(KafkalogError):
     """Offsets that were asked for are gone: deleted by retention, or the topic was recreated.
 

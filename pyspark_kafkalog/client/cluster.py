@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from kafka.errors import (
+    InvalidTopicError,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
@@ -33,7 +34,11 @@ from kafka.structs import OffsetAndTimestamp, TopicPartition
 from pyspark_kafkalog.client.config import ClientConfig, address
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
-from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
+    InvalidTopicNameError,
+    UnknownTopicError,
+)
 
 EARLIEST = -2
 LATEST = -1
@@ -108,8 +113,9 @@ class Cluster:
     ) -> dict[str, list[int]]:
         """The partitions of each topic, sorted: of `names`, or of all that are not internal.
 
-        Raises UnknownTopicError for a name that does not exist. With `create` the brokers are
-        asked to create it by their own defaults, if they allow that.
+        Raises UnknownTopicError for a name that does not exist and InvalidTopicNameError for one
+        that cannot. With `create` the brokers are asked to create it by their own defaults, if
+        they allow that.
         """
         wanted = None if names is None else sorted(set(names))
         if wanted == []:
@@ -316,6 +322,11 @@ class Cluster:
         """One attempt at `_ask_metadata`; a topic may be unknown until `denied_until`."""
         metadata = self._load_metadata(names, deadline, create)
         for name, error in metadata.errors.items() if names is not None else ():
+            if error is InvalidTopicError:
+                raise InvalidTopicNameError(
+                    f"{name!r} cannot be the name of a topic. Use at most 249 of the characters "
+                    "a-z A-Z 0-9 . _ and -."
+                )
             is_unknown = issubclass(error, UnknownTopicOrPartitionError)
             if is_unknown and (denied_until is None or denied_until.expired):
                 raise UnknownTopicError(

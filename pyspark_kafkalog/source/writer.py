@@ -126,10 +126,9 @@ def warn_of_records_that_stay(messages: list[WriterCommitMessage | None]) -> Non
     """Says after a failed write what readers may see of it all the same."""
     counts = [message.record_count for message in messages if isinstance(message, WrittenRecords)]
     _log.warning(
-        "A write failed. %d records of %d finished tasks, and some of the others, are in their "
-        "topics; writing again adds them again.",
+        "A write failed. Records of it are in their topics: %d of the tasks that finished, and "
+        "perhaps some of the others. Writing again adds them again.",
         sum(counts),
-        len(counts),
     )
 
 

@@ -183,3 +183,14 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
     assert consume.stderr.read() == b""
     consume.stderr.close()
     assert consume.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("quickstart --port 99999", "from 0 to 65535"), ("consume t --max -1", "is no number of")],
+)
+def test_numbers_that_cannot_be_meant(capsys, line, said):
+    with pytest.raises(SystemExit) as exit:
+        main([*line.split(), *([] if "quickstart" in line else ["--bootstrap-servers", "h:1"])])
+    assert exit.value.code == 2
+    assert said in capsys.readouterr().err

@@ -13,7 +13,11 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
-from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
+    InvalidTopicNameError,
+    UnknownTopicError,
+)
 from tests.pyspark_kafkalog.client.conftest import batches_of, write
 from tests.pyspark_kafkalog.client.scripted import (
     LIST_OFFSETS,
@@ -91,6 +95,11 @@ def test_an_unknown_topic_is_named_and_not_created(cluster):
     with pytest.raises(UnknownTopicError, match="Topic no-such does not exist"):
         cluster.topics(["no-such"])
     assert "no-such" not in cluster.topics()
+
+
+def test_a_name_that_no_topic_can_have_is_said_to_be_one(cluster):
+    with pytest.raises(InvalidTopicNameError, match="'a b/c' cannot be the name of a topic"):
+        cluster.topics(["a b/c"], create=True)
 
 
 def test_a_topic_is_created_when_that_is_asked_for(cluster):
