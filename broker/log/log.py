@@ -150,14 +150,16 @@ class Log:
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether the flush policy asks for a flush now. Who must not acknowledge more than
-        `flush.messages` unsynced records awaits a flush when this is true after an append."""
-        unflushed = self._next_offset - self._recovery_point
-        if unflushed <= 0 or self._failure is not None:
+        """Whether the flush policy asks for a flush now."""
+        if self._next_offset <= self._recovery_point or self._failure is not None:
             return False
-        if unflushed >= self.config.flush_messages:
-            return True
-        return self._clock() - self._last_flush_ms >= self.config.flush_ms
+        return self.awaits_flush or self._clock() - self._last_flush_ms >= self.config.flush_ms
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether `flush.messages` records are unsynced: as many as power loss may take. What was
+        appended is acknowledged after a flush then, not before."""
+        return self._next_offset - self._recovery_point >= self.config.flush_messages
 
     # Appending: one thread.
 
@@ -240,9 +242,7 @@ class Log:
             if completed is not None and completed.is_aborted:
                 self._index_aborted(segment, completed)
         self._next_offset = next_offset
-        if self._on_flush_due is not None and (
-            next_offset - self._recovery_point >= self.config.flush_messages
-        ):
+        if self._on_flush_due is not None and self.awaits_flush:
             self._on_flush_due(self)
         return LogAppendInfo(
             first_offset,

@@ -12,7 +12,7 @@ from kafka.errors import BrokerResponseError, KafkaStorageError, UnknownTopicOrP
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import TopicMetadata
-from broker.log.log import LogAppendInfo
+from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.partition import OffsetFound, Partition, PartitionRead
 from broker.replica.purgatory import DelayedFetch, FetchPurgatory
@@ -116,6 +116,11 @@ class ReplicaManager:
             raise storage_error("append", topic_partition, error) from error
         self._purgatory.became_visible(topic_partition, appended.size_bytes)
         return appended
+
+    def log_that_awaits_flush(self, topic_partition: TopicPartition) -> Log | None:
+        """The partition's log, where it must be flushed before what it holds is acknowledged."""
+        log = self.partition(topic_partition).log
+        return log if log.awaits_flush else None
 
     def fetch(self, asks: Iterable[FetchAsk], limits: FetchLimits) -> FetchResult:
         """Reads what is there now. The first batch found is whole, whatever the limits say."""

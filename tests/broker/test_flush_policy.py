@@ -1,0 +1,98 @@
+"""flush.messages: what was acknowledged is on disk, up to so many records."""
+
+import asyncio
+import os
+import threading
+import time
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.log.files import DiskFile
+from broker.network.loop import new_event_loop
+from broker.server import BrokerServer
+from tests.broker.child import RawClient
+from tests.broker.records import batch_of
+from tests.broker.test_main import create_topic
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """serve(**properties) -> RawClient of a broker in a thread of the test's own process."""
+    loop = new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    opened = []
+
+    def start(**properties):
+        given = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"} | properties
+        server = BrokerServer(BrokerConfig.from_properties(given), loop)
+        endpoint = server.open()
+        thread.start()
+        loop.call_soon_threadsafe(server.start)
+        opened.append(server)
+        for _ in range(500):
+            try:
+                client = RawClient(endpoint.host, endpoint.port, timeout_s=20)
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+                continue
+            opened.append(client)
+            return client
+        raise AssertionError("the broker does not listen")
+
+    yield start
+    server, client = opened
+    client.socket.close()
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def syncs(monkeypatch):
+    """The sizes to which .log files were synced; `fail` makes the next sync do so."""
+    synced = []
+    original = DiskFile.sync
+
+    def sync(file):
+        path = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        if path.endswith(".log") and "orders" in path:
+            if synced.count("fail"):
+                raise OSError(5, "Input/output error")
+            threading.Event().wait(0.2)  # a slow disk: an answer that does not wait is faster
+            synced.append(file.size())
+        original(file)
+
+    monkeypatch.setattr(DiskFile, "sync", sync)
+    return synced
+
+
+def test_every_record_is_on_disk_before_it_is_acknowledged(serve, syncs):
+    client = serve(**{"log.flush.interval.messages": "1"})
+    create_topic(client, "orders")
+    size_bytes = 0
+    for number in range(3):
+        batch = batch_of(1)
+        size_bytes += len(batch)
+        assert client.produce("orders", 0, batch).base_offset == number
+        assert syncs[-1] == size_bytes
+
+
+def test_no_more_records_than_allowed_are_acknowledged_unsynced(serve, syncs):
+    client = serve(**{"log.flush.interval.messages": "3"})
+    create_topic(client, "orders")
+    sizes = []
+    for _ in range(2):
+        client.produce("orders", 0, batch_of(1))
+        sizes.append(list(syncs))
+    assert sizes == [[], []]
+    client.produce("orders", 0, batch_of(1))
+    assert len(syncs) == 1
+
+
+def test_what_the_disk_refuses_is_not_acknowledged(serve, syncs):
+    client = serve(**{"log.flush.interval.messages": "1"})
+    create_topic(client, "orders")
+    syncs.append("fail")
+    assert client.produce("orders", 0, batch_of(1)).error_code == 56
