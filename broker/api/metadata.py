@@ -29,6 +29,9 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = request.decode(MetadataRequest)
     if wanted.topics is None or (not wanted.topics and request.version == 0):
         return _answer(request, context, wanted, [_found(t) for t in context.metadata.topics()])
+    # As Apache Kafka, a name that is repeated is answered once: an answer has no room for more
+    # than there is, however often a small request asks for it.
+    wanted.topics = list({(topic.name, topic.topic_id): topic for topic in wanted.topics}.values())
     missing = [
         topic.name
         for topic in wanted.topics
@@ -45,7 +48,7 @@ async def _create_and_answer(
     request: Request, context: ApiContext, wanted: MetadataRequest, missing: list[str]
 ) -> Body:
     refused: dict[str, BrokerResponseError] = {}
-    for name in dict.fromkeys(missing):
+    for name in missing:
         try:
             await _auto_create(name, context)
         except TopicAlreadyExistsError:

@@ -50,6 +50,11 @@ def test_all_topics(client, topic, version):
     assert topic in [t.name for t in response.topics]
 
 
+def test_a_name_that_is_repeated_is_answered_once(client, topic):
+    answered = ask(client, 9, topic, "missing", topic, "missing", topic).topics
+    assert sorted(each.name for each in answered) == sorted([topic, "missing"])
+
+
 def test_no_topics(client, topic):
     assert list(ask(client, 1).topics) == []
 
