@@ -32,6 +32,18 @@ def send(client, *topics, version=7, validate_only=False):
     return client.call(request, CreateTopicsResponse, version).topics
 
 
+def test_thousands_of_topics_hold_up_nobody_else(connect, topic_name):
+    busy, other = connect(), connect()
+    topics = [topic_of(f"{topic_name}-{number}") for number in range(2000)]
+    request = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=True)
+    busy.send_body(19, 7, bytes(request.encode(version=7)))
+    busy.socket.setblocking(False)
+    for _ in range(3):
+        assert not exists(other, topic_name)
+        with pytest.raises(BlockingIOError):  # its answer is not there yet
+            busy.socket.recv(1)
+
+
 def exists(client, name):
     wanted = MetadataRequest.MetadataRequestTopic(name=name)
     request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
