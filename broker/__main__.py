@@ -7,9 +7,11 @@ its parent (--exit-with-parent); 1 with one line on stderr when it cannot start.
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -173,6 +175,13 @@ def watch_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     loop.add_reader(_STDIN, on_readable)
 
 
+def raise_file_limit() -> None:
+    """Each log holds three files open: takes what the system grants, as the JVM does for Kafka."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS grants less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run(options: argparse.Namespace) -> None:
     """Raises StartError."""
     if options.exit_with_parent:
@@ -200,7 +209,9 @@ def main() -> int:
     handler.setFormatter(KeyValueFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        run(parse_arguments())
+        options = parse_arguments()
+        raise_file_limit()
+        run(options)
     except StartError as error:
         print(f"broker: {error}", file=sys.stderr)
         return 1

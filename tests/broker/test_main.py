@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -70,6 +71,17 @@ def test_sigint_stops_too(tmp_path):
     with BrokerChild(tmp_path) as child:
         child.process.send_signal(signal.SIGINT)
         assert child.wait() == 0
+
+
+def test_takes_as_many_open_files_as_it_may(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        child = BrokerChild(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with child, RawClient(child.host, child.port) as client:
+        create_topic(client, "orders", partitions=60)
 
 
 def test_a_taken_port_is_said_in_one_line(tmp_path):
