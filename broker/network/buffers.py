@@ -6,7 +6,8 @@ thread only. Never: gives a frame away again while anybody still looks into it.
 """
 
 STAGING_BYTES = 64 * 1024
-# A large frame's buffer begins with this much: batches of 1 MB, the usual limit, fit at once.
+# A large frame's buffer has this much once its first STAGING_BYTES are there: batches of 1 MB, the
+# usual limit, fit.
 FRAME_BYTES = 2 * 1024 * 1024
 _MAX_POOLED = 8
 

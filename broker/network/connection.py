@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.network.buffers import ReceiveBuffers
+from broker.network.buffers import FRAME_BYTES, STAGING_BYTES, ReceiveBuffers
 from broker.network.send import Part, SendQueue
 
 _log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class BrokerConnection:
 
     def _begin_large_frame(self, size_bytes: int, head: bytes) -> None:
         """`head`: what has been received of it (less than all, at most a staging buffer)."""
-        self._frame = self._buffers.take()
+        self._frame = bytearray(min(size_bytes, STAGING_BYTES))
         self._frame[: len(head)] = head
         self._frame_bytes = size_bytes
         self._filled_bytes = len(head)
@@ -235,8 +235,17 @@ class BrokerConnection:
             self._buffers.give_back(frame)
             return True
         if self._filled_bytes == len(frame):
-            frame.extend(bytes(min(len(frame), self._frame_bytes - len(frame))))
+            self._frame = self._with_more_room(frame)
         return False
+
+    def _with_more_room(self, frame: bytearray) -> bytearray:
+        # Only who has sent much gets much: thousands of connections may send a size and stop.
+        if len(frame) < FRAME_BYTES:
+            larger = self._buffers.take()
+            larger[: len(frame)] = frame
+            return larger
+        frame.extend(bytes(min(len(frame), self._frame_bytes - len(frame))))
+        return frame
 
     # --- answering ---
 
