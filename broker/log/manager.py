@@ -209,20 +209,26 @@ class LogManager:
             return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Takes the log away at once; its files go after file.delete.delay.ms. An unknown log is
-        fine. Slices in flight stay readable."""
+        """Takes the log away at once, also one that is offline; its files go after
+        file.delete.delay.ms. An unknown log is fine. Slices in flight stay readable."""
         with self._lock:
             log = self._logs.get(tp)
-            if log is None:
+            owner = log or self._offline.get(tp)
+            if owner is None:
                 return
             self._logs = {each: kept for each, kept in self._logs.items() if each != tp}
             self._departed.add(tp)
-            directory = log.directory
+            directory = owner.directory
             mark = f"-{tp.partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
             trash = directory.with_name(tp.topic[: 255 - len(mark)] + mark)
-            log.retire(trash)
+            if log is not None:
+                log.retire(trash)
+            else:
+                self._files.rename(directory, trash)
+                del self._offline[tp]
             self._files.sync_directory(directory.parent)
-            self._trash.append((self._clock() + log.config.file_delete_delay_ms, trash))
+            delay_ms = self._log_config(tp.topic).file_delete_delay_ms
+            self._trash.append((self._clock() + delay_ms, trash))
         _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
 
     def update_topic_config(self, topic: str) -> None:

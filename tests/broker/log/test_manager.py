@@ -191,6 +191,24 @@ class TestDelete:
         assert contents(again.get(ORDERS)) == {}
         assert set(again.all_logs()) == {ORDERS}
 
+    def test_takes_an_offline_log_away_too(self, files, clock):
+        """Else a later start finds a log of no topic, and takes it for one that lost its own."""
+        opened(files, clock).create(ORDERS).append(batch([b"a"]), 0)
+        disk = files.crash()
+        original = disk.open
+
+        def fail_for_logs(path, *, create=False):
+            if path.suffix == ".log":
+                raise PermissionError(13, "denied", str(path))
+            return original(path, create=create)
+
+        disk.open = fail_for_logs
+        manager = opened(disk, clock)
+        disk.open = original
+        manager.delete(ORDERS)
+        assert opened(disk.crash(), clock).all_logs() == {}
+        assert contents(manager.create(ORDERS)) == {}
+
     @pytest.mark.parametrize("restarts", [False, True])
     def test_a_topic_created_again_inherits_no_start_offset(self, files, clock, restarts):
         overrides = {"orders": {"retention.ms": "1000"}}
