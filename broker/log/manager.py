@@ -372,10 +372,18 @@ class LogManager:
         parents = self._config.data_dirs
         parent = min(parents, key=lambda each: len(self._logs_in(each)))
         directory = parent / directory_name(tp)
+        is_new = not self._files.exists(directory)
         self._files.make_directory(directory)
-        if topic_id is not None:
-            write_topic_id(directory, topic_id, self._files)
-        return self._open_log(tp, directory, 0, 0, True)
+        try:
+            if topic_id is not None:
+                write_topic_id(directory, topic_id, self._files)
+            return self._open_log(tp, directory, 0, 0, True)
+        except OSError:
+            # Nobody knows of it: a later start would take it for a log that lost its topic.
+            if is_new:
+                with contextlib.suppress(OSError):
+                    self._files.remove_tree(directory)
+            raise
 
     def _open_log(
         self,

@@ -164,6 +164,22 @@ class TestOwnership:
         opened(DiskFiles(), clock, log_dirs=str(tmp_path)).close()
 
 
+def test_a_log_that_cannot_be_made_leaves_no_directory(files, clock):
+    manager = opened(files, clock)
+    original = files.open
+
+    def fail_for_logs(path, *, create=False):
+        if path.suffix == ".index":
+            raise OSError(24, "Too many open files", str(path))
+        return original(path, create=create)
+
+    files.open = fail_for_logs
+    with pytest.raises(KafkaStorageError, match="Too many"):
+        manager.create(ORDERS, uuid.UUID(int=5))
+    files.open = original
+    assert opened(files.crash(), clock).all_logs() == {}
+
+
 class TestDelete:
     def test_takes_the_log_away_and_its_files_later(self, files, clock):
         manager = opened(files, clock)
