@@ -262,7 +262,7 @@ class Log:
     ) -> None:
         size_bytes, max_timestamp = segment.size_bytes, segment.max_timestamp
         try:
-            if marker is not None and not marker.is_commit:
+            if marker is not None and self._producers.aborts(headers[0].producer_id, marker):
                 segment.transaction_index.reserve()
             segment.append(records, headers)
         except OSError:

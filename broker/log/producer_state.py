@@ -159,6 +159,11 @@ class ProducerStateManager:
                 f"{marker.coordinator_epoch}, the log has seen {entry.coordinator_epoch}"
             )
 
+    def aborts(self, producer_id: int, marker: TransactionMarker) -> bool:
+        """Whether the marker would abort records of this log."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and not marker.is_commit and entry.current_txn_first_offset >= 0
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset of a transaction that is open, or whose marker is not committed yet."""
         self._completed = [done for done in self._completed if done.last_offset >= high_watermark]

@@ -162,6 +162,7 @@ class LogLoader:
         self._was_clean = was_clean
         self._segments = LogSegments()
         self._index_transactions_from: int | None = None
+        self._was_cut = False
         self._leader_epochs = LeaderEpochFileCache(directory, files)
         self._producers = ProducerStateManager(directory, files)
 
@@ -197,6 +198,10 @@ class LogLoader:
         )
         bases = frozenset(segment.base_offset for segment in self._segments.snapshot())
         self._producers.remove_snapshots(keep=bases)
+        if self._was_cut:
+            # Else a power loss could bring back what was cut, under what is appended now.
+            self._segments.active.sync()
+            self._files.sync_directory(self._directory)
         return LoadedLog(
             self._segments,
             self._leader_epochs,
@@ -319,6 +324,7 @@ class LogLoader:
                 later = suspects[number + 1 :]
                 cut_bytes += sum(each.size_bytes for each in later)
                 self._drop(later)
+                self._was_cut = True
                 break
         _log.log(
             logging.WARNING if reason else logging.INFO,
