@@ -7,6 +7,7 @@ the one that later versions would give, and for the latest also with the log's s
 Left out: versions from 9 on (tiered storage).
 """
 
+import asyncio
 from collections import Counter
 
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVersionError
@@ -14,7 +15,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
 from broker.replica.partition import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, OffsetFound
 
 _TOPIC = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -23,8 +24,20 @@ _NOT_FOUND = OffsetFound(-1, -1, -1)
 _SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = request.decode(ListOffsetsRequest)
+    if any(
+        ask.timestamp >= 0 or ask.timestamp == MAX_TIMESTAMP
+        for topic in wanted.topics or ()
+        for ask in topic.partitions or ()
+    ):
+        # Opens batches: some kilobytes may be many millions of records, too long for the loop.
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, _answer_all, request, context, wanted)
+    return _answer_all(request, context, wanted)
+
+
+def _answer_all(request: Request, context: ApiContext, wanted: "ListOffsetsRequest") -> Body:
     counts = Counter(
         (topic.name, ask.partition_index)
         for topic in wanted.topics or ()

@@ -1,7 +1,7 @@
 """Every partition on this broker: appends, fetches, look-ups of offsets.
 
 Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread only, except for
-`make_logs` and `delete_logs`, which block. Never: knows the wire.
+`make_logs`, `delete_logs` and `find_offset`, which block. Never: knows the wire.
 """
 
 import logging
@@ -175,7 +175,8 @@ class ReplicaManager:
         committed: bool,
         current_leader_epoch: int,
     ) -> OffsetFound | None:
-        """ListOffsets of one partition. Raises kafka.errors."""
+        """ListOffsets of one partition. Blocks where it searches by timestamp: for any thread.
+        Raises kafka.errors."""
         partition = self.partition(topic_partition)
         partition.check_epoch(current_leader_epoch)
         try:

@@ -3,6 +3,8 @@
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
+from pyspark_kafkalog.record.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, seal
+from pyspark_kafkalog.record.compression import Codec, compress
 from tests.broker.records import NOW_MS, batch_of
 
 TOPIC = ListOffsetsRequest.ListOffsetsTopic
@@ -24,6 +26,35 @@ def ask(client, topic, timestamp, *, version=8, partition=0, isolation=0, epoch=
     )
     response = client.call(request, ListOffsetsResponse, version)
     return response.topics[0].partitions[0]
+
+
+def bomb(record_count):
+    """A batch of a few kilobytes that is many records, none as new as its header says."""
+    records = bytes(compress(Codec.ZSTD, bytes([12, 0, 0, 0, 1, 1, 0]) * record_count))
+    size_bytes = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
+    times = (NOW_MS - 1000, NOW_MS)
+    nobody = (-1, -1, -1)
+    batch = bytearray(
+        HEADER.pack(
+            0, size_bytes, -1, 2, 0, Codec.ZSTD, record_count - 1, *times, *nobody, record_count
+        )
+        + records
+    )
+    seal(batch)
+    return bytes(batch)
+
+
+def test_a_long_search_holds_up_nobody_else(connect, topic, only_ours):
+    busy, other = connect(), connect()
+    assert busy.produce(topic, 0, bomb(3_000_000)).error_code == 0
+    partition = TOPIC.ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
+    request = ListOffsetsRequest(topics=[TOPIC(name=topic, partitions=[partition])])
+    busy.send_body(2, 7, bytes(request.encode(version=7)))
+    busy.socket.setblocking(False)
+    for _ in range(3):
+        assert ask(other, topic, -1).offset == 3_000_000
+        with pytest.raises(BlockingIOError):  # its answer is not there yet
+            busy.socket.recv(1)
 
 
 @pytest.fixture
