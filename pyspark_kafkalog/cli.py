@@ -115,7 +115,7 @@ def client_properties(options: argparse.Namespace) -> dict[str, str]:
     for line in lines:
         name, equals, value = line.partition("=")
         if not equals:
-            raise InvalidOptionError("A property is written NAME=VALUE (one is not, unshown).")
+            raise InvalidOptionError("Write each --property as NAME=VALUE; one is not.")
         given[name.strip().removeprefix("kafka.")] = value.strip()
     for name, nearest in properties.unknown(given).items():
         hint = f" Did you mean {nearest}?" if nearest else ""

@@ -66,7 +66,14 @@ class ParquetTarget:
         with _explained(f"open the load target {self.path}"):
             if os.path.exists(self.path) and not os.path.isdir(self.path):
                 raise TargetError(f"the load target {self.path} is a file: name a directory")
+            # Listed first: a rival's first files come into sight only after its commit.
+            visible = _visible_names(self.path)
             newest = self._settle()
+            if newest is None and visible:
+                raise TargetError(
+                    f"the load target {self.path} holds files of others ({visible[0]}): name a new "
+                    "or empty directory, since readers would take them for what was loaded"
+                )
             return dict(newest.offsets.get(name, {})) if newest else {}
 
     def stage(self) -> Stage:
@@ -250,6 +257,12 @@ def _make_directory(path: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(path)
     sync_directory(parent)
+
+
+def _visible_names(path: str) -> list[str]:
+    """What Spark and other readers of the directory would look at."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    return sorted(name for name in names if not name.startswith(("_", ".")))
 
 
 def _check_links(stage_path: str) -> None:

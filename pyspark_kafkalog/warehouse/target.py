@@ -68,7 +68,7 @@ def _open_parquet(place: str) -> Target:
             f"target parquet:{place} is not a path: name a directory of a local or mounted file "
             "system, for example parquet:/data/orders"
         )
-    return ParquetTarget(os.path.abspath(path))
+    return ParquetTarget(os.path.abspath(os.path.expanduser(path)))
 
 
 _KINDS: Mapping[str, Callable[[str], Target]] = {"parquet": _open_parquet}

@@ -119,7 +119,7 @@ def test_many_lines_in_several_partitions(run):
         ("topics describe nowhere", "Topic nowhere does not exist"),
         ("consume nowhere", "Topic nowhere does not exist"),
         ("topics create x --config nonsense", "--config nonsense: write NAME=VALUE"),
-        ("topics list --property nonsense", "A property is written NAME=VALUE"),
+        ("topics list --property nonsense", "Write each --property as NAME=VALUE"),
         ("topics list --property fetch.max.bites=1", "Did you mean fetch.max.bytes?"),
         ("topics list --property request.timeout.ms=soon", "kafka.request.timeout.ms"),
         ("topics list --command-config /nowhere.properties", "/nowhere.properties: No such file"),

@@ -91,6 +91,15 @@ def test_loads_go_on_where_the_last_one_of_their_name_ended(path):
     assert staging_of(path) == []
 
 
+def test_a_directory_with_files_of_others_is_refused(path):
+    os.makedirs(path)
+    Path(path, "_SUCCESS").touch()
+    assert ParquetTarget(path).last_offsets("nightly") == {}
+    Path(path, "part-0.parquet").touch()
+    with pytest.raises(TargetError, match=r"files of others \(part-0\.parquet\)"):
+        ParquetTarget(path).last_offsets("nightly")
+
+
 def test_staged_files_are_invisible_until_the_commit(path):
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])

@@ -43,3 +43,8 @@ def test_an_unknown_kind_names_the_known_ones(target):
 def test_a_place_that_is_no_path_is_refused(target):
     with pytest.raises(InvalidOptionError, match="is not a path"):
         open_target(target)
+
+
+def test_a_place_in_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert repr(open_target("parquet:~/orders")) == "ParquetTarget('/home/ann/orders')"
