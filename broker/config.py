@@ -48,6 +48,7 @@ _TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 _POLICIES = each_of("delete", "compact")
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
+_META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 _STORED = "Kept and described; nothing in this broker acts on it."
 
 
@@ -586,12 +587,22 @@ class BrokerConfig:
 
     @property
     def advertised_endpoints(self) -> tuple[Endpoint, ...]:
-        """What clients are told; an empty host becomes this machine's name."""
-        if self.advertised_listeners:
-            return tuple(Endpoint.parse(listener) for listener in self.advertised_listeners)
+        """What clients are told; an empty host becomes this machine's name.
+
+        Raises ConfigError for the address of all interfaces, by which no client reaches a broker.
+        """
+        given = self.advertised_listeners or self.listeners
+        endpoints = [Endpoint.parse(listener) for listener in given]
+        for endpoint in endpoints:
+            if endpoint.host in _META_ADDRESSES:
+                raise ConfigError(
+                    f"clients would be told to connect to {endpoint.host}: set "
+                    f"advertised.listeners={endpoint.name}://HOST:{endpoint.port} to the name by "
+                    "which they reach this broker"
+                )
         return tuple(
             Endpoint(endpoint.name, endpoint.host or socket.getfqdn(), endpoint.port)
-            for endpoint in self.endpoints
+            for endpoint in endpoints
         )
 
     def log_config(self, overrides: Mapping[str, str], *, strict: bool = False) -> LogConfig:

@@ -67,7 +67,7 @@ class BrokerServer:
         Returns the address that will be listened on. Raises OSError (port taken, directory not
         writable or in use) and kafka.errors.
         """
-        listener = self._config.endpoints[0]
+        listener, advertised = self._config.endpoints[0], self._config.advertised_endpoints[0]
         host, port = self._network.bind(listener.host, listener.port)
         data_dir = self._config.data_dirs[0]
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ class BrokerServer:
         self._logs = LogManager(self._config, lambda name: topic_configs.get(name, {}))
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
-        self._metadata = ClusterMetadata(self._logs.cluster_id, self._advertised(port))
+        self._metadata = ClusterMetadata(self._logs.cluster_id, self._node(advertised, port))
         self._records.register(self._metadata.broker)
         purgatory = FetchPurgatory(self._loop.call_later)
         self._replicas = ReplicaManager(
@@ -129,9 +129,8 @@ class BrokerServer:
     async def _run_blocking(self, function: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._metadata_thread, function)
 
-    def _advertised(self, port: int) -> BrokerNode:
+    def _node(self, endpoint: Endpoint, port: int) -> BrokerNode:
         """What clients are told; a listener on port 0 is advertised with the port it got."""
-        endpoint = self._config.advertised_endpoints[0]
         return BrokerNode(
             self._config.broker_id, endpoint.host, endpoint.port or port, self._config.broker_rack
         )

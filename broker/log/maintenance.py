@@ -89,6 +89,9 @@ class LogMaintenance:
             run()
         except (OSError, KafkaStorageError) as error:
             _log.error("maintenance.failed task=%s reason=%r", name, error)
+        except Exception:
+            # A bug in one task: without this thread no log would be synced or shortened any more.
+            _log.exception("maintenance.failed task=%s", name)
 
 
 def _bounded(timeout_s: float | None) -> float | None:

@@ -341,7 +341,9 @@ class LogManager:
 
         with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir) as pool:
             list(pool.map(load, found))
-        _log.info("logs.loaded dir=%s logs=%d was_clean=%s", directory, len(found), was_clean)
+        _log.info(
+            "logs.loaded dir=%s logs=%d was_clean=%s", directory, len(found), was_clean or not found
+        )
 
     def _load(
         self,

@@ -99,9 +99,10 @@ class ReplicaManager:
             self._purgatory.wake(topic_partition)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """Raises UnknownTopicOrPartitionError."""
+        """Raises UnknownTopicOrPartitionError, and KafkaStorageError where its log is offline."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
+            self._logs.get(topic_partition)
             raise UnknownTopicOrPartitionError()
         return partition
 

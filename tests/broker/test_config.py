@@ -43,6 +43,15 @@ def test_advertises_its_listeners_unless_told_otherwise():
     assert BrokerConfig.from_properties({}).advertised_endpoints[0].host
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_the_address_of_all_interfaces_is_listened_on_but_not_advertised(host):
+    listening = {"listeners": f"PLAINTEXT://{host}:9092"}
+    with pytest.raises(ConfigError, match=r"set advertised\.listeners=PLAINTEXT://HOST:9092"):
+        assert BrokerConfig.from_properties(listening).advertised_endpoints
+    told = listening | {"advertised.listeners": "PLAINTEXT://public:9092"}
+    assert BrokerConfig.from_properties(told).advertised_endpoints[0].host == "public"
+
+
 @pytest.mark.parametrize(
     ("given", "expected_ms"),
     [
