@@ -102,6 +102,7 @@ class Log:
         self._closed = False
         self._is_retired = False
         self._failure: OSError | None = None
+        self._reported: tuple[str, str] | None = None
         self._truncations = 0
         self._deleted: list[tuple[int, LogSegment]] = []
         loader = LogLoader(directory, config, clock, self._files, was_clean=was_clean)
@@ -242,6 +243,9 @@ class Log:
             if completed is not None and completed.is_aborted:
                 self._index_aborted(segment, completed)
         self._next_offset = next_offset
+        if self._reported is not None:
+            self._reported = None
+            _log.info("log.goes_on dir=%s offset=%d", self.directory, first_offset)
         if self._on_flush_due is not None and self.awaits_flush:
             self._on_flush_due(self)
         return LogAppendInfo(
@@ -632,7 +636,10 @@ class Log:
             raise KafkaStorageError(f"{self.directory} takes no more writes since: {self._failure}")
 
     def _storage_error(self, action: str, error: OSError) -> KafkaStorageError:
-        _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
+        """Logs it once, until an append succeeds again: a full disk refuses every request."""
+        if self._reported != (action, str(error)):
+            self._reported = action, str(error)
+            _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
 
 
