@@ -3,7 +3,8 @@
 The codec is named by the three low bits of a batch's attributes (KIP-98; zstd: KIP-110). What is
 compressed is everything after the batch header. Snappy is written in the framing of snappy-java
 ("xerial": a magic, two versions, then blocks of a 4-byte length and that many bytes), as Kafka's
-Java client does, and is read in that framing or raw, as librdkafka writes it.
+Java client does, and is read in that framing or raw, as librdkafka writes it. LZ4's framing has its
+own module.
 
 Decompression is bounded: a few kilobytes may claim to be gigabytes. Pure functions: any thread.
 """
@@ -17,6 +18,8 @@ import cramjam
 import snappy
 from kafka.errors import CorruptRecordError, UnsupportedCompressionTypeError
 
+from pyspark_kafkalog.record.lz4_frame import compress_frame
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -24,6 +27,7 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _GZIP_WINDOW_BITS = 31
+_ZSTD_LEVEL = 3
 
 
 class Codec(IntEnum):
@@ -47,19 +51,23 @@ class Codec(IntEnum):
             ) from None
 
 
-def compress(codec: int, data: "Buffer") -> "Buffer":
-    """`data` compressed by `codec`, in the framing that Kafka's clients expect."""
+def compress(codec: int, data: "Buffer", level: int | None = None) -> "Buffer":
+    """`data` compressed by `codec`, in the framing that Kafka's clients expect.
+
+    `level` is one of the codec's own, as in Kafka's `compression.gzip.level` (KIP-390); None is the
+    default. Snappy has none.
+    """
     if codec == Codec.NONE:
         return data
     if codec == Codec.GZIP:
-        deflate = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
+        deflate = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
         return deflate.compress(data) + deflate.flush()
     if codec == Codec.SNAPPY:
         return _compress_xerial(memoryview(data))
     if codec == Codec.LZ4:
-        return cramjam.lz4.compress(data)
+        return compress_frame(data, level)
     if codec == Codec.ZSTD:
-        return cramjam.zstd.compress(data)
+        return cramjam.zstd.compress(data, _ZSTD_LEVEL if level is None else level)
     raise UnsupportedCompressionTypeError(f"no compression codec has the number {codec}")
 
 
