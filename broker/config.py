@@ -44,6 +44,7 @@ _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
 _CODECS = one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_GZIP_LEVELS = Legal("-1 or a number from 1 to 9", lambda level: level == -1 or 1 <= level <= 9)
 _TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 _POLICIES = each_of("delete", "compact")
 _HOUR_MS = 3_600_000
@@ -224,15 +225,26 @@ class LogConfig:
         "compression.type",
         _STRING,
         "producer",
-        "Codec of stored batches. This broker stores every batch as its producer compressed it, "
-        "whatever is set here.",
+        "Codec of stored batches; 'producer' keeps each batch as its producer compressed it.",
         _CODECS,
         synonyms=[("compression.type", 1)],
     )
-    compression_gzip_level: int = option("compression.gzip.level", _INT, -1, _STORED)
-    compression_lz4_level: int = option("compression.lz4.level", _INT, 9, _STORED, between(1, 17))
+    compression_gzip_level: int = option(
+        "compression.gzip.level",
+        _INT,
+        -1,
+        "Level of compression.type=gzip; -1 = the codec's default.",
+        _GZIP_LEVELS,
+    )
+    compression_lz4_level: int = option(
+        "compression.lz4.level",
+        _INT,
+        9,
+        "Level of compression.type=lz4; 9, the default, is its fast mode.",
+        between(1, 17),
+    )
     compression_zstd_level: int = option(
-        "compression.zstd.level", _INT, 3, _STORED, between(-131072, 22)
+        "compression.zstd.level", _INT, 3, "Level of compression.type=zstd.", between(-131072, 22)
     )
     min_insync_replicas: int = option(
         "min.insync.replicas",
@@ -344,8 +356,7 @@ class BrokerConfig:
         "compression.type",
         _STRING,
         "producer",
-        "Codec of stored batches. This broker stores every batch as its producer compressed it, "
-        "whatever is set here.",
+        "Codec of stored batches; 'producer' keeps each batch as its producer compressed it.",
         _CODECS,
     )
     fetch_max_bytes: int = option(

@@ -254,6 +254,20 @@ def seal(
     _write_crc(batch, 0, memoryview(batch).nbytes)
 
 
+def with_records(
+    buffer: "Buffer", header: BatchHeader, codec: Codec, records: "Buffer"
+) -> bytearray:
+    """A new batch: the one that `header` describes in `buffer`, but its records are `records`,
+    the same ones compressed by `codec`."""
+    head = memoryview(buffer)[header.position : header.position + HEADER_BYTES]
+    batch = bytearray(head) + records
+    _LENGTH.pack_into(batch, 8, len(batch) - LOG_OVERHEAD_BYTES)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    _ATTRIBUTES.pack_into(batch, ATTRIBUTES_POSITION, attributes)
+    _write_crc(batch, 0, len(batch))
+    return batch
+
+
 def _write_crc(buffer: "Buffer", position: int, end_position: int) -> int:
     crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end_position])
     _CRC.pack_into(buffer, position + CRC_POSITION, crc)

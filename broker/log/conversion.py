@@ -1,0 +1,233 @@
+"""What a log keeps, made of what a client sent, and what an old client understands, made of that.
+
+A log keeps record batches of magic 2 alone. So producers' message sets (magic 0 and 1) become one
+batch before the append, and batches become message sets for consumers of that time (Fetch versions
+0 to 3). A batch is also made anew where the topic's `compression.type` is not the codec that it
+came with; that costs O(1) beside the codec, the records are not looked at.
+
+Conversion costs some microseconds a record and holds one batch decompressed, which may be as large
+as a whole request (`max_plain_bytes`): it belongs in a thread, `needs_conversion` alone does not.
+Pure functions but for the reading of segment files. Nothing here appends or knows the wire.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageSizeTooLargeError,
+    UnsupportedCompressionTypeError,
+)
+
+from broker.config import LogConfig
+from broker.log.files import FileSlice
+from pyspark_kafkalog.record.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    batch_size,
+    check_crc,
+    read_header,
+    with_records,
+)
+from pyspark_kafkalog.record.compression import Codec, compress, decompress
+from pyspark_kafkalog.record.message_set import (
+    Message,
+    append_message,
+    append_wrapper,
+    messages,
+    records_of,
+)
+from pyspark_kafkalog.record.records import Record, build_batch, read_records
+
+_KEEPS_CODEC = "producer"
+_UNCOMPRESSED = "uncompressed"
+
+
+def needs_conversion(records: memoryview, config: LogConfig) -> bool:
+    """Whether a producer's `records` are not yet what the log keeps. A look at two bytes: what
+    they are otherwise is not checked."""
+    if len(records) < HEADER_BYTES:
+        return len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC
+    if records[MAGIC_POSITION] != MAGIC:
+        return records[MAGIC_POSITION] < MAGIC
+    codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    return codec <= Codec.ZSTD and codec != _stored_codec(Codec(codec), config)
+
+
+def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:
+    """One writable batch of magic 2, in the topic's codec, of a producer's `records`.
+
+    Those are a message set or one batch. Producer id, epoch, sequence, timestamps and headers of a
+    batch stay as they are. Raises CorruptRecordError, InvalidRecordError, InvalidTimestampError,
+    MessageSizeTooLargeError, UnsupportedCompressionTypeError.
+    """
+    if records[MAGIC_POSITION] < MAGIC:
+        return _batch_of_messages(records, config, max_plain_bytes)
+    header = read_header(records)
+    _check_size(header.size_bytes, config)
+    check_crc(records, header)
+    body = records[HEADER_BYTES : header.end_position]
+    plain = decompress(header.codec, body, max_plain_bytes)
+    codec = _stored_codec(header.codec, config)
+    stored = compress(codec, plain, _level(codec, config))
+    return memoryview(with_records(records, header, codec, stored))
+
+
+def _batch_of_messages(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:
+    first = next(messages(records), None)
+    if first is None:
+        raise InvalidRecordError("a produce request holds no whole message")
+    codec = _stored_codec(first.codec, config)
+    if codec == Codec.NONE:
+        max_plain_bytes = min(max_plain_bytes, config.max_message_bytes)
+    found = _checked(messages(records), first, config)
+    batch = build_batch(
+        _records(found, config, max_plain_bytes), codec, _level(codec, config), max_plain_bytes
+    )
+    return memoryview(batch)
+
+
+def _checked(found: Iterable[Message], first: Message, config: LogConfig) -> Iterator[Message]:
+    """A producer's messages, as long as a client may append each. As in Apache Kafka a set is
+    either plain messages or one wrapper."""
+    is_wrapper = first.codec != Codec.NONE
+    for number, message in enumerate(found):
+        _check_size(message.size_bytes, config)
+        if message.is_log_append_time:
+            raise InvalidTimestampError("only the broker sets the timestamp type LogAppendTime")
+        if message.magic != first.magic:
+            raise InvalidRecordError("messages of magic 0 and 1 in one set")
+        if number and (is_wrapper or message.attributes & CODEC_MASK):
+            raise InvalidRecordError("a compressed message is not alone in its set")
+        yield message
+
+
+def _records(found: Iterable[Message], config: LogConfig, max_plain_bytes: int) -> Iterator[Record]:
+    needs_key = "compact" in config.cleanup_policy
+    for message in found:
+        for record in records_of(message, max_plain_bytes):
+            if needs_key and record.key is None:
+                raise InvalidRecordError("a compacted topic takes no record without a key")
+            yield record
+
+
+def _check_size(size_bytes: int, config: LogConfig) -> None:
+    if size_bytes > config.max_message_bytes:
+        raise MessageSizeTooLargeError(
+            f"a batch of {size_bytes} bytes exceeds max.message.bytes={config.max_message_bytes}"
+        )
+
+
+def _stored_codec(producers_codec: Codec, config: LogConfig) -> Codec:
+    if config.compression_type == _KEEPS_CODEC:
+        return producers_codec
+    if config.compression_type == _UNCOMPRESSED:
+        return Codec.NONE
+    return Codec.of(config.compression_type)
+
+
+def _level(codec: Codec, config: LogConfig) -> int | None:
+    """The topic's level counts where the topic chooses the codec, as in Apache Kafka."""
+    if config.compression_type == _KEEPS_CODEC:
+        return None
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+    return levels.get(codec)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSet:
+    """What an old client gets. `next_offset`: where reading goes on if `data` is empty."""
+
+    data: bytes
+    next_offset: int
+
+
+def message_set_of(
+    slices: Iterable[FileSlice],
+    magic: int,
+    fetch_offset: int,
+    max_bytes: int,
+    max_plain_bytes: int,
+    *,
+    cut: bool,
+) -> MessageSet:
+    """The batches in `slices` of segment files as messages of `magic`, about `max_bytes` of them.
+
+    Headers and control batches have no place there and are left out. Messages are single where
+    batches are not compressed, and then none is below `fetch_offset`; else one wrapper each, from
+    the batch's beginning. With `cut` the set ends after `max_bytes`, in the midst of a message if
+    need be: who sees a first message cut off fetches again, and more (clients before KIP-74).
+    Without, the first message is whole and the last one too.
+
+    Where a batch cannot be converted the set ends before it; if it is the first: raises
+    UnsupportedCompressionTypeError (zstd), CorruptRecordError. Raises OSError.
+    """
+    out = bytearray()
+    next_offset = fetch_offset
+    try:
+        for message, after in _messages_of(slices, magic, fetch_offset, max_plain_bytes):
+            if out and not cut and len(out) + len(message) > max_bytes:
+                break
+            out += message
+            next_offset = after
+            if len(out) >= max_bytes:
+                break
+    except BrokerResponseError:
+        if not out:
+            raise
+    if cut:
+        del out[max_bytes:]
+    return MessageSet(bytes(out), next_offset)
+
+
+def _messages_of(
+    slices: Iterable[FileSlice], magic: int, fetch_offset: int, max_plain_bytes: int
+) -> Iterator[tuple[bytearray, int]]:
+    """Message by message, each with the offset after it; nothing where nothing is to be sent."""
+    for batch, header in _batches(slices):
+        message = bytearray()
+        if header.is_control:
+            yield message, header.next_offset
+            continue
+        codec = header.codec
+        if codec == Codec.ZSTD:
+            raise UnsupportedCompressionTypeError("zstd, for a client that cannot know it")
+        check_crc(batch, header)
+        records = read_records(batch, header, max_plain_bytes)
+        append_time = header.is_log_append_time
+        if codec != Codec.NONE:
+            append_wrapper(message, magic, codec, records, append_time=append_time)
+            yield message, header.next_offset
+            continue
+        attributes = LOG_APPEND_TIME_BIT if append_time and magic else 0
+        for record in records:
+            if record.offset >= fetch_offset:
+                append_message(message, magic, record, attributes)
+                yield message, record.offset + 1
+                message = bytearray()
+        yield message, header.next_offset
+
+
+def _batches(slices: Iterable[FileSlice]) -> Iterator[tuple[bytes, BatchHeader]]:
+    """The whole batches in `slices`, one in memory at a time; a cut-off last one is left out."""
+    for piece in slices:
+        position, end = piece.position, piece.position + piece.size_bytes
+        while position + HEADER_BYTES <= end:
+            size_bytes = batch_size(piece.file.pread(LOG_OVERHEAD_BYTES, position))
+            if position + size_bytes > end:
+                return
+            batch = piece.file.pread(size_bytes, position)
+            yield batch, read_header(batch)
+            position += size_bytes
