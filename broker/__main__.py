@@ -31,6 +31,7 @@ from broker.server import BrokerServer
 _log = logging.getLogger("broker")
 
 _STDIN = 0
+_SWITCH_INTERVAL_S = 0.0005
 
 
 class KeyValueFormatter(logging.Formatter):
@@ -148,6 +149,8 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
     print(f"listening {address}", flush=True)
     # What was made so far lives until the end: no collection needs to look at it again.
     gc.freeze()
+    # A thread at work on records (conversion, say) lets the loop in so often, not every 5 ms.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     await stop.wait()
     _log.info("broker.stopping")
     await server.stop()
