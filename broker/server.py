@@ -47,6 +47,8 @@ class BrokerServer:
         self._config = config
         self._loop = loop
         self._metadata_thread = ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        # One thread: what a conversion holds in memory is held once.
+        self._conversion_thread = ThreadPoolExecutor(1, thread_name_prefix="conversion")
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._network = NetworkServer(
             lambda frame, connection: self._dispatcher(frame, connection),
@@ -103,6 +105,7 @@ class BrokerServer:
                 topics=self._topics,
                 replicas=self._replicas,
                 producer_ids=ProducerIds(self._store, self._config.broker_id, self._run_blocking),
+                convert=self._convert,
                 api_ranges=tuple(api.range for api in APIS),
             ),
             self._loop,
@@ -120,6 +123,7 @@ class BrokerServer:
         await self._topics.drain()
         await self._run_blocking(self._close_logs)
         self._metadata_thread.shutdown()
+        self._conversion_thread.shutdown(cancel_futures=True)
 
     def _close_logs(self) -> None:
         self._logs.checkpoint_high_watermarks(self._replicas.high_watermarks())
@@ -128,6 +132,9 @@ class BrokerServer:
 
     async def _run_blocking(self, function: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._metadata_thread, function)
+
+    async def _convert(self, function: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._conversion_thread, function)
 
     def _node(self, endpoint: Endpoint, port: int) -> BrokerNode:
         """What clients are told; a listener on port 0 is advertised with the port it got."""

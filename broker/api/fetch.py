@@ -2,9 +2,9 @@
 
 A fetch that finds less than min_bytes waits for appends, at most max_wait_ms. The first batch found
 is sent whole, whatever the limits say (from version 3 on), so that a consumer always gets on.
+Versions 0-3 cannot carry record batches: `down_conversion` answers them.
 Left out: fetch sessions (every answer has session id 0, and the client sends full requests),
-down-conversion for versions 0-3, which cannot carry record batches (UNSUPPORTED_VERSION where there
-are records to send), replicas' fetches, rack awareness, and versions from 13 on (topic ids).
+replicas' fetches, rack awareness, and versions from 13 on (topic ids).
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from kafka.errors import (
     BrokerResponseError,
     FetchSessionIdNotFoundError,
     InvalidRequestError,
-    UnsupportedVersionError,
 )
 from kafka.structs import TopicPartition
 
+from broker.api import down_conversion
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request
 from broker.log.files import FileSlice
@@ -34,8 +34,8 @@ from pyspark_kafkalog.protocol.fetch import (
 
 _NO_SESSION = 0
 _NEW_SESSION_EPOCHS = (0, -1)
-# The first version whose clients understand record batches.
-_RECORD_BATCH_VERSION = 4
+# The first version whose clients know zstd (KIP-110).
+_ZSTD_VERSION = 10
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 
 
@@ -58,6 +58,8 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     if refusal is not None:
         response = FetchResponse([], error_code=wire_error(refusal)[0])
         return encode_fetch_response(response, request.version)  # type: ignore[return-value]
+    if request.version < down_conversion.RECORD_BATCH_VERSION:
+        return down_conversion.answer(wanted, context)
     asks = [
         FetchAsk(
             TopicPartition(ask.topic, ask.partition),
@@ -70,7 +72,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     limits = FetchLimits(
         max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
         committed=wanted.isolation_level == READ_COMMITTED,
-        first_batch_whole=request.version >= 3,
+        zstd=request.version >= _ZSTD_VERSION,
     )
     result = context.replicas.fetch(asks, limits)
     missing_bytes = min(wanted.min_bytes, limits.max_bytes) - result.size_bytes
@@ -130,8 +132,6 @@ def _fetched(
     request: Request, topic_partition: TopicPartition, read: PartitionRead | BrokerResponseError
 ) -> FetchedPartition:
     topic, partition = topic_partition
-    if isinstance(read, PartitionRead) and read.slices and request.version < _RECORD_BATCH_VERSION:
-        read = UnsupportedVersionError()
     if not isinstance(read, PartitionRead):
         return FetchedPartition(topic, partition, wire_error(read)[0], high_watermark=-1)
     return FetchedPartition(

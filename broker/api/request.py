@@ -7,9 +7,9 @@ here. Called by: the event loop's thread only.
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from broker.cluster.metadata import ClusterMetadata
 from broker.config import BrokerConfig
@@ -19,6 +19,8 @@ from broker.network.send import Part
 from broker.replica.manager import ReplicaManager
 from broker.replica.topics import TopicManager
 from pyspark_kafkalog.protocol.frames import RequestHeader
+
+T = TypeVar("T")
 
 # A request that is no bulk data: some ten thousand partitions fit.
 MAX_CONTROL_REQUEST_BYTES = 1024 * 1024
@@ -53,15 +55,22 @@ class ApiRange:
     max_version: int
 
 
+class RunInThread(Protocol):
+    """Runs a function in a thread of its own kind and awaits what it returns or raises."""
+
+    def __call__(self, function: Callable[[], T]) -> Awaitable[T]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """The broker, as handlers see it."""
+    """The broker, as handlers see it. `convert` is for work on single records: one at a time."""
 
     config: BrokerConfig
     metadata: ClusterMetadata
     topics: TopicManager
     replicas: ReplicaManager
     producer_ids: ProducerIds
+    convert: RunInThread
     api_ranges: tuple[ApiRange, ...]
 
 

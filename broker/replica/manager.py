@@ -8,7 +8,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from kafka.errors import BrokerResponseError, KafkaStorageError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCompressionTypeError,
+)
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import TopicMetadata
@@ -36,8 +41,8 @@ class FetchLimits:
 
     max_bytes: int
     committed: bool
-    # Old clients (before Fetch 3) want no more than they asked for, even if that cuts a batch.
-    first_batch_whole: bool = True
+    # Whether the client takes topics whose compression.type is zstd.
+    zstd: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +148,13 @@ class ReplicaManager:
         try:
             partition = self.partition(ask.topic_partition)
             partition.check_epoch(ask.current_leader_epoch)
+            if not limits.zstd and partition.log.config.compression_type == "zstd":
+                raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")
             return partition.read(
                 ask.fetch_offset,
                 max(0, min(ask.max_bytes, limits.max_bytes - size_bytes)),
                 limits.committed,
-                min_one_batch=limits.first_batch_whole and size_bytes == 0,
+                min_one_batch=size_bytes == 0,
             )
         except BrokerResponseError as error:
             return error

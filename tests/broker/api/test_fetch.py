@@ -223,15 +223,6 @@ def test_sessions_are_declined(client, topic, only_ours):
     assert (response.error_code, response.partitions) == (70, [])
 
 
-@pytest.mark.parametrize("version", range(4))
-def test_clients_without_record_batches_are_told(client, topic, version, only_ours):
-    (found,) = fetch(client, ask(topic), version=version)
-    assert (found.error_code, found.records) == (0, None)
-    client.produce(topic, 0, batch_of(1))
-    (found,) = fetch(client, ask(topic), version=version)
-    assert (found.error_code, found.records) == (35, None)
-
-
 def test_nothing_asked(client):
     assert fetch(client, max_wait_ms=LONG_MS) == []
 

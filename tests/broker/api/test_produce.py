@@ -115,13 +115,6 @@ def test_log_append_time(client, create):
     assert produced.log_append_time_ms > NOW_MS
 
 
-def test_old_message_formats_are_refused(client, topic, only_ours):
-    for magic in (0, 1):
-        for version in (0, 1, 2, 9):
-            produced = client.produce(topic, 0, batch_of(1, magic=magic), version=version)
-            assert produced.error_code == 43
-
-
 def test_a_partition_without_a_batch(client, topic, only_ours):
     for records in (None, b"", b"\x00" * 10):
         assert client.produce(topic, 0, records).error_code == 87
