@@ -49,7 +49,7 @@ bench: $(VENV)/.development ## first numbers: read, landing, start of the broker
 notebooks: $(VENV)/.development ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
 
-peers: $(PEERS)/kafka ## Apache Kafka's jars, which some tests measure themselves against
+peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 ## Apache Kafka's jars, which some tests measure themselves against
 
 clean: ## remove what was built, installed and fetched
 	rm -rf $(VENV) $(PEERS) build *.egg-info
@@ -71,7 +71,7 @@ $(VENV)/.development: setup.py | preflight
 	KAFKALOG_EXT=$${KAFKALOG_EXT:-require} $(BIN)/pip install --disable-pip-version-check --progress-bar off -q -e ".[test,check]"
 	@touch $@
 
-$(PEERS)/kafka:
+$(PEERS)/kafka $(PEERS)/kafka-0.8.2 &:
 	@command -v mvn > /dev/null || apt-get install -y -qq maven
 	tests/interop/peers/fetch $(PEERS)
 
