@@ -235,6 +235,7 @@ class LogConfig:
         -1,
         "Level of compression.type=gzip; -1 = the codec's default.",
         _GZIP_LEVELS,
+        synonyms=[("compression.gzip.level", 1)],
     )
     compression_lz4_level: int = option(
         "compression.lz4.level",
@@ -242,9 +243,15 @@ class LogConfig:
         9,
         "Level of compression.type=lz4; 9, the default, is its fast mode.",
         between(1, 17),
+        synonyms=[("compression.lz4.level", 1)],
     )
     compression_zstd_level: int = option(
-        "compression.zstd.level", _INT, 3, "Level of compression.type=zstd.", between(-131072, 22)
+        "compression.zstd.level",
+        _INT,
+        3,
+        "Level of compression.type=zstd.",
+        between(-131072, 22),
+        synonyms=[("compression.zstd.level", 1)],
     )
     min_insync_replicas: int = option(
         "min.insync.replicas",
@@ -358,6 +365,23 @@ class BrokerConfig:
         "producer",
         "Codec of stored batches; 'producer' keeps each batch as its producer compressed it.",
         _CODECS,
+    )
+    compression_gzip_level: int = option(
+        "compression.gzip.level",
+        _INT,
+        -1,
+        "Level of compression.type=gzip; -1 = the codec's default.",
+        _GZIP_LEVELS,
+    )
+    compression_lz4_level: int = option(
+        "compression.lz4.level",
+        _INT,
+        9,
+        "Level of compression.type=lz4; 9, the default, is its fast mode.",
+        between(1, 17),
+    )
+    compression_zstd_level: int = option(
+        "compression.zstd.level", _INT, 3, "Level of compression.type=zstd.", between(-131072, 22)
     )
     fetch_max_bytes: int = option(
         "fetch.max.bytes", _INT, 55 << 20, "Largest answer to one fetch.", at_least(1024)

@@ -208,7 +208,14 @@ def _messages_of(
         records = read_records(batch, header, max_plain_bytes)
         append_time = header.is_log_append_time
         if codec != Codec.NONE:
-            append_wrapper(message, magic, codec, records, append_time=append_time)
+            append_wrapper(
+                message,
+                magic,
+                codec,
+                records,
+                append_time=append_time,
+                max_plain_bytes=max_plain_bytes,
+            )
             yield message, header.next_offset
             continue
         attributes = LOG_APPEND_TIME_BIT if append_time and magic else 0

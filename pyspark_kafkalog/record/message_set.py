@@ -209,10 +209,20 @@ def append_message(out: bytearray, magic: int, record: Record, attributes: int =
 
 
 def append_wrapper(
-    out: bytearray, magic: int, codec: Codec, records: Iterator[Record], *, append_time: bool
+    out: bytearray,
+    magic: int,
+    codec: Codec,
+    records: Iterator[Record],
+    *,
+    append_time: bool,
+    max_plain_bytes: int = 2**31 - 1,
 ) -> None:
     """Writes `records`, if there are any, as one wrapper behind `out`. With `append_time` they all
-    have the timestamp that the broker gave them."""
+    have the timestamp that the broker gave them.
+
+    Raises CorruptRecordError when they exceed `max_plain_bytes` as messages, which can take five
+    times as many bytes as records, and whatever iterating `records` raises.
+    """
     attributes = LOG_APPEND_TIME_BIT if append_time and magic else 0
     inner_set = bytearray()
     base_offset: int | None = None
@@ -226,6 +236,8 @@ def append_wrapper(
         if base_offset:
             record = record._replace(offset=last_offset - base_offset)
         append_message(inner_set, magic, record, attributes)
+        if len(inner_set) > max_plain_bytes:
+            raise CorruptRecordError(f"compressed messages exceed {max_plain_bytes} bytes")
     if base_offset is None:
         return
     value = compress(codec, inner_set)

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker.config import LogConfig
+from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
+from tests.broker.records import batch_of
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
@@ -96,6 +98,31 @@ def test_kafka_accepts_every_file(directory):
     assert "isvalid: false" not in output
     assert output.count("| offset:") == 600
     assert "Found" not in output
+
+
+def test_kafka_accepts_what_was_converted(tmp_path):
+    """From both old formats and all codecs to every codec that a topic may choose."""
+    directory = tmp_path / "converted-0"
+    directory.mkdir()
+    log = Log(directory, LogConfig(), was_clean=True)
+    targets = ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+    sent = [
+        memoryview(bytearray(batch_of(100, magic=magic, codec=codec)))
+        for magic, codec in [(2, "none"), (1, "none"), (1, "gzip"), (0, "snappy"), (1, "lz4")]
+    ]
+    for target in targets:
+        config = LogConfig(compression_type=target)
+        for records in sent:
+            if needs_conversion(records, config):
+                log.append(convert_for_log(records, config, max_plain_bytes=1 << 20), 0)
+    appended = log.log_end_offset // 100
+    log.close()
+    output = dump(sorted(directory.glob("*.log")), "--deep-iteration", "--print-data-log")
+    assert appended >= 28
+    assert output.count("isvalid: true") == appended
+    assert output.count("payload: value-99") == appended
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        assert f"compresscodec: {codec}" in output
 
 
 def test_kafka_finds_the_indexes_sane_and_right(directory):

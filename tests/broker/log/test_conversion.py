@@ -388,6 +388,15 @@ def test_a_bomb_in_the_log_is_not_opened():
         old_set(batch([bytes(LIMIT + 1)], codec=1))
 
 
+def test_tiny_records_do_not_grow_without_bound():
+    """A record may take 7 bytes, as a message it takes 34."""
+    pieces = slices_of(batch([b""] * 5000, codec=1))
+    for limit in (40_000, 169_999):
+        with pytest.raises(CorruptRecordError):
+            message_set_of(pieces, 1, 0, 1 << 20, limit, cut=False)
+    assert len(contents(message_set_of(pieces, 1, 0, 1 << 20, 170_000, cut=False).data)) == 5000
+
+
 def test_several_slices():
     first = slices_of(batch([b"a"]))
     second = slices_of(at_offset(batch([b"b"]), 1))
