@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.store import Create, Delete, MetadataStore, NodeExistsError, Operation, Set
+from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class MetadataRecords:
                 )
             )
         configs = znodes.load(self._store.get(znodes.topic_config(name)).value)["config"]
-        topic_id = znodes.load_uuid(value["topic_id"])
+        topic_id = decode_uuid(value["topic_id"])
         return TopicMetadata(name, topic_id, tuple(partitions), configs)
 
     def create_topic(self, topic: TopicMetadata) -> bool:

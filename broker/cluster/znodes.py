@@ -12,11 +12,12 @@ As Kafka 3.9 writes them in ZooKeeper mode, so that tools and old clients that r
 Pure functions between bytes and values: any thread. Never touches a store.
 """
 
-import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 CLUSTER_ID = "/cluster/id"
 BROKERS = "/brokers/ids"
@@ -65,21 +66,12 @@ def load(value: bytes) -> dict[str, Any]:
     return loaded
 
 
-def dump_uuid(value: uuid.UUID) -> str:
-    """As Kafka writes ids: URL-safe base64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
-def load_uuid(text: str) -> uuid.UUID:
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-
-
 def dump_topic(topic_id: uuid.UUID, replicas: Sequence[Sequence[int]]) -> bytes:
     """`replicas`: node ids by partition."""
     return dump(
         {
             "version": 3,
-            "topic_id": dump_uuid(topic_id),
+            "topic_id": encode_uuid(topic_id),
             "partitions": {str(index): list(nodes) for index, nodes in enumerate(replicas)},
             "adding_replicas": {},
             "removing_replicas": {},

@@ -4,7 +4,7 @@
 real one. The twin in the tests keeps files in memory and drops what was not synced.
 
 A written byte is in the page cache when `pwrite` returns: it survives the death of this process.
-It survives the machine's only after `sync` (and, for a new or renamed name, `sync_dir`).
+It survives the machine's only after `sync` (and, for a new or renamed name, `sync_directory`).
 A File has no close: its descriptor closes when the last reference to it goes, so a FileSlice that
 is still being sent keeps a deleted segment readable. Any thread; two writers of one file must agree
 on positions between themselves. OSErrors pass through: who calls knows what they mean.

@@ -12,15 +12,15 @@ from kafka.errors import InconsistentClusterIdError
 
 from broker.config_def import ConfigError
 from broker.log.files import Files
-from broker.log.partition_metadata import encode_topic_id
 from broker.properties import format_properties, parse_properties
+from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 FILE_NAME = "meta.properties"
 
 
 def new_id() -> str:
     """A random id in Kafka's text form; none that begins with a dash."""
-    while (text := encode_topic_id(uuid.uuid4())).startswith("-"):
+    while (text := encode_uuid(uuid.uuid4())).startswith("-"):
         pass
     return text
 

@@ -1,8 +1,6 @@
-"""What a client may append; plain and, where it is built, compiled: the same file."""
+"""What a client may append."""
 
-import importlib.util
 import struct
-from pathlib import Path
 
 import pytest
 from kafka.errors import (
@@ -15,29 +13,9 @@ from kafka.errors import (
     UnsupportedForMessageFormatError,
 )
 
-import broker.log.validator
+from broker.log import validator
 from pyspark_kafkalog.record.batch import batches, check_crc, seal
 from tests.broker.log.batches import batch, together
-
-
-def plain_validator():
-    path = Path(__file__).parents[3] / "broker/log/validator.py"
-    spec = importlib.util.spec_from_file_location("plain_validator", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-IMPLEMENTATIONS = [broker.log.validator]
-if not broker.log.validator.__file__.endswith(".py"):
-    IMPLEMENTATIONS.append(plain_validator())
-
-
-@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda module: module.__name__)
-def validator(request):
-    return request.param
 
 
 def changed(position, form, *values):
@@ -60,7 +38,7 @@ def claiming(record_count):
     return records
 
 
-def test_gives_the_headers_of_good_batches(validator):
+def test_gives_the_headers_of_good_batches():
     records = together(batch([b"a", b"b"]), batch([b"c"], codec=1))
     headers = validator.validate(records, 1000)
     assert [header.record_count for header in headers] == [2, 1]
@@ -95,12 +73,12 @@ def test_gives_the_headers_of_good_batches(validator):
         ),
     ],
 )
-def test_refuses(validator, records, error):
+def test_refuses(records, error):
     with pytest.raises(error):
         validator.validate(records, 1000)
 
 
-def test_refuses_every_cut(validator):
+def test_refuses_every_cut():
     records = together(batch([b"a", b"b"]), batch([b"c"]))
     boundary = len(batch([b"a", b"b"]))
     for size in range(1, len(records)):
@@ -109,7 +87,7 @@ def test_refuses_every_cut(validator):
                 validator.validate(records[:size], 1000)
 
 
-def test_refuses_every_flipped_byte_under_the_checksum(validator):
+def test_refuses_every_flipped_byte_under_the_checksum():
     whole = bytes(batch([b"value"]))
     for position in range(21, len(whole)):
         records = bytearray(whole)
@@ -125,7 +103,7 @@ def test_refuses_every_flipped_byte_under_the_checksum(validator):
             validator.validate(memoryview(records), 1000)
 
 
-def test_the_limit_is_of_a_batch_and_inclusive(validator):
+def test_the_limit_is_of_a_batch_and_inclusive():
     records = batch([b"." * 100])
     size_bytes = len(records)
     assert validator.validate(together(records, records), size_bytes)
@@ -133,7 +111,7 @@ def test_the_limit_is_of_a_batch_and_inclusive(validator):
         validator.validate(records, size_bytes - 1)
 
 
-def test_stamps_keep_the_checksum_right(validator):
+def test_stamps_keep_the_checksum_right():
     records = together(batch([b"a", b"b"]), batch([b"c"]))
     headers = validator.validate(records, 1000)
     assert validator.stamp_offsets(records, headers, 40, 7, 123456) == 43
