@@ -146,7 +146,7 @@ class Fetcher:
 
     def _send(self, connection: Connection) -> None:
         deadline = self._patience.part(self._config.request_timeout_ms)
-        version = connection.version(fetch.API_KEY, fetch.MAX_VERSION, _MIN_VERSION)
+        version = connection.version(fetch.API_KEY, fetch.MAX_VERSION_WITH_NAMES, _MIN_VERSION)
         ask = fetch.FetchPartition(
             self._tp.topic, self._tp.partition, self.position, self._ask_bytes()
         )

@@ -1,18 +1,19 @@
-"""Fetch (API key 1), request and response, versions 0 to 12, both directions.
+"""Fetch (API key 1), request and response, versions 0 to 18, both directions.
 
 Written by hand since `kafka.protocol` copies the records: a consumer's `records` stay a view of the
 frame that was received; a broker's are any sized object (a slice of a segment file, sent by
-sendfile) that is put between the header bytes as it is. Optional tagged fields (diverging epoch,
-current leader, snapshot id) are passed over when read and not written. Left out: versions from 13
-on, which name topics by id.
+sendfile) that is put between the header bytes as it is. From version 13 on topics have an id
+instead of a name. Passed over when read and not written: cluster id, replica epoch and directory, a
+replica's high watermark, and snapshot ids, which only brokers send each other.
 
 Bytes only, no sockets. Pure functions: any thread.
 """
 
 import struct
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
 from pyspark_kafkalog.protocol.wire import INT32, Reader, Writer, by_topic
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 API_KEY = 1
-MAX_VERSION = 12
+MAX_VERSION = 18
+# The last version in which topics have names.
+MAX_VERSION_WITH_NAMES = 12
 
 NO_MAX_BYTES = 0x7FFFFFFF
 CONSUMER_REPLICA_ID = -1
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
-_WAIT = struct.Struct(">iii")
+_REPLICA = struct.Struct(">i")
+_WAIT = struct.Struct(">ii")
 _ISOLATION = struct.Struct(">b")
 _SESSION = struct.Struct(">ii")
 _ASK_V0 = struct.Struct(">iqi")
@@ -40,11 +44,40 @@ _FOUND_V0 = struct.Struct(">ihq")
 _FOUND_V4 = struct.Struct(">ihqq")
 _FOUND_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
+_TOPIC_ID_BYTES = 16
+_REPLICA_STATE = struct.Struct(">iq")
+_DIVERGING_EPOCH = struct.Struct(">iq")
+_CURRENT_LEADER = struct.Struct(">ii")
+# Tagged fields.
+_REPLICA_STATE_TAG = 1
+_DIVERGING_EPOCH_TAG, _CURRENT_LEADER_TAG = 0, 1
+_NODE_ENDPOINTS_TAG = 0
+
+
+class EpochEndOffset(NamedTuple):
+    """An epoch, and the offset where it ends in the leader's log."""
+
+    epoch: int
+    end_offset: int
+
+
+class LeaderIdAndEpoch(NamedTuple):
+    leader_id: int
+    leader_epoch: int
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a broker is reached."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
 
 
 @dataclass(slots=True)
 class FetchPartition:
-    """What is asked of one partition."""
+    """What is asked of one partition. Its topic is named until version 12, then has an id."""
 
     topic: str
     partition: int
@@ -53,6 +86,16 @@ class FetchPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    topic_id: UUID | None = None
+
+
+@dataclass(slots=True)
+class ForgottenPartition:
+    """A partition to be dropped from a fetch session (KIP-227)."""
+
+    topic: str
+    partition: int
+    topic_id: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +110,7 @@ class FetchRequest:
     session_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     rack_id: str = ""
+    forgotten: list[ForgottenPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -75,6 +119,7 @@ class FetchedPartition:
 
     `records` are whole record batches, where the last may be cut off; None when there are none.
     `aborted` lists (producer id, first offset) of transactions to be skipped (read_committed).
+    `diverging_epoch` and `current_leader` are written since version 12, where they are set.
     """
 
     topic: str
@@ -86,6 +131,9 @@ class FetchedPartition:
     log_start_offset: int = -1
     aborted: list[tuple[int, int]] = field(default_factory=list)
     preferred_read_replica: int = -1
+    topic_id: UUID | None = None
+    diverging_epoch: EpochEndOffset | None = None
+    current_leader: LeaderIdAndEpoch | None = None
 
 
 @dataclass(slots=True)
@@ -94,33 +142,79 @@ class FetchResponse:
     throttle_ms: int = 0
     error_code: int = 0
     session_id: int = 0
+    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+
+
+class _OfTopic(Protocol):
+    topic: str
+    topic_id: UUID | None
+
+
+_Item = TypeVar("_Item", bound=_OfTopic)
+
+
+def _topics(writer: Writer, items: Sequence[_Item], version: int) -> list[list[_Item]]:
+    """Writes how many runs of one topic `items` have, and returns the runs."""
+    if version <= MAX_VERSION_WITH_NAMES:
+        runs = [partitions for _, partitions in by_topic(items)]
+    else:
+        runs = []
+        for item in items:
+            if not runs or runs[-1][0].topic_id != item.topic_id:
+                runs.append([])
+            runs[-1].append(item)
+    writer.count(len(runs))
+    return runs
+
+
+def _encode_topic(writer: Writer, item: _OfTopic, version: int) -> None:
+    if version <= MAX_VERSION_WITH_NAMES:
+        writer.string(item.topic)
+    else:
+        writer.raw(bytes(_TOPIC_ID_BYTES) if item.topic_id is None else item.topic_id.bytes)
+
+
+def _decode_topic(reader: Reader, version: int) -> tuple[str, UUID | None]:
+    """The topic's name, or (since version 13) its id."""
+    if version <= MAX_VERSION_WITH_NAMES:
+        return reader.string(), None
+    return "", UUID(bytes=bytes(reader.exactly(_TOPIC_ID_BYTES)))
 
 
 def encode_fetch_request(request: FetchRequest) -> "Buffer":
     """The request's body."""
     version = request.version
     writer = Writer(is_flexible(API_KEY, version))
-    writer.fields(_WAIT, request.replica_id, request.max_wait_ms, request.min_bytes)
+    if version <= 14:
+        writer.fields(_REPLICA, request.replica_id)
+    writer.fields(_WAIT, request.max_wait_ms, request.min_bytes)
     if version >= 3:
         writer.fields(INT32, request.max_bytes)
     if version >= 4:
         writer.fields(_ISOLATION, request.isolation_level)
     if version >= 7:
         writer.fields(_SESSION, request.session_id, request.session_epoch)
-    topics = by_topic(request.partitions)
-    writer.count(len(topics))
-    for topic, partitions in topics:
-        writer.string(topic)
+    for partitions in _topics(writer, request.partitions, version):
+        _encode_topic(writer, partitions[0], version)
         writer.count(len(partitions))
         for ask in partitions:
             _encode_ask(writer, ask, version)
             writer.no_tags()
         writer.no_tags()
     if version >= 7:
-        writer.count(0)
+        for forgotten in _topics(writer, request.forgotten, version):
+            _encode_topic(writer, forgotten[0], version)
+            writer.count(len(forgotten))
+            for each in forgotten:
+                writer.fields(INT32, each.partition)
+            writer.no_tags()
     if version >= 11:
         writer.string(request.rack_id)
-    writer.no_tags()
+    if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
+        state = _REPLICA_STATE.pack(request.replica_id, -1) + b"\0"
+        writer.tags([(_REPLICA_STATE_TAG, state)])
+    else:
+        writer.no_tags()
     return writer.parts()[0]
 
 
@@ -140,7 +234,8 @@ def _encode_ask(writer: Writer, ask: FetchPartition, version: int) -> None:
 def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
     """The request in `body`; raises KafkaProtocolError."""
     reader = Reader(body, is_flexible(API_KEY, version))
-    replica_id, max_wait_ms, min_bytes = reader.fields(_WAIT)
+    replica_id = reader.fields(_REPLICA)[0] if version <= 14 else CONSUMER_REPLICA_ID
+    max_wait_ms, min_bytes = reader.fields(_WAIT)
     request = FetchRequest(version, max_wait_ms, min_bytes, [], replica_id=replica_id)
     if version >= 3:
         (request.max_bytes,) = reader.fields(INT32)
@@ -149,22 +244,29 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
     if version >= 7:
         request.session_id, request.session_epoch = reader.fields(_SESSION)
     for _ in range(reader.count()):
-        topic = reader.string()
+        topic, topic_id = _decode_topic(reader, version)
         for _ in range(reader.count()):
-            request.partitions.append(_decode_ask(reader, topic, version))
+            request.partitions.append(_decode_ask(reader, topic, topic_id, version))
             reader.skip_tags()
         reader.skip_tags()
     if version >= 7:
-        _skip_forgotten(reader)
+        _decode_forgotten(reader, request)
     if version >= 11:
         request.rack_id = reader.string()
+    for tag, value in reader.tags():
+        if tag == _REPLICA_STATE_TAG and version >= 15:
+            request.replica_id = value.fields(_REPLICA_STATE)[0]
     return request
 
 
-def _decode_ask(reader: Reader, topic: str, version: int) -> FetchPartition:
+def _decode_ask(
+    reader: Reader, topic: str, topic_id: UUID | None, version: int
+) -> FetchPartition:
     if version >= 12:
         partition, epoch, offset, fetched_epoch, start, max_bytes = reader.fields(_ASK_V12)
-        return FetchPartition(topic, partition, offset, max_bytes, epoch, fetched_epoch, start)
+        return FetchPartition(
+            topic, partition, offset, max_bytes, epoch, fetched_epoch, start, topic_id
+        )
     if version >= 9:
         partition, epoch, offset, start, max_bytes = reader.fields(_ASK_V9)
         return FetchPartition(topic, partition, offset, max_bytes, epoch, log_start_offset=start)
@@ -174,12 +276,12 @@ def _decode_ask(reader: Reader, topic: str, version: int) -> FetchPartition:
     return FetchPartition(topic, *reader.fields(_ASK_V0))
 
 
-def _skip_forgotten(reader: Reader) -> None:
-    """Partitions to drop from a fetch session: none, since sessions are declined (KIP-227)."""
+def _decode_forgotten(reader: Reader, request: FetchRequest) -> None:
     for _ in range(reader.count()):
-        reader.string()
+        topic, topic_id = _decode_topic(reader, request.version)
         for _ in range(reader.count()):
-            reader.fields(INT32)
+            (partition,) = reader.fields(INT32)
+            request.forgotten.append(ForgottenPartition(topic, partition, topic_id))
         reader.skip_tags()
 
 
@@ -190,16 +292,40 @@ def encode_fetch_response(response: FetchResponse, version: int) -> list["Buffer
         writer.fields(_TOP_V7, response.throttle_ms, response.error_code, response.session_id)
     elif version >= 1:
         writer.fields(INT32, response.throttle_ms)
-    topics = by_topic(response.partitions)
-    writer.count(len(topics))
-    for topic, partitions in topics:
-        writer.string(topic)
+    for partitions in _topics(writer, response.partitions, version):
+        _encode_topic(writer, partitions[0], version)
         writer.count(len(partitions))
         for found in partitions:
             _encode_found(writer, found, version)
         writer.no_tags()
-    writer.no_tags()
+    if version >= 16 and response.node_endpoints:
+        writer.tags([(_NODE_ENDPOINTS_TAG, _encode_endpoints(response.node_endpoints))])
+    else:
+        writer.no_tags()
     return writer.parts()
+
+
+def _encode_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    writer = Writer(flexible=True)
+    writer.count(len(endpoints))
+    for node in endpoints:
+        writer.fields(INT32, node.node_id)
+        writer.string(node.host)
+        writer.fields(INT32, node.port)
+        writer.string(node.rack)
+        writer.no_tags()
+    return b"".join(bytes(part) for part in writer.parts())
+
+
+def _decode_endpoints(reader: Reader) -> list[NodeEndpoint]:
+    endpoints = []
+    for _ in range(reader.count()):
+        (node_id,) = reader.fields(INT32)
+        host = reader.string()
+        (port,) = reader.fields(INT32)
+        endpoints.append(NodeEndpoint(node_id, host, port, reader.nullable_string()))
+        reader.skip_tags()
+    return endpoints
 
 
 def _encode_found(writer: Writer, found: FetchedPartition, version: int) -> None:
@@ -222,7 +348,20 @@ def _encode_found(writer: Writer, found: FetchedPartition, version: int) -> None
         writer.bulk(b"", 0)
     else:
         writer.bulk(found.records, len(found.records))  # type: ignore[arg-type]
-    writer.no_tags()
+    if found.diverging_epoch is None and found.current_leader is None:
+        writer.no_tags()
+    elif version >= 12:
+        _encode_found_tags(writer, found)
+
+
+def _encode_found_tags(writer: Writer, found: FetchedPartition) -> None:
+    tags = []
+    if found.diverging_epoch is not None:
+        value = _DIVERGING_EPOCH.pack(*found.diverging_epoch) + b"\0"
+        tags.append((_DIVERGING_EPOCH_TAG, value))
+    if found.current_leader is not None:
+        tags.append((_CURRENT_LEADER_TAG, _CURRENT_LEADER.pack(*found.current_leader) + b"\0"))
+    writer.tags(tags)
 
 
 def decode_fetch_response(body: memoryview, version: int) -> FetchResponse:
@@ -237,10 +376,15 @@ def decode_fetch_response(body: memoryview, version: int) -> FetchResponse:
     elif version >= 1:
         (response.throttle_ms,) = reader.fields(INT32)
     for _ in range(reader.count()):
-        topic = reader.string()
+        topic, topic_id = _decode_topic(reader, version)
         for _ in range(reader.count()):
-            response.partitions.append(_decode_found(reader, topic, version))
+            found = _decode_found(reader, topic, version)
+            found.topic_id = topic_id
+            response.partitions.append(found)
         reader.skip_tags()
+    for tag, value in reader.tags():
+        if tag == _NODE_ENDPOINTS_TAG and version >= 16:
+            response.node_endpoints = _decode_endpoints(value)
     return response
 
 
@@ -259,5 +403,9 @@ def _decode_found(reader: Reader, topic: str, version: int) -> FetchedPartition:
     if version >= 11:
         (found.preferred_read_replica,) = reader.fields(INT32)
     found.records = reader.nullable_bytes() or None
-    reader.skip_tags()
+    for tag, value in reader.tags():
+        if tag == _DIVERGING_EPOCH_TAG:
+            found.diverging_epoch = EpochEndOffset(*value.fields(_DIVERGING_EPOCH))
+        elif tag == _CURRENT_LEADER_TAG:
+            found.current_leader = LeaderIdAndEpoch(*value.fields(_CURRENT_LEADER))
     return found

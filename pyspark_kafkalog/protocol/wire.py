@@ -90,6 +90,12 @@ class Reader:
         self.position = start + length
         return self.buffer[start : self.position]
 
+    def exactly(self, length: int) -> memoryview:
+        """The next `length` bytes, not copied, if there are as many."""
+        if length > self.end - self.position:
+            raise self._cut_off()
+        return self.view(length)
+
     def nullable_string(self) -> str | None:
         length = self.length(INT16)
         if length < 0:
@@ -119,6 +125,16 @@ class Reader:
             if length > self.end - self.position:
                 raise self._cut_off()
             self.position += length
+
+    def tags(self) -> "list[tuple[int, Reader]]":
+        """A structure's tagged fields: the number of each, and a reader of its value alone."""
+        if not self.flexible:
+            return []
+        found = []
+        for _ in range(self.varint()):
+            tag = self.varint()
+            found.append((tag, Reader(self.exactly(self.varint()), flexible=True)))
+        return found
 
     def _cut_off(self) -> KafkaProtocolError:
         return KafkaProtocolError(f"a message of {self.end} bytes ends inside a field")
@@ -169,6 +185,19 @@ class Writer:
         if size_bytes:
             self._parts += (self._buffer, part)
             self._buffer = bytearray()
+
+    def raw(self, value: bytes) -> None:
+        """Bytes of a fixed length, or encoded already."""
+        self._buffer += value
+
+    def tags(self, fields: Sequence[tuple[int, bytes]]) -> None:
+        """A structure's tagged fields, by their numbers in ascending order."""
+        if self.flexible:
+            self.varint(len(fields))
+            for tag, value in fields:
+                self.varint(tag)
+                self.varint(len(value))
+                self._buffer += value
 
     def no_tags(self) -> None:
         if self.flexible:

@@ -1,6 +1,10 @@
 """Produce and Fetch as kafka-python, which generates them from Kafka's own JSON, writes and reads
 them: every version, both directions, and every way to cut a message off."""
 
+import importlib
+import io
+import uuid
+
 import pytest
 from kafka.errors import KafkaProtocolError
 from kafka.protocol.consumer import FetchRequest as OracleFetchRequest
@@ -13,6 +17,22 @@ from pyspark_kafkalog.protocol import fetch, produce
 PRODUCE_VERSIONS = range(produce.MAX_VERSION + 1)
 FETCH_VERSIONS = range(fetch.MAX_VERSION + 1)
 RECORDS = bytes(range(256)) * 3
+IDS = {"orders": uuid.UUID(int=7), "other": uuid.UUID(int=2**127 + 5), "gone": uuid.UUID(int=9)}
+
+
+def with_ids(items, version):
+    """From Fetch 13 on topics have an id instead of a name."""
+    if version > fetch.MAX_VERSION_WITH_NAMES:
+        for item in items:
+            item.topic_id, item.topic = IDS[item.topic], ""
+    return items
+
+
+def topic_of(oracle_topic, version):
+    if version <= fetch.MAX_VERSION_WITH_NAMES:
+        return oracle_topic.topic
+    (name,) = (name for name, topic_id in IDS.items() if topic_id == oracle_topic.topic_id)
+    return name
 
 
 def joined(parts):
@@ -120,13 +140,22 @@ def fetch_request(version):
     if version >= 4:
         request.isolation_level = 1
     if version >= 7:
-        request.session_id, request.session_epoch = 0, -1
+        request.session_id, request.session_epoch = 9, 3
+        request.forgotten = [
+            fetch.ForgottenPartition("gone", 4),
+            fetch.ForgottenPartition("gone", 5),
+            fetch.ForgottenPartition("other", 6),
+        ]
+        with_ids(request.forgotten, version)
+    if version >= 15:
+        request.replica_id = 3
     if version >= 11:
         request.rack_id = "rack-1"
     for ask in request.partitions:
         ask.log_start_offset = 2 if version >= 5 else -1
         ask.current_leader_epoch = 6 if version >= 9 else -1
         ask.last_fetched_epoch = 4 if version >= 12 else -1
+    with_ids(request.partitions, version)
     return request
 
 
@@ -136,7 +165,7 @@ def test_fetch_request_agrees_with_the_oracle_both_ways(version):
     oracle = OracleFetchRequest.decode(ours, version=version)
     assert oracle.max_wait_ms == 500
     assert [
-        (topic.topic, part.partition, part.fetch_offset, part.partition_max_bytes)
+        (topic_of(topic, version), part.partition, part.fetch_offset, part.partition_max_bytes)
         for topic in oracle.topics
         for part in topic.partitions
     ] == [("orders", 0, 1 << 40, 1 << 20), ("orders", 3, 0, 100), ("other", 1, 5, 100)]
@@ -155,13 +184,23 @@ def fetch_response(version):
     if version >= 1:
         response.throttle_ms = 7
     if version >= 7:
-        response.session_id = 0
-        response.error_code = 0
+        response.session_id = 12
+        response.error_code = 6
+    if version >= 16:
+        response.node_endpoints = [
+            fetch.NodeEndpoint(1, "host-é", 9092, "rack"),
+            fetch.NodeEndpoint(2, "::1", 65535),
+        ]
     for found in response.partitions:
         found.last_stable_offset = 90 if version >= 4 else -1
         found.aborted = [(1000, 17), (1001, 20)] if version >= 4 else []
         found.log_start_offset = 3 if version >= 5 else -1
         found.preferred_read_replica = 2 if version >= 11 else -1
+    if version >= 12:
+        response.partitions[0].diverging_epoch = fetch.EpochEndOffset(3, 1 << 40)
+        response.partitions[1].diverging_epoch = fetch.EpochEndOffset(0, 0)
+        response.partitions[1].current_leader = fetch.LeaderIdAndEpoch(2, 77)
+    with_ids(response.partitions, version)
     return response
 
 
@@ -170,12 +209,31 @@ def test_fetch_response_agrees_with_the_oracle_both_ways(version):
     ours = joined(fetch.encode_fetch_response(fetch_response(version), version))
     oracle = OracleFetchResponse.decode(ours, version=version)
     assert [
-        (topic.topic, part.partition_index, part.error_code, part.high_watermark)
+        (topic_of(topic, version), part.partition_index, part.error_code, part.high_watermark)
         for topic in oracle.responses
         for part in topic.partitions
     ] == [("orders", 0, 0, 100), ("orders", 3, 1, -1), ("other", 1, 0, 5)]
     assert bytes(oracle.responses[0].partitions[0].records) == RECORDS
     assert fetch.decode_fetch_response(memoryview(ours), version) == fetch_response(version)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetch_agrees_with_a_second_oracle(version):
+    """kio: other hands, the same JSON."""
+    kio = importlib.import_module("kio.serial")
+    schema = importlib.import_module(f"kio.schema.fetch.v{version}")
+    for message_class, ours in (
+        (schema.FetchRequest, bytes(fetch.encode_fetch_request(fetch_request(version)))),
+        (
+            schema.FetchResponse,
+            joined(fetch.encode_fetch_response(fetch_response(version), version)),
+        ),
+    ):
+        message, size_bytes = kio.entity_reader(message_class)(ours, 0)
+        assert size_bytes == len(ours)
+        again = io.BytesIO()
+        kio.entity_writer(message_class)(again, message)
+        assert again.getvalue() == ours, message
 
 
 class Slice:
@@ -201,11 +259,11 @@ def test_fetch_response_passes_sized_objects_through():
     ]
     + [
         (fetch.decode_fetch_request, bytes(fetch.encode_fetch_request(r)), r.version)
-        for r in map(fetch_request, (0, 7, 12))
+        for r in map(fetch_request, (0, 7, 12, 18))
     ]
     + [
         (fetch.decode_fetch_response, joined(fetch.encode_fetch_response(fetch_response(v), v)), v)
-        for v in (0, 7, 12)
+        for v in (0, 7, 12, 18)
     ],
 )
 def test_every_cut_and_every_flipped_byte_is_read_or_refused(decode, encoded, version):
