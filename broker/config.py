@@ -386,6 +386,13 @@ class BrokerConfig:
     fetch_max_bytes: int = option(
         "fetch.max.bytes", _INT, 55 << 20, "Largest answer to one fetch.", at_least(1024)
     )
+    max_incremental_fetch_session_cache_slots: int = option(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        1000,
+        "Most fetch sessions at once; clients that get none send full fetches.",
+        at_least(0),
+    )
     socket_request_max_bytes: int = option(
         "socket.request.max.bytes", _INT, 100 << 20, "Largest request accepted.", at_least(1)
     )

@@ -17,6 +17,7 @@ from typing import TypeVar
 from kafka.errors import KafkaStorageError
 
 from broker.api.dispatcher import APIS, Dispatcher
+from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
@@ -106,6 +107,11 @@ class BrokerServer:
                 replicas=self._replicas,
                 producer_ids=ProducerIds(self._store, self._config.broker_id, self._run_blocking),
                 convert=self._convert,
+                fetch_sessions=FetchSessionCache(
+                    self._replicas,
+                    self._config.max_incremental_fetch_session_cache_slots,
+                    lambda: self._loop.time() * 1000,
+                ),
                 api_ranges=tuple(api.range for api in APIS),
             ),
             self._loop,

@@ -101,13 +101,13 @@ class _OldFetch:
             if not woken.done():
                 woken.set_result(None)
 
-        forget = self._context.replicas.wait_for_records(
+        waiting = self._context.replicas.wait_for_records(
             self._asks, missing_bytes, self._left_ms(), ready
         )
         try:
             await woken
         finally:
-            forget()
+            waiting.cancel()
 
     async def _convert(self, reads: Sequence[_Read]) -> bool:
         """Fills `found`. False when there were batches, all without records for this client: then

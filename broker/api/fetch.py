@@ -1,41 +1,58 @@
-"""Fetch (key 1), versions 0-12: record batches as they lie in the log, sent by sendfile.
+"""Fetch (key 1), versions 0-18: record batches as they lie in the log, sent by sendfile.
 
 A fetch that finds less than min_bytes waits for appends, at most max_wait_ms. The first batch found
 is sent whole, whatever the limits say (from version 3 on), so that a consumer always gets on.
+Fetch sessions are kept by `fetch_session`. From version 13 on topics have ids; one that is not
+known here is UNKNOWN_TOPIC_ID (INCONSISTENT_TOPIC_ID cannot happen: ids are looked up each time).
 Versions 0-3 cannot carry record batches: `down_conversion` answers them.
-Left out: fetch sessions (every answer has session id 0, and the client sends full requests),
-replicas' fetches, rack awareness, and versions from 13 on (topic ids).
+Left out: replicas' fetches and rack awareness.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from kafka.errors import (
     BrokerResponseError,
-    FetchSessionIdNotFoundError,
+    FencedLeaderEpochError,
+    InvalidFetchSessionEpochError,
     InvalidRequestError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
 )
-from kafka.structs import TopicPartition
 
 from broker.api import down_conversion
 from broker.api.errors import wire_error
+from broker.api.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    CachedPartition,
+    FetchSession,
+    fetch_ask,
+)
 from broker.api.request import Api, ApiContext, Body, Outcome, Request
 from broker.log.files import FileSlice
 from broker.network.send import Part
 from broker.replica.manager import FetchAsk, FetchLimits, FetchResult
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
+    MAX_VERSION_WITH_NAMES,
     READ_COMMITTED,
+    EpochEndOffset,
     FetchedPartition,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     decode_fetch_request,
     encode_fetch_response,
 )
 
-_NO_SESSION = 0
-_NEW_SESSION_EPOCHS = (0, -1)
 # The first version whose clients know zstd (KIP-110).
 _ZSTD_VERSION = 10
+# The first version that says who leads, where the client is wrong about it (KIP-951).
+_CURRENT_LEADER_VERSION = 16
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 
 
@@ -52,75 +69,153 @@ class _Slices:
         return self.size_bytes
 
 
+class _Fetch:
+    """One fetch, from its request to its answer."""
+
+    __slots__ = (
+        "_asks",
+        "_cached",
+        "_context",
+        "_epoch",
+        "_limits",
+        "_request",
+        "_session",
+        "_wanted",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        context: ApiContext,
+        wanted: FetchRequest,
+        session: FetchSession | None,
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._wanted = wanted
+        self._session = session
+        self._epoch = 0 if session is None else session.epoch
+        self._asks: list[FetchAsk] = []
+        self._cached: list[CachedPartition] = []
+        self._limits = FetchLimits(
+            max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
+            committed=wanted.isolation_level == READ_COMMITTED,
+            zstd=request.version >= _ZSTD_VERSION,
+        )
+
+    @property
+    def min_bytes(self) -> int:
+        """Never more than an answer may have."""
+        return min(self._wanted.min_bytes, self._limits.max_bytes)
+
+    def read(self) -> FetchResult:
+        """What is there now: of every partition, or of those in which something happened."""
+        replicas, metadata = self._context.replicas, self._context.metadata
+        session = self._session
+        if session is None:
+            self._asks = [fetch_ask(partition, metadata) for partition in self._wanted.partitions]
+            return replicas.fetch(self._asks, self._limits)
+        self._cached = session.pending(metadata, self._limits.committed)
+        self._asks = [cached.ask for cached in self._cached]
+        others = len(session.partitions) - len(self._asks)
+        return replicas.fetch(self._asks, self._limits, others)
+
+    def wait(self, missing_bytes: int) -> "asyncio.Future[Body]":
+        """Waits from this instant on: what is appended before the loop turns must not be missed."""
+        context, session = self._context, self._session
+        answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+
+        def ready() -> None:
+            if not answer.done():  # else the connection closed a moment ago
+                answer.set_result(self.answer(self.read()))
+
+        max_wait_ms = self._wanted.max_wait_ms
+        if context.config.connections_max_idle_ms >= 0:
+            # No connection lives longer than its idle time: neither does a wait.
+            max_wait_ms = min(max_wait_ms, context.config.connections_max_idle_ms)
+        asks = self._asks if session is None else ()
+        waiting = context.replicas.wait_for_records(asks, missing_bytes, max_wait_ms, ready)
+        if session is not None:
+            session.waiting = waiting
+
+        def forget(_: object) -> None:
+            waiting.cancel()
+            if session is not None and session.waiting is waiting:
+                session.waiting = None
+
+        answer.add_done_callback(forget)
+        return answer
+
+    def answer(self, result: FetchResult) -> Body:
+        session = self._session
+        if session is not None and session.epoch != self._epoch:
+            return _refused(self._request, InvalidFetchSessionEpochError())
+        if session is None:
+            told = list(zip(self._wanted.partitions, self._asks, result.reads, strict=True))
+            if self._wanted.session_epoch == INITIAL_EPOCH:
+                session = self._context.fetch_sessions.open(
+                    self._wanted.partitions, self._asks, result.reads, self._limits.committed
+                )
+        else:
+            told = [
+                (cached.wanted, cached.ask, read)
+                for cached, read in zip(self._cached, result.reads, strict=True)
+                if cached.told(read)
+            ]
+        session_id = NO_SESSION if session is None else session.session_id
+        return _encoded(self._request, self._context, told, session_id)
+
+
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = decode_fetch_request(request.body, request.version)
-    refusal = _refusal(wanted)
-    if refusal is not None:
-        response = FetchResponse([], error_code=wire_error(refusal)[0])
-        return encode_fetch_response(response, request.version)  # type: ignore[return-value]
-    if request.version < down_conversion.RECORD_BATCH_VERSION:
-        return down_conversion.answer(wanted, context)
-    asks = [
-        FetchAsk(
-            TopicPartition(ask.topic, ask.partition),
-            ask.fetch_offset,
-            ask.max_bytes,
-            ask.current_leader_epoch,
-        )
-        for ask in wanted.partitions
-    ]
-    limits = FetchLimits(
-        max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
-        committed=wanted.isolation_level == READ_COMMITTED,
-        zstd=request.version >= _ZSTD_VERSION,
-    )
-    result = context.replicas.fetch(asks, limits)
-    missing_bytes = min(wanted.min_bytes, limits.max_bytes) - result.size_bytes
+    try:
+        if wanted.replica_id >= 0:
+            raise InvalidRequestError("this broker has no replicas")
+        if request.version < down_conversion.RECORD_BATCH_VERSION:
+            return down_conversion.answer(wanted, context)
+        fetch = _Fetch(request, context, wanted, _session(wanted, context))
+    except BrokerResponseError as refusal:
+        return _refused(request, refusal)
+    result = fetch.read()
+    missing_bytes = fetch.min_bytes - result.size_bytes
     if missing_bytes <= 0 or result.urgent or wanted.max_wait_ms <= 0:
-        return _answer(request, asks, result)
-    return _wait(request, context, wanted, asks, limits, missing_bytes)
+        return fetch.answer(result)
+    return fetch.wait(missing_bytes)
 
 
-def _wait(
+def _session(wanted: FetchRequest, context: ApiContext) -> FetchSession | None:
+    """The session that an incremental fetch goes on with. Raises BrokerResponseError."""
+    sessions = context.fetch_sessions
+    if wanted.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if wanted.session_id != NO_SESSION:
+            sessions.remove(wanted.session_id)
+        return None
+    has_topic_ids = wanted.version > MAX_VERSION_WITH_NAMES
+    session = sessions.resume(wanted.session_id, wanted.session_epoch, has_topic_ids)
+    is_open = sessions.update(session, wanted.partitions, wanted.forgotten, context.metadata)
+    return session if is_open else None
+
+
+def _refused(request: Request, refusal: BrokerResponseError) -> Body:
+    response = FetchResponse([], error_code=wire_error(refusal)[0])
+    return encode_fetch_response(response, request.version)  # type: ignore[return-value]
+
+
+def _encoded(
     request: Request,
     context: ApiContext,
-    wanted: FetchRequest,
-    asks: list[FetchAsk],
-    limits: FetchLimits,
-    missing_bytes: int,
-) -> "asyncio.Future[Body]":
-    """Waits from this instant on: what is appended before the loop turns must not be missed."""
-    answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
-
-    def ready() -> None:
-        if not answer.done():  # else the connection closed a moment ago
-            answer.set_result(_answer(request, asks, context.replicas.fetch(asks, limits)))
-
-    max_wait_ms = wanted.max_wait_ms
-    if context.config.connections_max_idle_ms >= 0:
-        # No connection lives longer than its idle time: neither does a wait.
-        max_wait_ms = min(max_wait_ms, context.config.connections_max_idle_ms)
-    forget = context.replicas.wait_for_records(asks, missing_bytes, max_wait_ms, ready)
-    answer.add_done_callback(lambda _: forget())
-    return answer
-
-
-def _refusal(wanted: FetchRequest) -> BrokerResponseError | None:
-    """Sessions are declined at their start; so nobody may go on with one."""
-    if wanted.replica_id >= 0:
-        return InvalidRequestError("this broker has no replicas")
-    if wanted.session_id != _NO_SESSION and wanted.session_epoch not in _NEW_SESSION_EPOCHS:
-        return FetchSessionIdNotFoundError()
-    return None
-
-
-def _answer(request: Request, asks: list[FetchAsk], result: FetchResult) -> Body:
-    partitions = [
-        _fetched(request, ask.topic_partition, read)
-        for ask, read in zip(asks, result.reads, strict=True)
-    ]
+    told: Sequence[tuple[FetchPartition, FetchAsk, PartitionRead | BrokerResponseError]],
+    session_id: int,
+) -> Body:
+    response = FetchResponse([], session_id=session_id)
+    for wanted, ask, read in told:
+        found = _fetched(request, ask, read)
+        found.topic_id = wanted.topic_id
+        if isinstance(read, FencedLeaderEpochError) and request.version >= _CURRENT_LEADER_VERSION:
+            _tell_leader(found, response, context, ask)
+        response.partitions.append(found)
     parts: list[Part] = []
-    for part in encode_fetch_response(FetchResponse(partitions), request.version):
+    for part in encode_fetch_response(response, request.version):
         if isinstance(part, _Slices):
             parts.extend(part.slices)
         else:
@@ -128,13 +223,26 @@ def _answer(request: Request, asks: list[FetchAsk], result: FetchResult) -> Body
     return parts
 
 
+def _tell_leader(
+    found: FetchedPartition, response: FetchResponse, context: ApiContext, ask: FetchAsk
+) -> None:
+    """The client knows an old leader: here is the new one, and where it is reached."""
+    partition = context.replicas.partition(ask.topic_partition)
+    node = context.metadata.broker
+    found.current_leader = LeaderIdAndEpoch(node.node_id, partition.leader_epoch)
+    if not response.node_endpoints:
+        response.node_endpoints = [NodeEndpoint(node.node_id, node.host, node.port, node.rack)]
+
+
 def _fetched(
-    request: Request, topic_partition: TopicPartition, read: PartitionRead | BrokerResponseError
+    request: Request, ask: FetchAsk, read: PartitionRead | BrokerResponseError
 ) -> FetchedPartition:
-    topic, partition = topic_partition
+    topic, partition = ask.topic_partition
     if not isinstance(read, PartitionRead):
+        if not topic and isinstance(read, UnknownTopicOrPartitionError):
+            read = UnknownTopicIdError()
         return FetchedPartition(topic, partition, wire_error(read)[0], high_watermark=-1)
-    return FetchedPartition(
+    found = FetchedPartition(
         topic,
         partition,
         0,
@@ -144,6 +252,9 @@ def _fetched(
         log_start_offset=read.log_start_offset,
         aborted=[(aborted.producer_id, aborted.first_offset) for aborted in read.aborted],
     )
+    if read.diverging_epoch is not None:
+        found.diverging_epoch = EpochEndOffset(*read.diverging_epoch)
+    return found
 
 
-API = Api(key=1, min_version=0, max_version=12, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)
+API = Api(key=1, min_version=0, max_version=18, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)

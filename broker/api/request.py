@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from broker.api.fetch_session import FetchSessionCache
 from broker.cluster.metadata import ClusterMetadata
 from broker.config import BrokerConfig
 from broker.coordinator.producer_ids import ProducerIds
@@ -71,6 +72,7 @@ class ApiContext:
     replicas: ReplicaManager
     producer_ids: ProducerIds
     convert: RunInThread
+    fetch_sessions: FetchSessionCache
     api_ranges: tuple[ApiRange, ...]
 
 

@@ -19,8 +19,8 @@ from kafka.structs import TopicPartition
 from broker.cluster.metadata import TopicMetadata
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
-from broker.replica.partition import OffsetFound, Partition, PartitionRead
-from broker.replica.purgatory import DelayedFetch, FetchPurgatory
+from broker.replica.partition import NO_EPOCH, EpochEndOffset, OffsetFound, Partition, PartitionRead
+from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class FetchAsk:
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
+    # A replica's newest epoch, to find where its log and ours part (KIP-595); -1 for consumers.
+    last_fetched_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class ReplicaManager:
                 self._partitions[topic_partition] = Partition(
                     topic_partition, log, state.leader_epoch, state.isr
                 )
+                self._purgatory.wake(topic_partition)
 
     def close(self, topic: TopicMetadata) -> None:
         """Serves the topic no more; who waits for its records is told so."""
@@ -128,8 +131,11 @@ class ReplicaManager:
         log = self.partition(topic_partition).log
         return log if log.awaits_flush else None
 
-    def fetch(self, asks: Iterable[FetchAsk], limits: FetchLimits) -> FetchResult:
-        """Reads what is there now. The first batch found is whole, whatever the limits say."""
+    def fetch(self, asks: Iterable[FetchAsk], limits: FetchLimits, others: int = 0) -> FetchResult:
+        """Reads what is there now. The first batch found is whole, whatever the limits say.
+
+        `others`: how many more partitions the fetch is about, where nothing is to be read.
+        """
         reads: list[PartitionRead | BrokerResponseError] = []
         size_bytes = 0
         for ask in asks:
@@ -139,7 +145,8 @@ class ReplicaManager:
                 size_bytes += read.size_bytes
         missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
         failed = [isinstance(read, BrokerResponseError) for read in reads]
-        return FetchResult(reads, size_bytes, urgent=all(missing) or failed != missing)
+        only_missing = all(missing) and not others
+        return FetchResult(reads, size_bytes, urgent=only_missing or failed != missing)
 
     def _read(
         self, ask: FetchAsk, limits: FetchLimits, size_bytes: int
@@ -150,6 +157,10 @@ class ReplicaManager:
             partition.check_epoch(ask.current_leader_epoch)
             if not limits.zstd and partition.log.config.compression_type == "zstd":
                 raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")
+            if ask.last_fetched_epoch != NO_EPOCH:
+                diverged = partition.read_divergence(ask.fetch_offset, ask.last_fetched_epoch)
+                if diverged is not None:
+                    return diverged
             return partition.read(
                 ask.fetch_offset,
                 max(0, min(ask.max_bytes, limits.max_bytes - size_bytes)),
@@ -167,14 +178,23 @@ class ReplicaManager:
         missing_bytes: int,
         max_wait_ms: int,
         ready: Callable[[], None],
-    ) -> Callable[[], None]:
-        """Calls `ready` once: after `missing_bytes` more in all, or `max_wait_ms`.
-
-        Returns what forgets the wait.
-        """
+    ) -> DelayedFetch:
+        """Calls `ready` once: after `missing_bytes` more in all, or `max_wait_ms`."""
         fetch = DelayedFetch((ask.topic_partition for ask in asks), missing_bytes, ready)
         self._purgatory.wait(fetch, max_wait_ms)
-        return lambda: self._purgatory.cancel(fetch)
+        return fetch
+
+    def watch(self, topic_partition: TopicPartition, watcher: Watcher) -> None:
+        """`watcher` hears of every change of a partition, which need not exist."""
+        self._purgatory.watch(topic_partition, watcher)
+
+    def unwatch(self, topic_partition: TopicPartition, watcher: Watcher) -> None:
+        self._purgatory.unwatch(topic_partition, watcher)
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        """-1 for a partition that is not here."""
+        partition = self._partitions.get(topic_partition)
+        return -1 if partition is None else partition.log.log_start_offset
 
     def find_offset(
         self,
@@ -191,6 +211,28 @@ class ReplicaManager:
             return partition.find_offset(timestamp_ms, committed)
         except OSError as error:
             raise storage_error("list_offsets", topic_partition, error) from error
+
+    def end_offset_for_epoch(
+        self, topic_partition: TopicPartition, epoch: int, current_leader_epoch: int
+    ) -> EpochEndOffset:
+        """OffsetForLeaderEpoch of one partition. Raises kafka.errors."""
+        partition = self.partition(topic_partition)
+        partition.check_epoch(current_leader_epoch)
+        return partition.end_offset_for_epoch(epoch)
+
+    def delete_records(self, topic_partition: TopicPartition, before_offset: int) -> int:
+        """Nothing below `before_offset` may be read any more; the log's start offset then.
+
+        Raises OffsetOutOfRangeError, PolicyViolationError, UnknownTopicOrPartitionError and
+        KafkaStorageError. Not on disk yet: see `checkpoint_log_start_offsets`.
+        """
+        partition = self.partition(topic_partition)
+        try:
+            low_watermark = partition.delete_records(before_offset)
+        except OSError as error:
+            raise storage_error("delete_records", topic_partition, error) from error
+        self._purgatory.wake(topic_partition)
+        return low_watermark
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """A copy to be written down by a thread."""

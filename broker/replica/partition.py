@@ -7,16 +7,19 @@ handed to consumers. With one replica that is the log's end as soon as an append
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kafka.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
+    PolicyViolationError,
     UnknownLeaderEpochError,
 )
 from kafka.structs import TopicPartition
 
 from broker.log.files import FileSlice
+from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
 
@@ -28,6 +31,18 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+# DeleteRecords' offset for everything that is committed.
+HIGH_WATERMARK = -1
+
+
+class EpochEndOffset(NamedTuple):
+    """A leader epoch and the offset where it ends; (-1, -1) when nothing is known."""
+
+    epoch: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,7 @@ class PartitionRead:
     log_start_offset: int
     aborted: Sequence[AbortedTransaction] = ()
     """What a read_committed consumer has to skip."""
+    diverging_epoch: EpochEndOffset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +143,61 @@ class Partition:
             data.aborted,
         )
 
+    def read_divergence(self, fetch_offset: int, last_fetched_epoch: int) -> PartitionRead | None:
+        """What a replica is told whose log, ending at `fetch_offset` in `last_fetched_epoch`, is
+        no beginning of ours (KIP-595); None when it is.
+
+        Raises OffsetOutOfRangeError when nothing is known of that epoch.
+        """
+        end = self.end_offset_for_epoch(last_fetched_epoch)
+        if end.end_offset == UNDEFINED_OFFSET or end.epoch == UNDEFINED_EPOCH:
+            raise OffsetOutOfRangeError(f"nothing is known of epoch {last_fetched_epoch}")
+        if end.epoch == last_fetched_epoch and end.end_offset >= fetch_offset:
+            return None
+        return PartitionRead(
+            (),
+            0,
+            self.high_watermark,
+            self.last_stable_offset,
+            self._log.log_start_offset,
+            diverging_epoch=end,
+        )
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """The largest epoch up to `epoch`, and where it ends (KIP-101).
+
+        The epoch that we lead in counts from its beginning, though the log writes an epoch down
+        only with its first record.
+        """
+        log = self._log
+        end_offset = log.log_end_offset
+        if epoch == self.leader_epoch:
+            return EpochEndOffset(epoch, end_offset)
+        latest = log.leader_epochs.latest_epoch
+        if latest is None or latest < epoch < self.leader_epoch:
+            if not 0 <= epoch < self.leader_epoch:
+                return EpochEndOffset(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+            return EpochEndOffset(epoch if latest is None else latest, end_offset)
+        return EpochEndOffset(*log.leader_epochs.end_offset_for(epoch, end_offset))
+
+    def delete_records(self, before_offset: int) -> int:
+        """Moves the log's start to `before_offset`, or to the high watermark for -1, never back.
+        Returns the start.
+
+        Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError above
+        the high watermark, KafkaStorageError.
+        """
+        log = self._log
+        if not log.config.deletes:
+            raise PolicyViolationError("records of a compacted topic are not deleted")
+        offset = self.high_watermark if before_offset == HIGH_WATERMARK else before_offset
+        if not 0 <= offset <= self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {before_offset}, the high watermark is {self.high_watermark}"
+            )
+        log.advance_log_start_offset(offset)
+        return log.log_start_offset
+
     def find_offset(self, timestamp_ms: int, committed: bool) -> OffsetFound | None:
         """The offset for a timestamp, or one of the special ones; None when there is none."""
         log = self._log
@@ -136,6 +207,8 @@ class Partition:
         if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
             offset = log.log_start_offset
             return OffsetFound(offset, -1, self._epoch_of(offset))
+        if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return None  # no remote storage
         if timestamp_ms == MAX_TIMESTAMP:
             found = log.offset_of_max_timestamp()
         else:

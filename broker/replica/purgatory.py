@@ -1,9 +1,11 @@
 """Fetches that wait for records: woken by appends and by a timer, never by polling.
 
-Owns: which fetch waits on which partitions, and its timer. Called by: the event loop's thread only
-(the timer is handed down as `call_later`). Never: reads a log; who waits reads again when woken.
+Owns: which fetch waits on which partitions, its timer, and who else wants to hear of a partition's
+changes (fetch sessions, for as long as they live). Called by: the event loop's thread only (the
+timer is handed down as `call_later`). Never: reads a log; who waits reads again when woken.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -18,11 +20,22 @@ class Timer(Protocol):
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
+# More than any fetch waits for.
+_ENOUGH_BYTES = sys.maxsize
+
+
+class Watcher(Protocol):
+    """Hears of every change of a partition until it is taken off."""
+
+    def partition_changed(self, size_bytes: int) -> None:
+        """So many more bytes can be fetched; more than any fetch wants where the partition itself
+        changed (was opened, deleted, led elsewhere)."""
+
 
 class DelayedFetch:
     """One waiting fetch: done after `missing_bytes` more bytes, or when its time is up."""
 
-    __slots__ = ("_ready", "missing_bytes", "partitions", "timer")
+    __slots__ = ("_purgatory", "_ready", "missing_bytes", "partitions", "timer")
 
     def __init__(
         self,
@@ -34,9 +47,26 @@ class DelayedFetch:
         self.missing_bytes = missing_bytes
         self.timer: Timer | None = None
         self._ready = ready
+        self._purgatory: FetchPurgatory | None = None
 
-    def run(self) -> None:
+    def wait_in(self, purgatory: "FetchPurgatory") -> None:
+        self._purgatory = purgatory
+
+    def progress(self, size_bytes: int) -> None:
+        """`size_bytes` more can be fetched; done when that is enough."""
+        self.missing_bytes -= size_bytes
+        if self.missing_bytes <= 0:
+            self.complete()
+
+    def complete(self) -> None:
+        """Done: the wait ends and who waited is told."""
+        self.cancel()
         self._ready()
+
+    def cancel(self) -> None:
+        """The wait ends and nobody is told; harmless when it has ended."""
+        if self._purgatory is not None:
+            self._purgatory.cancel(self)
 
 
 class FetchPurgatory:
@@ -45,6 +75,7 @@ class FetchPurgatory:
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
         self._waiting: dict[TopicPartition, set[DelayedFetch]] = {}
+        self._watchers: dict[TopicPartition, set[Watcher]] = {}
 
     def __len__(self) -> int:
         return len({fetch for fetches in self._waiting.values() for fetch in fetches})
@@ -53,7 +84,8 @@ class FetchPurgatory:
         """`fetch` runs once: when enough became visible, when woken, or after `max_wait_ms`."""
         for partition in fetch.partitions:
             self._waiting.setdefault(partition, set()).add(fetch)
-        fetch.timer = self._call_later(max_wait_ms / 1000, lambda: self._complete(fetch))
+        fetch.wait_in(self)
+        fetch.timer = self._call_later(max_wait_ms / 1000, fetch.complete)
 
     def cancel(self, fetch: DelayedFetch) -> None:
         """Forgets `fetch` (its connection is gone); harmless when it has run."""
@@ -66,21 +98,28 @@ class FetchPurgatory:
                 if not fetches:
                     del self._waiting[partition]
 
+    def watch(self, partition: TopicPartition, watcher: Watcher) -> None:
+        """`watcher` hears of every change of `partition`, until `unwatch`."""
+        self._watchers.setdefault(partition, set()).add(watcher)
+
+    def unwatch(self, partition: TopicPartition, watcher: Watcher) -> None:
+        watchers = self._watchers.get(partition)
+        if watchers is not None:
+            watchers.discard(watcher)
+            if not watchers:
+                del self._watchers[partition]
+
     def became_visible(self, partition: TopicPartition, size_bytes: int) -> None:
         """`size_bytes` more of `partition` can be fetched."""
         fetches = self._waiting.get(partition)
-        if not fetches:
-            return
-        for fetch in list(fetches):
-            fetch.missing_bytes -= size_bytes
-            if fetch.missing_bytes <= 0:
-                self._complete(fetch)
+        if fetches:
+            for fetch in list(fetches):
+                fetch.progress(size_bytes)
+        watchers = self._watchers.get(partition)
+        if watchers:
+            for watcher in list(watchers):
+                watcher.partition_changed(size_bytes)
 
     def wake(self, partition: TopicPartition) -> None:
         """Something else happened to `partition` (deleted, led elsewhere): ask again."""
-        for fetch in list(self._waiting.get(partition, ())):
-            self._complete(fetch)
-
-    def _complete(self, fetch: DelayedFetch) -> None:
-        self.cancel(fetch)
-        fetch.run()
+        self.became_visible(partition, _ENOUGH_BYTES)

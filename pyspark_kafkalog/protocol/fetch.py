@@ -202,12 +202,7 @@ def encode_fetch_request(request: FetchRequest) -> "Buffer":
             writer.no_tags()
         writer.no_tags()
     if version >= 7:
-        for forgotten in _topics(writer, request.forgotten, version):
-            _encode_topic(writer, forgotten[0], version)
-            writer.count(len(forgotten))
-            for each in forgotten:
-                writer.fields(INT32, each.partition)
-            writer.no_tags()
+        _encode_forgotten(writer, request)
     if version >= 11:
         writer.string(request.rack_id)
     if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
@@ -216,6 +211,15 @@ def encode_fetch_request(request: FetchRequest) -> "Buffer":
     else:
         writer.no_tags()
     return writer.parts()[0]
+
+
+def _encode_forgotten(writer: Writer, request: FetchRequest) -> None:
+    for forgotten in _topics(writer, request.forgotten, request.version):
+        _encode_topic(writer, forgotten[0], request.version)
+        writer.count(len(forgotten))
+        for each in forgotten:
+            writer.fields(INT32, each.partition)
+        writer.no_tags()
 
 
 def _encode_ask(writer: Writer, ask: FetchPartition, version: int) -> None:
@@ -259,9 +263,7 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
     return request
 
 
-def _decode_ask(
-    reader: Reader, topic: str, topic_id: UUID | None, version: int
-) -> FetchPartition:
+def _decode_ask(reader: Reader, topic: str, topic_id: UUID | None, version: int) -> FetchPartition:
     if version >= 12:
         partition, epoch, offset, fetched_epoch, start, max_bytes = reader.fields(_ASK_V12)
         return FetchPartition(
@@ -273,7 +275,8 @@ def _decode_ask(
     if version >= 5:
         partition, offset, start, max_bytes = reader.fields(_ASK_V5)
         return FetchPartition(topic, partition, offset, max_bytes, log_start_offset=start)
-    return FetchPartition(topic, *reader.fields(_ASK_V0))
+    partition, offset, max_bytes = reader.fields(_ASK_V0)
+    return FetchPartition(topic, partition, offset, max_bytes)
 
 
 def _decode_forgotten(reader: Reader, request: FetchRequest) -> None:

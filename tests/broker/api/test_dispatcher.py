@@ -105,12 +105,12 @@ def valid_bodies():
     for version in (3, 11):
         produce = encode_produce_request(ProduceRequest(version, None, -1, 100, parts))
         yield 0, version, b"".join(bytes(part) for part in produce)
-    for version in (4, 12):
+    for version in (4, 12, 18):
         fetch = FetchRequest(version, 0, 1, [FetchPartition("fuzz", 0, 0, 1000)])
         yield 1, version, bytes(encode_fetch_request(fetch))
 
 
-FLEXIBLE = {(0, 11), (1, 12), (2, 8), (3, 12), (10, 5), (18, 4), (19, 7), (20, 6), (22, 5)}
+FLEXIBLE = {(0, 11), (1, 12), (1, 18), (2, 8), (3, 12), (10, 5), (18, 4), (19, 7), (20, 6), (22, 5)}
 FLEXIBLE |= {(32, 4), (60, 0), (60, 2)}
 BODIES = list(valid_bodies())
 
@@ -151,7 +151,7 @@ def test_any_body(victim, key_and_version, body):
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(0, 12), (0, -1), (1, 13), (3, 99), (8, 1), (68, 0), (999, 0), (-1, 0)]
+    ("key", "version"), [(0, 12), (0, -1), (1, 19), (3, 99), (8, 1), (68, 0), (999, 0), (-1, 0)]
 )
 def test_what_is_not_spoken_closes_the_connection(victim, key, version):
     with RawClient(victim.host, victim.port) as client:

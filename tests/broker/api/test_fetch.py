@@ -214,13 +214,6 @@ def test_a_consumer_that_leaves_while_waiting_harms_nobody(connect, topic):
     assert connect().produce(topic, 0, batch_of(1)).error_code == 0
 
 
-def test_sessions_are_declined(client, topic, only_ours):
-    client.produce(topic, 0, batch_of(1))
-    request = FetchRequest(11, 0, 1, [ask(topic)], session_id=0, session_epoch=0)
-    response = client.fetch(request)
-    assert (response.error_code, response.session_id) == (0, 0)
-    response = client.fetch(FetchRequest(11, 0, 1, [], session_id=77, session_epoch=5))
-    assert (response.error_code, response.partitions) == (70, [])
 
 
 def test_nothing_asked(client):

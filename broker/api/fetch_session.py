@@ -1,0 +1,337 @@
+"""Fetch sessions (KIP-227): what a client fetches is remembered, so that it need not say it again.
+
+A full fetch (epoch 0) may open a session; the incremental ones that follow (epochs 1, 2, ...) name
+only the partitions that are new, changed or forgotten, and are answered with those where something
+happened. The session is told of every change of its partitions, so that an incremental fetch costs
+what changed, not what is remembered.
+
+Owns: the sessions, at most `max.incremental.fetch.session.cache.slots` with MAX_PARTITIONS
+partitions in all; a client that gets none goes on with full fetches. Called by: the event loop's
+thread only. Never: reads a record.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+from uuid import UUID
+
+from kafka.errors import (
+    BrokerResponseError,
+    FetchSessionIdNotFoundError,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpochError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster.metadata import ClusterMetadata
+from broker.replica.manager import FetchAsk, ReplicaManager
+from broker.replica.partition import PartitionRead
+from broker.replica.purgatory import DelayedFetch
+from pyspark_kafkalog.protocol.fetch import FetchPartition, ForgottenPartition
+
+NO_SESSION = 0
+# Epochs with which a client asks for a new session, or for none.
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+
+# Some 50 MB.
+MAX_PARTITIONS = 100_000
+# A session this old gives way to a larger one; one unused for so long, to any (as in Kafka).
+MIN_EVICTION_MS = 120_000
+# Retention moves log start offsets without telling; sessions look for it so often.
+_SWEEP_MS = 1000
+_LARGEST_ID = 2**31 - 1
+# The topic by name or (since Fetch 13) the number of its id, and the partition.
+_Key: TypeAlias = tuple[str | int, int]
+
+
+def fetch_ask(wanted: FetchPartition, metadata: ClusterMetadata) -> FetchAsk:
+    """What to read for `wanted`; a topic id that is not known becomes an empty name."""
+    topic = wanted.topic
+    if wanted.topic_id is not None:
+        topic = _name_of(wanted.topic_id, metadata)
+    return FetchAsk(
+        TopicPartition(topic, wanted.partition),
+        wanted.fetch_offset,
+        wanted.max_bytes,
+        wanted.current_leader_epoch,
+        wanted.last_fetched_epoch,
+    )
+
+
+def _name_of(topic_id: UUID, metadata: ClusterMetadata) -> str:
+    topic = metadata.topic_by_id(topic_id)
+    return "" if topic is None else topic.name
+
+
+def _next_epoch(epoch: int) -> int:
+    return 1 if epoch == _LARGEST_ID else epoch + 1
+
+
+class CachedPartition:
+    """A session's partition: what its client wants of it, and what it was told last."""
+
+    __slots__ = ("ask", "high_watermark", "log_start_offset", "session", "wanted")
+
+    def __init__(self, session: "FetchSession", wanted: FetchPartition, ask: FetchAsk) -> None:
+        self.session = session
+        self.wanted = wanted
+        self.ask = ask
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def partition_changed(self, size_bytes: int) -> None:
+        """The Watcher of the purgatory."""
+        self.session.partition_changed(self, size_bytes)
+
+    def told(self, read: PartitionRead | BrokerResponseError) -> bool:
+        """Whether the client must hear of `read`; it has then. Nothing more is said of the
+        partition until it changes, unless there is more to read or something is wrong."""
+        if not isinstance(read, PartitionRead):
+            self.high_watermark = -1  # when the error goes, the client hears of it
+            return True
+        is_news = bool(
+            read.size_bytes
+            or read.diverging_epoch is not None
+            or read.high_watermark != self.high_watermark
+            or read.log_start_offset != self.log_start_offset
+        )
+        self.high_watermark = read.high_watermark
+        self.log_start_offset = read.log_start_offset
+        bound = read.last_stable_offset if self.session.committed else read.high_watermark
+        if read.size_bytes:
+            self.session.served(self)
+        elif self.ask.fetch_offset >= bound and read.diverging_epoch is None:
+            self.session.quiet(self)
+        return is_news
+
+
+class FetchSession:
+    """One client's partitions. `pending` are those to look at for the next answer, in the order in
+    which they get their share of it."""
+
+    __slots__ = (
+        "_pending",
+        "_replicas",
+        "_swept_ms",
+        "committed",
+        "created_ms",
+        "epoch",
+        "has_topic_ids",
+        "partitions",
+        "session_id",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        session_id: int,
+        replicas: ReplicaManager,
+        has_topic_ids: bool,
+        committed: bool,
+        now_ms: float,
+    ) -> None:
+        self.session_id = session_id
+        self.has_topic_ids = has_topic_ids
+        self.committed = committed
+        self.created_ms = now_ms
+        self.epoch = 1
+        self.partitions: dict[_Key, CachedPartition] = {}
+        self.waiting: DelayedFetch | None = None
+        self._pending: dict[CachedPartition, None] = {}
+        self._replicas = replicas
+        self._swept_ms = now_ms
+
+    def put(self, wanted: FetchPartition, ask: FetchAsk) -> CachedPartition:
+        """Adds a partition, or changes what is wanted of it."""
+        topic_id = wanted.topic_id
+        key = (wanted.topic if topic_id is None else topic_id.int, wanted.partition)
+        cached = self.partitions.get(key)
+        if cached is None:
+            cached = self.partitions[key] = CachedPartition(self, wanted, ask)
+            self._replicas.watch(ask.topic_partition, cached)
+        else:
+            self._turn_to(cached, ask)
+            cached.wanted = wanted
+        self._pending.setdefault(cached)
+        return cached
+
+    def forget(self, forgotten: Iterable[ForgottenPartition]) -> None:
+        for each in forgotten:
+            topic = each.topic if each.topic_id is None else each.topic_id.int
+            cached = self.partitions.pop((topic, each.partition), None)
+            if cached is not None:
+                self._pending.pop(cached, None)
+                self._replicas.unwatch(cached.ask.topic_partition, cached)
+
+    def pending(self, metadata: ClusterMetadata, committed: bool) -> list[CachedPartition]:
+        """The partitions to look at, their topics looked up anew where ids are used."""
+        if committed != self.committed:
+            self.committed = committed
+            self._pending |= dict.fromkeys(self.partitions.values())
+        if self.has_topic_ids:
+            for cached in self._pending:
+                topic_id = cached.wanted.topic_id
+                assert topic_id is not None
+                if _name_of(topic_id, metadata) != cached.ask.topic_partition.topic:
+                    self._turn_to(cached, fetch_ask(cached.wanted, metadata))
+        return list(self._pending)
+
+    def sweep(self, now_ms: float) -> None:
+        """Looks, now and then, for partitions whose log start offset has moved."""
+        if now_ms - self._swept_ms < _SWEEP_MS:
+            return
+        self._swept_ms = now_ms
+        log_start_offset = self._replicas.log_start_offset
+        for cached in self.partitions.values():
+            if log_start_offset(cached.ask.topic_partition) != cached.log_start_offset:
+                self._pending.setdefault(cached)
+
+    def partition_changed(self, cached: CachedPartition, size_bytes: int) -> None:
+        self._pending.setdefault(cached)
+        if self.waiting is not None:
+            self.waiting.progress(size_bytes)
+
+    def served(self, cached: CachedPartition) -> None:
+        """The partition had its share: the others come first in the next answer."""
+        self._pending.pop(cached, None)
+        self._pending[cached] = None
+
+    def quiet(self, cached: CachedPartition) -> None:
+        self._pending.pop(cached, None)
+
+    def close(self) -> None:
+        """Hears of nothing any more; who waits is answered."""
+        for cached in self.partitions.values():
+            self._replicas.unwatch(cached.ask.topic_partition, cached)
+        self.end_wait()
+
+    def end_wait(self) -> None:
+        if self.waiting is not None:
+            self.waiting.complete()
+
+    def _turn_to(self, cached: CachedPartition, ask: FetchAsk) -> None:
+        if ask.topic_partition != cached.ask.topic_partition:
+            self._replicas.unwatch(cached.ask.topic_partition, cached)
+            self._replicas.watch(ask.topic_partition, cached)
+        cached.ask = ask
+
+
+class FetchSessionCache:
+    """The sessions, least recently used first."""
+
+    def __init__(
+        self, replicas: ReplicaManager, max_sessions: int, clock_ms: Callable[[], float]
+    ) -> None:
+        self._replicas = replicas
+        self._max_sessions = max_sessions
+        self._clock_ms = clock_ms
+        # The session and when it was last used.
+        self._sessions: dict[int, tuple[FetchSession, float]] = {}
+        self._partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[FetchSession]:
+        return (session for session, _ in self._sessions.values())
+
+    @property
+    def partition_count(self) -> int:
+        return self._partition_count
+
+    def open(
+        self,
+        wanted: Sequence[FetchPartition],
+        asks: Sequence[FetchAsk],
+        reads: Sequence[PartitionRead | BrokerResponseError],
+        committed: bool,
+    ) -> FetchSession | None:
+        """A session of what a full fetch wants and is told; None when it may not have a place."""
+        now_ms = self._clock_ms()
+        if not wanted or not self._has_room(len(wanted), now_ms):
+            return None
+        has_topic_ids = wanted[0].topic_id is not None
+        session = FetchSession(self._new_id(), self._replicas, has_topic_ids, committed, now_ms)
+        for partition, ask, read in zip(wanted, asks, reads, strict=True):
+            session.put(partition, ask).told(read)
+        self._sessions[session.session_id] = (session, now_ms)
+        self._partition_count += len(session.partitions)
+        return session
+
+    def resume(self, session_id: int, epoch: int, has_topic_ids: bool) -> FetchSession:
+        """The session of an incremental fetch, which comes in its order.
+
+        Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError and
+        FetchSessionTopicIdError.
+        """
+        entry = self._sessions.get(session_id)
+        if entry is None:
+            raise FetchSessionIdNotFoundError()
+        session = entry[0]
+        if session.epoch != epoch:
+            raise InvalidFetchSessionEpochError()
+        if session.has_topic_ids != has_topic_ids:
+            raise FetchSessionTopicIdError()
+        session.epoch = _next_epoch(epoch)
+        session.end_wait()  # an earlier fetch of the session: its answer is out of date
+        return session
+
+    def update(
+        self,
+        session: FetchSession,
+        wanted: Iterable[FetchPartition],
+        forgotten: Iterable[ForgottenPartition],
+        metadata: ClusterMetadata,
+    ) -> bool:
+        """Adds, changes and drops partitions. False when none is left: the session is gone.
+
+        Raises FetchSessionIdNotFoundError when the session outgrew the cache, and is gone.
+        """
+        before = len(session.partitions)
+        for partition in wanted:
+            session.put(partition, fetch_ask(partition, metadata))
+        session.forget(forgotten)
+        self._partition_count += len(session.partitions) - before
+        if self._partition_count > MAX_PARTITIONS and len(session.partitions) > before:
+            self.remove(session.session_id)
+            raise FetchSessionIdNotFoundError()
+        if not session.partitions:
+            self.remove(session.session_id)
+            return False
+        now_ms = self._clock_ms()
+        del self._sessions[session.session_id]
+        self._sessions[session.session_id] = (session, now_ms)
+        session.sweep(now_ms)
+        return True
+
+    def remove(self, session_id: int) -> None:
+        """Ends a session; an unknown one is fine."""
+        entry = self._sessions.pop(session_id, None)
+        if entry is not None:
+            self._partition_count -= len(entry[0].partitions)
+            entry[0].close()
+
+    def _has_room(self, partition_count: int, now_ms: float) -> bool:
+        """Makes room as Kafka does: a session that is stale goes first, else a smaller old one."""
+        while (
+            len(self._sessions) >= self._max_sessions
+            or self._partition_count + partition_count > MAX_PARTITIONS
+        ):
+            if not self._sessions or partition_count > MAX_PARTITIONS:
+                return False
+            victim, used_ms = next(iter(self._sessions.values()))
+            if now_ms - used_ms <= MIN_EVICTION_MS:
+                old = [each for each in self if now_ms - each.created_ms > MIN_EVICTION_MS]
+                if not old:
+                    return False
+                victim = min(old, key=lambda each: (len(each.partitions), each.session_id))
+                if len(victim.partitions) >= partition_count:
+                    return False
+            self.remove(victim.session_id)
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = random.randint(1, _LARGEST_ID)
+            if session_id not in self._sessions:
+                return session_id

@@ -1,0 +1,399 @@
+"""Fetch sessions and topic ids over the wire, and the bounds of the cache that keeps them."""
+
+import time
+import uuid
+
+import pytest
+from kafka.errors import FetchSessionIdNotFoundError
+from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from broker.api import fetch_session
+from broker.api.fetch_session import FetchSessionCache, fetch_ask
+from broker.replica.partition import PartitionRead
+from pyspark_kafkalog.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    ForgottenPartition,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from tests.broker.child import BrokerChild, RawClient
+from tests.broker.records import batch_of, values_of
+
+LONG_MS = 20_000
+SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH, SESSION_TOPIC_ID_ERROR = 70, 71, 106
+UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID = 3, 100
+
+
+def topic_id_of(client, name):
+    wanted = MetadataRequest.MetadataRequestTopic(name=name)
+    (topic,) = client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 12).topics
+    return topic.topic_id
+
+
+class Consumer:
+    """The client's half of a session."""
+
+    def __init__(self, client, name, version=12, topic_id=None):
+        self.client, self.name, self.version = client, name, version
+        self.topic_id = topic_id
+        self.session_id, self.epoch = 0, 0
+        if version > 12 and topic_id is None:
+            self.topic_id = topic_id_of(client, name)
+
+    def ask(self, partition=0, offset=0, max_bytes=1 << 20):
+        name = self.name if self.version <= 12 else ""
+        return FetchPartition(name, partition, offset, max_bytes, topic_id=self.topic_id)
+
+    def request(self, asks, forget=(), max_wait_ms=0, **fields):
+        name = self.name if self.version <= 12 else ""
+        return FetchRequest(
+            self.version,
+            max_wait_ms,
+            1,
+            list(asks),
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            forgotten=[ForgottenPartition(name, index, self.topic_id) for index in forget],
+            **fields,
+        )
+
+    def send(self, *asks, **fields):
+        request = self.request(asks, **fields)
+        self.client.send_body(1, self.version, bytes(encode_fetch_request(request)))
+
+    def receive(self):
+        response = decode_fetch_response(self.client.receive_body(1, self.version), self.version)
+        if not response.error_code:
+            self.session_id = response.session_id
+            self.epoch += 1
+        return response
+
+    def __call__(self, *asks, **fields):
+        self.send(*asks, **fields)
+        return self.receive()
+
+    def partitions(self, *asks, **fields):
+        response = self(*asks, **fields)
+        assert response.error_code == 0
+        return [found.partition for found in response.partitions]
+
+
+@pytest.fixture(params=[7, 11, 12, 13, 17], ids=lambda version: f"v{version}")
+def consumer(request, client, create):
+    return Consumer(client, create(4), request.param)
+
+
+def test_only_what_changed_is_answered(consumer):
+    client, name = consumer.client, consumer.name
+    client.produce(name, 0, batch_of(2))
+    first = consumer(*(consumer.ask(partition) for partition in range(4)))
+    assert first.session_id > 0
+    assert [found.partition for found in first.partitions] == [0, 1, 2, 3]
+    assert len(values_of(first.partitions[0].records)) == 2
+    assert consumer.partitions(consumer.ask(0, 2)) == []
+    client.produce(name, 2, batch_of(3))
+    changed = consumer()
+    assert changed.session_id == first.session_id
+    (found,) = changed.partitions
+    assert (found.partition, found.high_watermark, found.topic_id) == (2, 3, consumer.topic_id)
+    assert [offset for offset, _ in values_of(found.records)] == [0, 1, 2]
+    # What was not read yet is answered again.
+    assert consumer.partitions() == [2]
+    assert consumer.partitions(consumer.ask(2, 3)) == []
+    assert consumer.partitions() == []
+
+
+def test_partitions_are_added_and_forgotten(consumer):
+    client, name = consumer.client, consumer.name
+    for partition in range(4):
+        client.produce(name, partition, batch_of(1))
+    assert consumer.partitions(consumer.ask(0)) == [0]
+    assert sorted(consumer.partitions(consumer.ask(1))) == [0, 1]
+    assert consumer.partitions(consumer.ask(2), forget=[0]) == [1, 2]
+    assert consumer.partitions(consumer.ask(1, 1), forget=[2]) == []
+    assert consumer(forget=[1]).session_id == 0
+
+
+def test_a_session_waits_for_any_of_its_partitions(connect, consumer):
+    assert consumer.partitions(*(consumer.ask(partition) for partition in range(4))) == [0, 1, 2, 3]
+    consumer.send(max_wait_ms=LONG_MS)
+    connect().produce(consumer.name, 3, batch_of(1))
+    (found,) = consumer.receive().partitions
+    assert found.partition == 3
+    assert len(values_of(found.records)) == 1
+
+
+def test_a_wait_of_a_session_ends_in_time(consumer):
+    consumer.partitions(consumer.ask())
+    began = time.monotonic()
+    assert consumer.partitions(max_wait_ms=300) == []
+    assert 0.25 < time.monotonic() - began < 5
+
+
+def test_partitions_with_data_take_turns(consumer):
+    batch = batch_of([(None, b"x" * 5000)])
+    for partition in range(3):
+        consumer.client.produce(consumer.name, partition, batch)
+    asks = [consumer.ask(partition) for partition in range(3)]
+    seen = [
+        [
+            found.partition
+            for found in consumer(*wanted, max_bytes=len(batch)).partitions
+            if found.records
+        ]
+        for wanted in (asks, [], [], [], [])
+    ]
+    # The turns begin with the session's second answer.
+    assert seen == [[0], [0], [1], [2], [0]]
+
+
+def test_an_error_is_answered_until_it_is_gone(consumer):
+    assert consumer(consumer.ask(0, 5), consumer.ask(9)).session_id > 0
+    for _ in range(2):
+        codes = {found.partition: found.error_code for found in consumer().partitions}
+        assert codes == {0: 1, 9: UNKNOWN_PARTITION}
+    codes = {found.partition: found.error_code for found in consumer(consumer.ask(0)).partitions}
+    assert codes == {0: 0, 9: UNKNOWN_PARTITION}
+    assert consumer.partitions(forget=[9]) == []
+
+
+def test_the_wrong_id_or_epoch(consumer):
+    consumer(consumer.ask())
+    session_id, epoch = consumer.session_id, consumer.epoch
+    for wrong in (epoch - 1, epoch + 1, 2**31 - 1):
+        if wrong:
+            consumer.epoch = wrong
+            response = consumer()
+            assert (response.error_code, response.session_id) == (INVALID_SESSION_EPOCH, 0)
+    consumer.epoch = epoch
+    consumer.session_id = session_id % (2**31 - 1) + 1
+    assert consumer().error_code == SESSION_ID_NOT_FOUND
+    consumer.session_id = session_id
+    assert consumer().error_code == 0
+
+
+def test_a_session_ends_with_its_last_fetch(consumer):
+    consumer(consumer.ask())
+    session_id = consumer.session_id
+    consumer.epoch = -1
+    assert consumer(consumer.ask()).session_id == 0
+    consumer.session_id, consumer.epoch = session_id, 1
+    assert consumer().error_code == SESSION_ID_NOT_FOUND
+
+
+def test_a_new_session_ends_the_old_one(consumer):
+    consumer(consumer.ask())
+    old_id = consumer.session_id
+    consumer.epoch = 0
+    assert consumer(consumer.ask()).session_id not in (0, old_id)
+    consumer.session_id, consumer.epoch = old_id, 1
+    assert consumer().error_code == SESSION_ID_NOT_FOUND
+
+
+def test_no_session_is_asked_for(consumer):
+    consumer.epoch = -1
+    response = consumer(consumer.ask())
+    assert (response.error_code, response.session_id) == (0, 0)
+
+
+def test_names_and_ids_are_not_mixed_in_a_session(client, topic):
+    by_name = Consumer(client, topic, 12)
+    by_name(by_name.ask())
+    by_id = Consumer(client, topic, 13)
+    by_id.session_id, by_id.epoch = by_name.session_id, by_name.epoch
+    assert by_id(by_id.ask()).error_code == SESSION_TOPIC_ID_ERROR
+
+
+@pytest.mark.parametrize("version", [13, 16, 18])
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_an_unknown_topic_id(client, topic, version, epoch):
+    client.produce(topic, 0, batch_of(1))
+    stranger = Consumer(client, topic, version, topic_id=uuid.uuid4())
+    known = Consumer(client, topic, version)
+    stranger.epoch = epoch
+    response = stranger(stranger.ask(), known.ask(), max_wait_ms=LONG_MS)
+    codes = {found.topic_id: found.error_code for found in response.partitions}
+    assert codes == {stranger.topic_id: UNKNOWN_TOPIC_ID, known.topic_id: 0}
+    if epoch == 0:
+        assert [found.error_code for found in stranger().partitions if found.error_code] == [100]
+
+
+def test_a_deleted_topic_leaves_its_session_with_an_error(connect, create):
+    consumer = Consumer(connect(), create(), 13)
+    consumer(consumer.ask())
+    consumer.send(max_wait_ms=2000)
+    request = DeleteTopicsRequest(topic_names=[consumer.name], timeout_ms=5000)
+    assert connect().call(request, DeleteTopicsResponse, 5).responses[0].error_code == 0
+    found = consumer.receive().partitions or consumer(max_wait_ms=2000).partitions
+    # The topic, or its partition: a client asks for new metadata with either.
+    assert found[0].error_code in (UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID)
+
+
+def test_a_request_of_the_same_epoch_on_another_connection(connect, topic):
+    first = Consumer(connect(), topic, 12)
+    first(first.ask())
+    second = Consumer(connect(), topic, 12)
+    second.session_id, second.epoch = first.session_id, first.epoch
+    first.send(max_wait_ms=300)
+    # Both sent before either is answered; which of them comes first is the network's choice.
+    second.send(max_wait_ms=300)
+    assert {first.receive().error_code, second.receive().error_code} == {0, INVALID_SESSION_EPOCH}
+
+
+@pytest.mark.parametrize("version", [12, 15, 16, 18])
+def test_who_leads_is_told_to_clients_with_an_old_epoch(version, tmp_path):
+    with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
+        wanted = MetadataRequest.MetadataRequestTopic(name="fenced")
+        client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
+        assert child.stop() == 0
+    with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
+        consumer = Consumer(client, "fenced", version)
+        ask = consumer.ask()
+        ask.current_leader_epoch = 0
+        response = consumer(ask)
+        (found,) = response.partitions
+        assert found.error_code == 74
+        if version < 16:
+            assert (found.current_leader, response.node_endpoints) == (None, [])
+        else:
+            assert found.current_leader == (1, 1)
+            assert [node[:3] for node in response.node_endpoints] == [(1, child.host, child.port)]
+        assert child.stop() == 0
+
+
+def test_a_replicas_log_that_parts_from_ours(client, topic):
+    """What a follower is told: the largest epoch that both have, and where it ends (KIP-595)."""
+    client.produce(topic, 0, batch_of(3))
+    (topic_metadata,) = client.call(
+        MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)]),
+        MetadataResponse,
+        12,
+    ).topics
+    epoch = topic_metadata.partitions[0].leader_epoch
+    consumer = Consumer(client, topic, 12)
+    consumer.epoch = -1
+    ask = consumer.ask(offset=3)
+    ask.last_fetched_epoch = epoch
+    (found,) = consumer(ask).partitions
+    assert (found.error_code, found.diverging_epoch) == (0, None)
+    consumer.epoch = -1
+    ask.last_fetched_epoch = epoch + 5
+    (found,) = consumer(ask).partitions
+    assert (found.error_code, found.diverging_epoch) == (1, None)
+
+
+class Watchers:
+    """The part of the ReplicaManager that sessions use: who watches what."""
+
+    def __init__(self):
+        self.watching = set()
+
+    def watch(self, topic_partition, watcher):
+        self.watching.add((topic_partition, watcher))
+
+    def unwatch(self, topic_partition, watcher):
+        self.watching.discard((topic_partition, watcher))
+
+    def log_start_offset(self, topic_partition):
+        return 0
+
+
+class TestCache:
+    """What is kept, for how long, and how much of it at most."""
+
+    MINUTE_MS = 60_000
+
+    def cache(self, max_sessions=3):
+        self.now_ms = 0.0
+        self.replicas = Watchers()
+        return FetchSessionCache(self.replicas, max_sessions, lambda: self.now_ms)
+
+    def open(self, cache, partition_count):
+        wanted = [FetchPartition("t", index, 0, 100) for index in range(partition_count)]
+        reads = [PartitionRead((), 0, 0, 0, 0)] * partition_count
+        return cache.open(wanted, [fetch_ask(each, None) for each in wanted], reads, False)
+
+    def touch(self, cache, session):
+        assert cache.resume(session.session_id, session.epoch, False) is session
+        assert cache.update(session, [], [], None)
+
+    def test_a_young_session_keeps_its_place(self):
+        cache = self.cache(2)
+        kept = [self.open(cache, 1), self.open(cache, 1)]
+        self.now_ms = 2 * self.MINUTE_MS
+        assert self.open(cache, 100) is None
+        assert set(cache) == set(kept)
+
+    def test_a_stale_session_gives_way_to_any(self):
+        cache = self.cache(2)
+        stale, used = self.open(cache, 50), self.open(cache, 50)
+        self.now_ms = 1.5 * self.MINUTE_MS
+        self.touch(cache, used)
+        self.now_ms = 2.1 * self.MINUTE_MS
+        opened = self.open(cache, 1)
+        assert set(cache) == {used, opened}
+        assert {watcher.session for _, watcher in self.replicas.watching} == {used, opened}
+        with pytest.raises(FetchSessionIdNotFoundError):
+            cache.resume(stale.session_id, 1, False)
+
+    def test_an_old_session_in_use_gives_way_to_a_larger_one(self):
+        cache = self.cache(2)
+        small, large = self.open(cache, 2), self.open(cache, 9)
+        self.now_ms = 1.9 * self.MINUTE_MS
+        self.touch(cache, small)
+        self.touch(cache, large)
+        self.now_ms = 2.1 * self.MINUTE_MS
+        assert self.open(cache, 2) is None
+        opened = self.open(cache, 3)
+        assert set(cache) == {large, opened}
+
+    def test_no_slots_no_sessions(self):
+        assert self.open(self.cache(0), 1) is None
+
+    def test_partitions_are_bounded_over_all_sessions(self, monkeypatch):
+        monkeypatch.setattr(fetch_session, "MAX_PARTITIONS", 100)
+        cache = self.cache(50)
+        assert self.open(cache, 101) is None
+        first, second = self.open(cache, 60), self.open(cache, 40)
+        assert self.open(cache, 1) is None
+        assert cache.partition_count == 100
+        more = [FetchPartition("u", index, 0, 100) for index in range(10)]
+        cache.resume(second.session_id, 1, False)
+        with pytest.raises(FetchSessionIdNotFoundError):
+            cache.update(second, more, [], None)
+        assert set(cache) == {first}
+        assert cache.partition_count == len(self.replicas.watching) == 60
+        cache.remove(first.session_id)
+        assert cache.partition_count == len(self.replicas.watching) == 0
+
+    def test_epochs_go_on_after_the_largest(self):
+        cache = self.cache()
+        session = self.open(cache, 1)
+        session.epoch = 2**31 - 1
+        self.touch(cache, session)
+        assert session.epoch == 1
+
+
+class TestLimits:
+    """A broker with few slots; sessions of one consumer each."""
+
+    @pytest.fixture
+    def small(self, tmp_path):
+        properties = {"max.incremental.fetch.session.cache.slots": "2"}
+        with BrokerChild(tmp_path, properties) as child:
+            yield child
+            assert "level=error" not in child.stderr()
+
+    def test_who_comes_last_goes_on_without_a_session(self, small):
+        with RawClient(small.host, small.port) as client:
+            wanted = MetadataRequest.MetadataRequestTopic(name="slots")
+            client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
+            consumers = [Consumer(client, "slots") for _ in range(3)]
+            sessions = [consumer(consumer.ask()).session_id for consumer in consumers]
+            assert [session > 0 for session in sessions] == [True, True, False]
+            consumers[0].epoch = -1
+            consumers[0](consumers[0].ask())
+            consumers[2].epoch = 0
+            assert consumers[2](consumers[2].ask()).session_id > 0
