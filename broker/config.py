@@ -386,6 +386,13 @@ class BrokerConfig:
     fetch_max_bytes: int = option(
         "fetch.max.bytes", _INT, 55 << 20, "Largest answer to one fetch.", at_least(1024)
     )
+    max_request_partition_size_limit: int = option(
+        "max.request.partition.size.limit",
+        _INT,
+        2000,
+        "Most partitions in one answer of DescribeTopicPartitions.",
+        at_least(1),
+    )
     max_incremental_fetch_session_cache_slots: int = option(
         "max.incremental.fetch.session.cache.slots",
         _INT,

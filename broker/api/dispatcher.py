@@ -12,16 +12,25 @@ from collections.abc import Coroutine
 from kafka.errors import KafkaProtocolError
 
 from broker.api import (
+    alter_partition_reassignments,
     api_versions,
+    create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     init_producer_id,
     list_offsets,
+    list_partition_reassignments,
     metadata,
+    offset_for_leader_epoch,
     produce,
 )
 from broker.api.request import Api, ApiContext, Body, Request
@@ -43,9 +52,18 @@ APIS: tuple[Api, ...] = (
     api_versions.API,
     create_topics.API,
     delete_topics.API,
+    delete_records.API,
     init_producer_id.API,
+    offset_for_leader_epoch.API,
     describe_configs.API,
+    describe_log_dirs.API,
+    create_partitions.API,
+    elect_leaders.API,
+    alter_partition_reassignments.API,
+    list_partition_reassignments.API,
     describe_cluster.API,
+    describe_producers.API,
+    describe_topic_partitions.API,
 )
 
 
@@ -68,7 +86,7 @@ class Dispatcher:
         if api is None:
             raise CloseConnection(f"api key {key} is not spoken here")
         if not api.min_version <= version <= api.max_version:
-            if api is api_versions.API and version > api.max_version:
+            if api is api_versions.API:
                 header = encode_response_header(key, 0, correlation_id)
                 return [header, *api_versions.unsupported_version_body()]
             raise CloseConnection(f"api key {key} version {version} is not spoken here")

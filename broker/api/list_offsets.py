@@ -1,10 +1,11 @@
-"""ListOffsets (key 2), versions 0-8: the offset for a timestamp, the earliest, the latest.
+"""ListOffsets (key 2), versions 0-11: the offset for a timestamp, the earliest, the latest.
 
 Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 the
 record with the largest timestamp (version 7), -4 earliest local (version 8, the same as earliest:
-there is no remote tier). Version 0 asks for offsets at which segments begin: it is answered with
+there is no remote tier), -5 latest tiered (version 9) and -6 earliest to be uploaded (version 11),
+of which there is none. Version 0 asks for offsets at which segments begin: it is answered with
 the one that later versions would give, and for the latest also with the log's start.
-Left out: versions from 9 on (tiered storage).
+Left out: the timeout of version 10, for reads of a remote tier.
 """
 
 import asyncio
@@ -16,12 +17,27 @@ from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
-from broker.replica.partition import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, OffsetFound
+from broker.replica.partition import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    OffsetFound,
+)
 
 _TOPIC = ListOffsetsResponse.ListOffsetsTopicResponse
 _PARTITION = _TOPIC.ListOffsetsPartitionResponse
 _NOT_FOUND = OffsetFound(-1, -1, -1)
-_SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
+_SINCE_VERSION = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 def handle(request: Request, context: ApiContext) -> Outcome:
@@ -114,4 +130,4 @@ def _old_style(
     return offsets[: max(ask.max_num_offsets, 0)]
 
 
-API = Api(key=2, min_version=0, max_version=8, handle=handle)
+API = Api(key=2, min_version=0, max_version=11, handle=handle)

@@ -1,8 +1,8 @@
-"""Metadata (key 3), versions 0-12: brokers, topics, and who leads each partition.
+"""Metadata (key 3), versions 0-13: brokers, topics, and who leads each partition.
 
 A topic that is named and missing is created when `auto.create.topics.enable` and the request allow
-it; the answer comes when it can be produced to. Left out: version 13 (an error code for the whole
-answer, which this broker never needs).
+it; the answer comes when it can be produced to. Version 13's error code for the whole answer is
+never set: no client needs to bootstrap again (KIP-1102).
 """
 
 from kafka.errors import (
@@ -148,4 +148,4 @@ def _answer(
     return encoded(response, request)
 
 
-API = Api(key=3, min_version=0, max_version=12, handle=handle)
+API = Api(key=3, min_version=0, max_version=13, handle=handle)

@@ -55,8 +55,13 @@ def new_topic(
     name: str, partition_count: int, node_id: int, configs: Mapping[str, str]
 ) -> TopicMetadata:
     """A topic whose every partition is kept and led by one broker, in its first leader epoch."""
-    partition = PartitionMetadata((node_id,), node_id, 0, (node_id,))
-    return TopicMetadata(name, uuid.uuid4(), (partition,) * partition_count, dict(configs))
+    partitions = (new_partition(node_id),) * partition_count
+    return TopicMetadata(name, uuid.uuid4(), partitions, dict(configs))
+
+
+def new_partition(node_id: int) -> PartitionMetadata:
+    """A partition that one broker keeps and leads, in its first leader epoch."""
+    return PartitionMetadata((node_id,), node_id, 0, (node_id,))
 
 
 class MetadataRecords:
@@ -82,7 +87,13 @@ class MetadataRecords:
 
     def prepare(self) -> None:
         """Makes the folders of the tree."""
-        for path in (znodes.BROKERS, znodes.TOPICS, znodes.TOPIC_CONFIGS, znodes.DELETED_TOPICS):
+        for path in (
+            znodes.BROKERS,
+            znodes.TOPICS,
+            znodes.TOPIC_CONFIGS,
+            znodes.BROKER_CONFIGS,
+            znodes.DELETED_TOPICS,
+        ):
             self._store.ensure(path)
 
     def register(self, broker: BrokerNode) -> None:
@@ -120,18 +131,44 @@ class MetadataRecords:
             Create(znodes.topic(name), znodes.dump_topic(topic.topic_id, replicas)),
             Create(znodes.topic_config(name), znodes.dump_config(topic.configs)),
             Create(znodes.partitions(name)),
+            *_creations(topic, 0),
         ]
-        for index, partition in enumerate(topic.partitions):
-            state = znodes.dump_partition_state(
-                partition.leader, partition.leader_epoch, partition.isr
-            )
-            operations.append(Create(znodes.partition(name, index)))
-            operations.append(Create(znodes.partition_state(name, index), state))
         try:
             self._store.commit(operations)
         except NodeExistsError:
             return False
         return True
+
+    def add_partitions(self, topic: TopicMetadata, grown: TopicMetadata) -> None:
+        """Writes the partitions that `grown` has and `topic` has not, all or none."""
+        self._store.commit([_placement(grown), *_creations(grown, len(topic.partitions))])
+
+    def remove_partitions(self, grown: TopicMetadata, topic: TopicMetadata) -> None:
+        """Takes `add_partitions` back."""
+        operations: list[Operation] = [_placement(topic)]
+        for index in range(len(topic.partitions), len(grown.partitions)):
+            operations.append(Delete(znodes.partition_state(topic.name, index)))
+            operations.append(Delete(znodes.partition(topic.name, index)))
+        self._store.commit(operations)
+
+    def set_topic_configs(self, topic: TopicMetadata) -> None:
+        """Writes down what is set on the topic."""
+        value = znodes.dump_config(topic.configs)
+        self._store.commit([Set(znodes.topic_config(topic.name), value)])
+
+    def broker_configs(self, entity: str) -> dict[str, str]:
+        """What is set on a broker (`entity`: its id) or on all (BROKER_DEFAULT) while they run."""
+        path = znodes.broker_config(entity)
+        if not self._store.exists(path):
+            return {}
+        configs: dict[str, str] = znodes.load(self._store.get(path).value)["config"]
+        return configs
+
+    def set_broker_configs(self, entity: str, configs: Mapping[str, str]) -> None:
+        """Writes down what is set on a broker, or on all."""
+        path = znodes.broker_config(entity)
+        value = znodes.dump_config(configs)
+        self._store.commit([Set(path, value) if self._store.exists(path) else Create(path, value)])
 
     def elect(self, topics: Iterable[TopicMetadata], node_id: int) -> list[TopicMetadata]:
         """Begins a leader epoch of `node_id` in every partition that it alone keeps.
@@ -177,6 +214,22 @@ class MetadataRecords:
             Delete(znodes.deleted_topic(name)),
         ]
         self._store.commit(operations)
+
+
+def _creations(topic: TopicMetadata, first: int) -> list[Operation]:
+    """What makes the nodes of the partitions from `first` on."""
+    operations: list[Operation] = []
+    for index, partition in enumerate(topic.partitions[first:], first):
+        state = znodes.dump_partition_state(partition.leader, partition.leader_epoch, partition.isr)
+        operations.append(Create(znodes.partition(topic.name, index)))
+        operations.append(Create(znodes.partition_state(topic.name, index), state))
+    return operations
+
+
+def _placement(topic: TopicMetadata) -> Operation:
+    """What writes down which brokers keep the topic's partitions."""
+    replicas = [partition.replicas for partition in topic.partitions]
+    return Set(znodes.topic(topic.name), znodes.dump_topic(topic.topic_id, replicas))
 
 
 class ClusterMetadata:

@@ -5,6 +5,7 @@
     /brokers/topics/T                     {"topic_id": ..., "partitions": {"0": [replicas]}, ...}
     /brokers/topics/T/partitions/P/state  {"leader", "leader_epoch", "isr", "controller_epoch", ...}
     /config/topics/T                      {"version": 1, "config": {name: value}}
+    /config/brokers/N                     the same, for one broker; <default>: for all of them
     /admin/delete_topics/T                a topic on its way out
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
 
@@ -23,6 +24,8 @@ CLUSTER_ID = "/cluster/id"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+BROKER_DEFAULT = "<default>"
 DELETED_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
@@ -49,6 +52,10 @@ def partition_state(name: str, index: int) -> str:
 
 def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_config(entity: str) -> str:
+    return f"{BROKER_CONFIGS}/{entity}"
 
 
 def deleted_topic(name: str) -> str:

@@ -187,6 +187,13 @@ class LogManager:
     def all_logs(self) -> dict[TopicPartition, Log]:
         return dict(self._logs)
 
+    def sizes(self) -> dict[Path, dict[TopicPartition, int]]:
+        """Data directory to its logs and their sizes in bytes."""
+        found: dict[Path, dict[TopicPartition, int]] = {path: {} for path in self._config.data_dirs}
+        for tp, log in self._logs.items():
+            found[log.directory.parent][tp] = log.size_bytes
+        return found
+
     def topic_id(self, tp: TopicPartition) -> uuid.UUID | None:
         """The id of the topic that the log on disk was created for."""
         log = self._logs[tp]

@@ -7,6 +7,7 @@ Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kafka.errors import (
     BrokerResponseError,
@@ -83,17 +84,22 @@ class ReplicaManager:
         for topic_partition in topic.topic_partitions():
             self._logs.create(topic_partition, topic.topic_id)
 
-    def delete_logs(self, topic: TopicMetadata) -> None:
-        """Gives the logs up for deletion. Blocks: for a thread, after `close`. Raises OSError."""
-        for topic_partition in topic.topic_partitions():
+    def delete_logs(self, topic: TopicMetadata, first: int = 0) -> None:
+        """Gives the logs from partition `first` on up for deletion. Blocks: for a thread, after
+        `close`. Raises OSError."""
+        for topic_partition in topic.topic_partitions()[first:]:
             self._logs.delete(topic_partition)
-        self._topic_configs.pop(topic.name, None)
+        if first == 0:
+            self._topic_configs.pop(topic.name, None)
 
     def open(self, topic: TopicMetadata) -> None:
         """Serves the topic's partitions that this broker leads, as far as their logs are there."""
+        # Partitions that are served already stay as they are: some may be new.
         pairs = zip(topic.topic_partitions(), topic.partitions, strict=True)
         for topic_partition, state in pairs:
             log = self._logs.all_logs().get(topic_partition)
+            if topic_partition in self._partitions:
+                continue
             if state.leader == self._node_id and log is not None:
                 self._partitions[topic_partition] = Partition(
                     topic_partition, log, state.leader_epoch, state.isr
@@ -220,19 +226,61 @@ class ReplicaManager:
         partition.check_epoch(current_leader_epoch)
         return partition.end_offset_for_epoch(epoch)
 
-    def delete_records(self, topic_partition: TopicPartition, before_offset: int) -> int:
-        """Nothing below `before_offset` may be read any more; the log's start offset then.
+    def log_starts_for(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | BrokerResponseError]:
+        """DeleteRecords: where each log would begin, -1 being its high watermark; or why not."""
+        starts: dict[TopicPartition, int | BrokerResponseError] = {}
+        for topic_partition, offset in offsets.items():
+            try:
+                starts[topic_partition] = self.partition(topic_partition).log_start_for(offset)
+            except BrokerResponseError as error:
+                starts[topic_partition] = error
+        return starts
 
-        Raises OffsetOutOfRangeError, PolicyViolationError, UnknownTopicOrPartitionError and
-        KafkaStorageError. Not on disk yet: see `checkpoint_log_start_offsets`.
+    def move_log_starts(
+        self, starts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | BrokerResponseError]:
+        """Moves logs' starts forward, and writes them all down. Blocks: for a thread.
+
+        Returns where each log begins, or why it was not moved; `log_start_moved` comes after it.
         """
-        partition = self.partition(topic_partition)
+        moved: dict[TopicPartition, int | BrokerResponseError] = {}
+        logs = self._logs.all_logs()
+        for topic_partition, start in starts.items():
+            log = logs.get(topic_partition)
+            try:
+                if log is None:
+                    raise UnknownTopicOrPartitionError()
+                log.advance_log_start_offset(start)
+                moved[topic_partition] = log.log_start_offset
+            except BrokerResponseError as error:
+                moved[topic_partition] = error
+            except OSError as error:
+                moved[topic_partition] = storage_error("delete_records", topic_partition, error)
+        if moved:
+            self._write_log_starts(moved)
+        return moved
+
+    def _write_log_starts(self, moved: dict[TopicPartition, int | BrokerResponseError]) -> None:
         try:
-            low_watermark = partition.delete_records(before_offset)
+            self._logs.checkpoint_log_start_offsets()
         except OSError as error:
-            raise storage_error("delete_records", topic_partition, error) from error
+            for topic_partition in moved:
+                moved[topic_partition] = storage_error("delete_records", topic_partition, error)
+
+    def log_start_moved(self, topic_partition: TopicPartition) -> None:
+        """Who waits at the old start hears of it."""
         self._purgatory.wake(topic_partition)
-        return low_watermark
+
+    def log_sizes(self) -> dict[Path, dict[TopicPartition, int]]:
+        """Data directory to its logs and their sizes in bytes."""
+        return self._logs.sizes()
+
+    def set_configs(self, topic: TopicMetadata) -> None:
+        """Applies what is set on the topic to its logs. Blocks: for a thread."""
+        self._topic_configs[topic.name] = topic.configs
+        self._logs.update_topic_config(topic.name)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """A copy to be written down by a thread."""

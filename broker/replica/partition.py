@@ -180,23 +180,20 @@ class Partition:
             return EpochEndOffset(epoch if latest is None else latest, end_offset)
         return EpochEndOffset(*log.leader_epochs.end_offset_for(epoch, end_offset))
 
-    def delete_records(self, before_offset: int) -> int:
-        """Moves the log's start to `before_offset`, or to the high watermark for -1, never back.
-        Returns the start.
+    def log_start_for(self, before_offset: int) -> int:
+        """Where the log begins once nothing below `before_offset` (-1: the high watermark) is left.
 
-        Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError above
-        the high watermark, KafkaStorageError.
+        Raises PolicyViolationError for a log that is only compacted, and OffsetOutOfRangeError for
+        offsets that are not committed.
         """
-        log = self._log
-        if not log.config.deletes:
+        if not self._log.config.deletes:
             raise PolicyViolationError("records of a compacted topic are not deleted")
         offset = self.high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= offset <= self.high_watermark:
             raise OffsetOutOfRangeError(
                 f"offset {before_offset}, the high watermark is {self.high_watermark}"
             )
-        log.advance_log_start_offset(offset)
-        return log.log_start_offset
+        return offset
 
     def find_offset(self, timestamp_ms: int, committed: bool) -> OffsetFound | None:
         """The offset for a timestamp, or one of the special ones; None when there is none."""

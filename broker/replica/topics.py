@@ -1,33 +1,44 @@
-"""Creating and deleting topics: the records in the store, the logs, the copy in memory, in order.
+"""Changing topics: the records in the store, the logs, the copy in memory, in order.
 
 Owns: that order, so that a crash at any instant leaves a topic whole or gone. A topic is created by
 one commit to the store; logs that are missing are made at the next start. A deletion is marked in
-the store first and finished at the next start. Called by: the event loop's thread; what blocks runs
-in the one metadata thread (`run_blocking`). A change once begun goes on when its client leaves.
+the store first and finished at the next start. New partitions are a commit like a new topic, and so
+are new configs. Changes of topics that are there come one after the other.
+Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`). A
+change once begun goes on when its client leaves.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kafka.errors import (
+    BrokerResponseError,
+    InvalidPartitionsError,
     KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 
-from broker.cluster.metadata import ClusterMetadata, MetadataRecords, TopicMetadata
+from broker.cluster.metadata import (
+    ClusterMetadata,
+    MetadataRecords,
+    TopicMetadata,
+    new_partition,
+)
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
+Configs = Mapping[str, str]
 
 
 class TopicManager:
-    """Creates and deletes topics of this broker."""
+    """Creates, changes and deletes topics of this broker."""
 
     def __init__(
         self,
@@ -43,6 +54,8 @@ class TopicManager:
         # Names being created or deleted now.
         self._changing: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        # Held by who changes a topic that is there, or begins to delete it.
+        self._altering = asyncio.Lock()
 
     async def create(self, topic: TopicMetadata) -> None:
         """Raises TopicAlreadyExistsError, KafkaStorageError."""
@@ -51,9 +64,26 @@ class TopicManager:
 
     async def delete(self, topic: TopicMetadata) -> None:
         """Raises UnknownTopicOrPartitionError, KafkaStorageError."""
-        if topic.name in self._changing or self._metadata.topic(topic.name) is not topic:
-            raise UnknownTopicOrPartitionError(f"topic {topic.name!r} is being changed")
-        await self._to_the_end(topic.name, self._delete(topic))
+        async with self._altering:
+            current = self._existing(topic.name)
+            if current.topic_id != topic.topic_id:
+                raise UnknownTopicOrPartitionError(f"topic {topic.name!r} is another one now")
+            deletion = self._to_the_end(topic.name, self._delete(current))
+        await deletion
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Lets the topic have `partition_count` partitions, which are more than it has.
+
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, KafkaStorageError.
+        """
+        await self._shielded(name, self._add_partitions(name, partition_count))
+
+    async def set_configs(self, name: str, changed: Callable[[Configs], Configs]) -> None:
+        """Sets what `changed` makes of the topic's configs, for its logs at once.
+
+        Raises what `changed` raises, UnknownTopicOrPartitionError, KafkaStorageError.
+        """
+        await self._shielded(name, self._set_configs(name, changed))
 
     def check_absent(self, name: str) -> None:
         """Raises TopicAlreadyExistsError when `name` is taken, or is about to be."""
@@ -65,16 +95,33 @@ class TopicManager:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _to_the_end(self, name: str, change: Coroutine[Any, Any, None]) -> None:
+    def _existing(self, name: str) -> TopicMetadata:
+        topic = self._metadata.topic(name)
+        if topic is None or name in self._changing:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} is not there, or just going")
+        return topic
+
+    def _to_the_end(
+        self, name: str, change: Coroutine[Any, Any, None]
+    ) -> Coroutine[Any, Any, None]:
+        """Begins to create or delete the topic at once; to be awaited for its end."""
         self._changing.add(name)
         task = asyncio.get_running_loop().create_task(change)
+        task.add_done_callback(lambda _: self._changing.discard(name))
+        return self._shielded(name, task)
+
+    async def _shielded(
+        self, name: str, change: "Coroutine[Any, Any, None] | asyncio.Task[None]"
+    ) -> None:
+        """Waits for `change`, which goes on when nobody waits any more. Raises what it raises."""
+        task = asyncio.ensure_future(change)
         self._tasks.add(task)
 
         def ended(ended_task: asyncio.Task[None]) -> None:
             self._tasks.discard(ended_task)
-            self._changing.discard(name)
             error = ended_task.exception()
-            if error is not None and not isinstance(error, TopicAlreadyExistsError):
+            refused = isinstance(error, BrokerResponseError)
+            if error is not None and (not refused or isinstance(error, KafkaStorageError)):
                 _log.error("topic.change_failed topic=%r reason=%r", name, str(error))
 
         task.add_done_callback(ended)
@@ -94,6 +141,35 @@ class TopicManager:
             raise
         self._metadata.put(topic)
         _log.info("topic.created topic=%r partitions=%d", topic.name, len(topic.partitions))
+
+    async def _add_partitions(self, name: str, partition_count: int) -> None:
+        async with self._altering:
+            topic = self._existing(name)
+            present = len(topic.partitions)
+            if partition_count <= present:
+                raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
+            added = (new_partition(self._metadata.broker.node_id),) * (partition_count - present)
+            grown = replace(topic, partitions=topic.partitions + added)
+            await self._run_blocking(lambda: self._records.add_partitions(topic, grown))
+            try:
+                await self._run_blocking(lambda: self._replicas.make_logs(grown))
+            except (OSError, KafkaStorageError):
+                # No space for the logs: no partitions either.
+                await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
+                await self._run_blocking(lambda: self._replicas.delete_logs(grown, present))
+                raise
+            self._replicas.open(grown)
+            self._metadata.put(grown)
+        _log.info("topic.grown topic=%r partitions=%d", name, partition_count)
+
+    async def _set_configs(self, name: str, changed: Callable[[Configs], Configs]) -> None:
+        async with self._altering:
+            topic = self._existing(name)
+            altered = replace(topic, configs=dict(changed(topic.configs)))
+            await self._run_blocking(lambda: self._records.set_topic_configs(altered))
+            await self._run_blocking(lambda: self._replicas.set_configs(altered))
+            self._metadata.put(altered)
+        _log.info("topic.configured topic=%r configs=%r", name, dict(altered.configs))
 
     async def _delete(self, topic: TopicMetadata) -> None:
         await self._remove(topic)

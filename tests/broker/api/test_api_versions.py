@@ -16,20 +16,47 @@ def test_every_version_lists_the_apis(client, version):
     response = client.call(request, ApiVersionsResponse, version)
     assert response.error_code == 0
     ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-    assert {0, 1, 2, 3, 10, 18, 19, 20, 22, 32, 60} <= set(ranges)
+    assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 35, 37, 43, 60, 61, 75} <= set(ranges)
     # librdkafka: no gzip or snappy without Produce 0, no record batches below Produce 3, Fetch 4.
     assert ranges[0][0] == 0
     assert ranges[0][1] >= 3
     assert ranges[1][1] >= 4
 
 
-def test_an_unknown_version_is_answered_in_version_0(client):
-    client.send_body(18, 99, b"\x00\x00")
+@pytest.mark.parametrize("version", [5, 99, -1])
+def test_an_unknown_version_is_answered_in_version_0(client, version):
+    client.send_body(18, version, b"\x00\x00")
     body = client.receive_body(18, 0)
     error_code, count = struct.unpack_from(">hi", body)
     assert error_code == 35
     ranges = [struct.unpack_from(">hhh", body, 6 + 6 * index) for index in range(count)]
     assert (18, 0) in [key_and_min[:2] for key_and_min in ranges]
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize(
+    ("name", "software_version", "code"),
+    [
+        ("a.b-c", "1.0-SNAPSHOT", 0),
+        ("x" * 1000, "7", 0),
+        ("", "1", 42),
+        ("a b", "1", 42),
+        ("-a", "1", 42),
+        ("a.", "1", 42),
+        ("\u00e9", "1", 42),
+        ("a", "", 42),
+        ("a", "1_0", 42),
+    ],
+)
+def test_software_has_a_name_and_a_version(client, version, name, software_version, code):
+    request = ApiVersionsRequest(
+        client_software_name=name, client_software_version=software_version
+    )
+    client.send_body(18, version, bytes(request.encode(version=version)))
+    body = bytes(client.receive_body(18, version))
+    assert struct.unpack_from(">h", body) == (code,)
+    if code:
+        assert body[2:] == b"\x01" + bytes(4) + b"\x00"  # no APIs, no throttle time, no tags
 
 
 def test_groups_and_transactions_are_not_advertised(client, only_ours):

@@ -10,7 +10,7 @@ from tests.broker.records import NOW_MS, batch_of
 TOPIC = ListOffsetsRequest.ListOffsetsTopic
 
 
-def ask(client, topic, timestamp, *, version=8, partition=0, isolation=0, epoch=-1, times=1):
+def ask(client, topic, timestamp, *, version=11, partition=0, isolation=0, epoch=-1, times=1):
     partitions = [
         TOPIC.ListOffsetsPartition(
             partition_index=partition,
@@ -65,7 +65,7 @@ def filled(client, topic):
     return topic
 
 
-@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize("version", range(1, 12))
 @pytest.mark.parametrize(("timestamp", "offset"), [(-1, 9), (-2, 0)])
 def test_latest_and_earliest(client, filled, version, timestamp, offset):
     found = ask(client, filled, timestamp, version=version)
@@ -74,10 +74,19 @@ def test_latest_and_earliest(client, filled, version, timestamp, offset):
         assert found.leader_epoch >= 0
 
 
-@pytest.mark.parametrize(("timestamp", "offset"), [(-1, 0), (-2, 0), (-4, 0), (-3, -1)])
+@pytest.mark.parametrize(
+    ("timestamp", "offset"), [(-1, 0), (-2, 0), (-4, 0), (-3, -1), (-5, -1), (-6, -1)]
+)
 def test_an_empty_partition(client, topic, timestamp, offset):
     found = ask(client, topic, timestamp)
     assert (found.error_code, found.offset, found.timestamp) == (0, offset, -1)
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(-5, 9), (-5, 11), (-6, 11)])
+def test_there_is_no_remote_tier(client, filled, timestamp, version):
+    found = ask(client, filled, timestamp, version=version)
+    assert (found.error_code, found.offset, found.timestamp) == (0, -1, -1)
+    assert found.leader_epoch == -1
 
 
 def test_read_committed(client, filled):
@@ -108,7 +117,9 @@ def test_errors(client, topic):
     assert ask(client, topic, -1, partition=5).offset == -1
 
 
-@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-77, 8)])
+@pytest.mark.parametrize(
+    ("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10), (-7, 11), (-77, 8)]
+)
 def test_special_timestamps_of_later_versions(client, filled, timestamp, version):
     found = ask(client, filled, timestamp, version=version)
     assert (found.error_code, found.offset) == (35, -1)

@@ -19,7 +19,7 @@ def ask(client, version, *names, create=False):
     return client.call(request, MetadataResponse, version)
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_one_topic_in_every_version(client, create, bootstrap, version):
     name = create(3)
     response = ask(client, version, name)

@@ -1,0 +1,95 @@
+"""CreatePartitions (key 37), versions 0-3: more partitions for a topic, or only a check.
+
+Each topic succeeds or fails alone. New partitions are placed on this broker; an assignment that
+names any other is refused. Left out: the request's timeout (the answer comes when the partitions
+are served) and creation quotas.
+"""
+
+from collections import Counter
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
+    InvalidRequestError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
+
+from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+_RESULT = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(CreatePartitionsRequest)
+    names = Counter(topic.name for topic in wanted.topics or ())
+    asks = {topic.name: topic for topic in wanted.topics or ()}
+    added = 0
+    results = []
+    for name, ask in asks.items():
+        error: BrokerResponseError | None = None
+        try:
+            if names[name] > 1:
+                raise InvalidRequestError("Duplicate topic name.")
+            added += _additional(ask, context)
+            if added > MAX_PARTITIONS_PER_REQUEST:
+                raise PolicyViolationError("Excessively large number of partitions per request.")
+            if not wanted.validate_only:
+                await context.topics.add_partitions(name, ask.count)
+        except BrokerResponseError as raised:
+            error = raised
+        code, message = wire_error(error)
+        results.append(_RESULT(name=name, error_code=code, error_message=message))
+    return encoded(CreatePartitionsResponse(throttle_time_ms=0, results=results), request)
+
+
+def _additional(ask: "CreatePartitionsRequest.CreatePartitionsTopic", context: ApiContext) -> int:
+    """How many partitions are to be added. Raises BrokerResponseError when that cannot be."""
+    topic = context.metadata.topic(ask.name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError()
+    present = len(topic.partitions)
+    if ask.count == present:
+        raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
+    if ask.count < present:
+        raise InvalidPartitionsError(
+            f"The topic {ask.name} currently has {present} partition(s); {ask.count} would not "
+            "be an increase."
+        )
+    additional = int(ask.count) - present
+    if ask.assignments is not None:
+        if len(ask.assignments) != additional:
+            raise InvalidReplicationAssignmentError(
+                f"Attempted to add {additional} additional partition(s), but only "
+                f"{len(ask.assignments)} assignment(s) were specified."
+            )
+        for assignment in ask.assignments:
+            check_assignment(assignment.broker_ids, context)
+    return additional
+
+
+def check_assignment(broker_ids: list[int] | None, context: ApiContext) -> None:
+    """Raises InvalidReplicationAssignmentError unless the replicas are brokers, each once."""
+    if not broker_ids:
+        raise InvalidReplicationAssignmentError(
+            "The manual partition assignment includes an empty replica list."
+        )
+    known = {node.node_id for node in context.metadata.brokers}
+    for node_id in broker_ids:
+        if node_id not in known:
+            raise InvalidReplicationAssignmentError(
+                f"The manual partition assignment includes broker {node_id}, but no such broker "
+                "is registered."
+            )
+    if len(set(broker_ids)) < len(broker_ids):
+        twice = next(node_id for node_id in broker_ids if broker_ids.count(node_id) > 1)
+        raise InvalidReplicationAssignmentError(
+            f"The manual partition assignment includes the broker {twice} more than once."
+        )
+
+
+API = Api(key=37, min_version=0, max_version=3, handle=handle)
