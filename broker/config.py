@@ -13,9 +13,11 @@ not validated; `from_properties`, `from_file` and `log_config` validate.
 import difflib
 import logging
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from kafka.errors import InvalidRequestError
 
 from broker.config_def import (
     LONG_MAX,
@@ -25,6 +27,7 @@ from broker.config_def import (
     ConfigSource,
     ConfigType,
     Legal,
+    Synonym,
     Value,
     at_least,
     between,
@@ -51,6 +54,36 @@ _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 _META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 _STORED = "Kept and described; nothing in this broker acts on it."
+
+
+# What may be set while the broker runs (as Kafka's DynamicBrokerConfig, as far as it acts here).
+DYNAMIC_BROKER_CONFIGS = frozenset(
+    (
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "log.cleanup.policy",
+        "log.flush.interval.messages",
+        "log.flush.interval.ms",
+        "log.index.interval.bytes",
+        "log.index.size.max.bytes",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.type",
+        "log.preallocate",
+        "log.retention.bytes",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "log.segment.bytes",
+        "log.segment.delete.delay.ms",
+        "max.connections",
+        "message.max.bytes",
+        "min.insync.replicas",
+        "producer.id.expiration.ms",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -607,6 +640,10 @@ class BrokerConfig:
     )
     given: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What was set in the file or on the command line, as text, under Kafka's names."""
+    dynamic: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What was set on this broker while it ran, in the same way; counts above all others."""
+    dynamic_default: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What was set on all brokers while they ran; counts above the file."""
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> "BrokerConfig":
@@ -625,6 +662,24 @@ class BrokerConfig:
         """From a properties file; `overrides` count above it. OSError when it cannot be read."""
         properties = parse_properties(path.read_text(encoding="utf-8"))
         return cls.from_properties(properties | dict(overrides or {}))
+
+    def with_dynamic(self, own: Mapping[str, str], default: Mapping[str, str]) -> "BrokerConfig":
+        """This configuration, of the file alone, with what is set on this broker (`own`) and on all
+        (`default`). Raises ConfigError and, for what may not change, InvalidRequestError."""
+        given = {**default, **own}
+        names = {key.name for key in _BROKER_KEYS.values()}
+        for name in given:
+            if name not in names:
+                raise ConfigError(f"unknown broker config {name}: {_nearest(name, _BROKER_KEYS)}")
+        fixed = sorted(set(given) - DYNAMIC_BROKER_CONFIGS)
+        if fixed:
+            raise InvalidRequestError(
+                f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            )
+        for configs in (default, own):
+            values, _ = split_known(_BROKER_KEYS, configs)
+            self = replace(self, **values)  # type: ignore[arg-type]
+        return replace(self, dynamic=dict(own), dynamic_default=dict(default))
 
     @property
     def data_dirs(self) -> tuple[Path, ...]:
@@ -668,7 +723,7 @@ class BrokerConfig:
             _log.warning("config.unknown topic_config=%s %s", name, _nearest(name, keys))
         for field_name, key in keys.items():
             if field_name not in values:
-                values[field_name] = self._inherited(key)[1]
+                values[field_name] = self._inherited(key)
         known = {name: text for name, text in overrides.items() if name not in unknown}
         return LogConfig(**values, overrides=known)  # type: ignore[arg-type]
 
@@ -678,6 +733,15 @@ class BrokerConfig:
             self._entry(key, getattr(self, field_name)) for field_name, key in _BROKER_KEYS.items()
         ]
 
+    def describe_default(self) -> list[ConfigEntry]:
+        """What is set on all brokers, as DescribeConfigs lists the cluster's default."""
+        entries = []
+        for name, text in self.dynamic_default.items():
+            key = _BROKER_KEYS[_BROKER_FIELDS[name]]
+            synonym = self._synonym(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+            entries.append(_described(key, synonym[1], [synonym], is_read_only=False))
+        return entries
+
     def describe_topic(self, config: LogConfig) -> list[ConfigEntry]:
         """Every property of a topic of this broker, as DescribeConfigs lists a topic's."""
         return [
@@ -685,60 +749,92 @@ class BrokerConfig:
             for field_name, key in _LOG_KEYS.items()
         ]
 
-    def _inherited(self, key: ConfigKey) -> tuple[str, Value, ConfigSource]:
-        """The broker property that stands for an unset topic property: name, value, source."""
-        names = {broker_key.name: field for field, broker_key in _BROKER_KEYS.items()}
+    def _inherited(self, key: ConfigKey) -> Value:
+        """What an unset topic property is on this broker."""
         for name, factor in key.synonyms:
-            value = getattr(self, names[name])
+            value = getattr(self, _BROKER_FIELDS[name])
             if value is None:
                 continue
             if factor != 1:
                 value = value * factor if value >= 0 else -1
-            given = name in self.given
-            return name, value, _static(given)
-        return key.name, key.default, ConfigSource.DEFAULT_CONFIG
+            return value  # type: ignore[no-any-return]
+        return key.default
 
     def _entry(self, key: ConfigKey, value: Value) -> ConfigEntry:
-        given = key.name in self.given or key.alias in self.given
-        shown = None if key.is_sensitive else key.render(value)
-        synonyms = [(key.name, key.render(key.default), ConfigSource.DEFAULT_CONFIG)]
-        if given:
-            synonyms.insert(0, (key.name, shown, ConfigSource.STATIC_BROKER_CONFIG))
-        return ConfigEntry(
-            name=key.name,
-            value=shown,
-            source=_static(given),
-            type=key.type,
-            documentation=key.doc,
-            is_read_only=True,
-            is_sensitive=key.is_sensitive,
-            synonyms=tuple(synonyms),
-        )
+        synonyms = self._synonyms(_FAMILIES.get(key.name, (key.name,)))
+        while synonyms and synonyms[0][0] != key.name:
+            del synonyms[0]
+        is_read_only = key.name not in DYNAMIC_BROKER_CONFIGS
+        return _described(key, key.render(value), synonyms, is_read_only=is_read_only)
 
     def _topic_entry(self, key: ConfigKey, value: Value, config: LogConfig) -> ConfigEntry:
-        name, inherited, source = self._inherited(key)
-        synonyms = [(name, key.render(inherited), source)]
+        synonyms = self._synonyms([name for name, _ in key.synonyms])
+        if not key.synonyms:
+            synonyms.append((key.name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
         if key.name in config.overrides:
-            source = ConfigSource.DYNAMIC_TOPIC_CONFIG
-            synonyms.insert(0, (key.name, key.render(value), source))
-        return ConfigEntry(
-            name=key.name,
-            value=key.render(value),
-            source=source,
-            type=key.type,
-            documentation=key.doc,
-            is_read_only=False,
-            is_sensitive=False,
-            synonyms=tuple(synonyms),
-        )
+            own = (key.name, key.render(value), ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            synonyms.insert(0, own)
+        return _described(key, key.render(value), synonyms, is_read_only=False)
+
+    def _synonyms(self, names: Sequence[str]) -> list[Synonym]:
+        """Every place where one of the broker properties `names` is set, the first that counts
+        first, and their defaults."""
+        found = []
+        for given, source in (
+            (self.dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self.given, ConfigSource.STATIC_BROKER_CONFIG),
+        ):
+            for name in names:
+                alias = _BROKER_KEYS[_BROKER_FIELDS[name]].alias
+                text = given.get(name, given.get(alias) if alias else None)
+                if text is not None:
+                    found.append(self._synonym(name, text, source))
+        for name in names:
+            key = _BROKER_KEYS[_BROKER_FIELDS[name]]
+            if key.default is not None:
+                found.append((name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
+        return found
+
+    def _synonym(self, name: str, text: str, source: ConfigSource) -> Synonym:
+        key = _BROKER_KEYS[_BROKER_FIELDS[name]]
+        return name, None if key.is_sensitive else key.render(key.parse(text)), source
 
 
 _BROKER_KEYS = keys_of(BrokerConfig)
 _LOG_KEYS = keys_of(LogConfig)
+_BROKER_FIELDS = {key.name: field_name for field_name, key in _BROKER_KEYS.items()}
+# Broker properties that stand for one another, by each of them: itself and those behind it.
+_FAMILIES = {
+    name: tuple(each for each, _ in key.synonyms[index:])
+    for key in _LOG_KEYS.values()
+    for index, (name, _) in enumerate(key.synonyms)
+}
 
 
-def _static(given: bool) -> ConfigSource:
-    return ConfigSource.STATIC_BROKER_CONFIG if given else ConfigSource.DEFAULT_CONFIG
+def topic_config_key(name: str) -> ConfigKey | None:
+    """None for what is no property of a topic."""
+    return next((key for key in _LOG_KEYS.values() if key.name == name), None)
+
+
+def broker_config_key(name: str) -> ConfigKey | None:
+    """None for what is no property of a broker."""
+    return next((key for key in _BROKER_KEYS.values() if key.name == name), None)
+
+
+def _described(
+    key: ConfigKey, value: str | None, synonyms: Sequence[Synonym], *, is_read_only: bool
+) -> ConfigEntry:
+    return ConfigEntry(
+        name=key.name,
+        value=None if key.is_sensitive else value,
+        source=synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG,
+        type=key.type,
+        documentation=key.doc,
+        is_read_only=is_read_only,
+        is_sensitive=key.is_sensitive,
+        synonyms=tuple(synonyms),
+    )
 
 
 def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str:

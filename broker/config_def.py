@@ -40,8 +40,14 @@ class ConfigSource(IntEnum):
     """Where a value comes from, by the number DescribeConfigs gives it (KIP-226)."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+
+
+# Where a value could come from: the property's name, its value as text (None: not shown), how.
+Synonym = tuple[str, str | None, ConfigSource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,7 @@ class ConfigEntry:
     documentation: str
     is_read_only: bool
     is_sensitive: bool
-    synonyms: tuple[tuple[str, str | None, ConfigSource], ...]
+    synonyms: tuple[Synonym, ...]
 
 
 def option(

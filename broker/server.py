@@ -32,6 +32,7 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
 from broker.network.server import NetworkServer, SocketOptions
+from broker.replica.configs import ConfigManager, load_dynamic
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import FetchPurgatory
 from broker.replica.topics import TopicManager
@@ -45,7 +46,7 @@ class BrokerServer:
     """One broker: `open`, then `start`, then (once) `stop`."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self._config = config
+        self._static = self._config = config
         self._loop = loop
         self._metadata_thread = ThreadPoolExecutor(1, thread_name_prefix="metadata")
         # One thread: what a conversion holds in memory is held once.
@@ -79,6 +80,7 @@ class BrokerServer:
         self._records.prepare()
         known = {topic.name: topic for topic in self._records.topics()}
         topic_configs = {topic.name: topic.configs for topic in known.values()}
+        self._config = load_dynamic(self._static, self._records)
         self._logs = LogManager(self._config, lambda name: topic_configs.get(name, {}))
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
@@ -99,9 +101,18 @@ class BrokerServer:
         self._topics = TopicManager(
             self._metadata, self._records, self._replicas, self._run_blocking
         )
+        self._configs = ConfigManager(
+            self._static,
+            self._config,
+            self._records,
+            self._replicas,
+            self._run_blocking,
+            self._changed,
+        )
+        self._changed(self._config)
         self._dispatcher = Dispatcher(
             ApiContext(
-                config=self._config,
+                configs=self._configs,
                 metadata=self._metadata,
                 topics=self._topics,
                 replicas=self._replicas,
@@ -127,9 +138,14 @@ class BrokerServer:
             self._checkpoint_timer = None
         await self._network.close()
         await self._topics.drain()
+        await self._configs.drain()
         await self._run_blocking(self._close_logs)
         self._metadata_thread.shutdown()
         self._conversion_thread.shutdown(cancel_futures=True)
+
+    def _changed(self, config: BrokerConfig) -> None:
+        """A property that may change while the broker runs did."""
+        self._network.limit_connections(config.max_connections)
 
     def _close_logs(self) -> None:
         self._logs.checkpoint_high_watermarks(self._replicas.high_watermarks())

@@ -63,7 +63,7 @@ def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[Con
     if resource_type == _BROKER:
         node_id = context.metadata.broker.node_id
         if not name:
-            return ()  # the cluster-wide dynamic defaults: there are none
+            return context.config.describe_default()
         if name != str(node_id):
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {node_id} or empty string, but received {name}"

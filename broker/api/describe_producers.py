@@ -19,7 +19,9 @@ def handle(request: Request, context: ApiContext) -> Body:
     topics = [
         _TOPIC(
             name=topic.name,
-            partitions=[_answer(topic.name, index, context) for index in topic.partition_indexes],
+            partitions=[
+                _answer(topic.name, index, context) for index in topic.partition_indexes or ()
+            ],
         )
         for topic in wanted.topics or ()
     ]

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from kafka.errors import KafkaProtocolError
 
 from broker.api import (
+    alter_configs,
     alter_partition_reassignments,
     api_versions,
     create_partitions,
@@ -26,6 +27,7 @@ from broker.api import (
     elect_leaders,
     fetch,
     find_coordinator,
+    incremental_alter_configs,
     init_producer_id,
     list_offsets,
     list_partition_reassignments,
@@ -56,6 +58,8 @@ APIS: tuple[Api, ...] = (
     init_producer_id.API,
     offset_for_leader_epoch.API,
     describe_configs.API,
+    alter_configs.API,
+    incremental_alter_configs.API,
     describe_log_dirs.API,
     create_partitions.API,
     elect_leaders.API,

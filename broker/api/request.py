@@ -17,6 +17,7 @@ from broker.config import BrokerConfig
 from broker.coordinator.producer_ids import ProducerIds
 from broker.network.connection import CloseConnection
 from broker.network.send import Part
+from broker.replica.configs import ConfigManager
 from broker.replica.manager import ReplicaManager
 from broker.replica.topics import TopicManager
 from pyspark_kafkalog.protocol.frames import RequestHeader
@@ -66,7 +67,7 @@ class RunInThread(Protocol):
 class ApiContext:
     """The broker, as handlers see it. `convert` is for work on single records: one at a time."""
 
-    config: BrokerConfig
+    configs: ConfigManager
     metadata: ClusterMetadata
     topics: TopicManager
     replicas: ReplicaManager
@@ -74,6 +75,11 @@ class ApiContext:
     convert: RunInThread
     fetch_sessions: FetchSessionCache
     api_ranges: tuple[ApiRange, ...]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it is now."""
+        return self.configs.current
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,6 +245,16 @@ class LogManager:
             if tp.topic == topic:
                 log.config = config
 
+    def update_config(self, config: BrokerConfig) -> None:
+        """The broker's own properties changed: applies them to all logs whose topics do not set
+        their own. The intervals of the upkeep stay as they were at `start`."""
+        self._config = config
+        topics: dict[str, LogConfig] = {}
+        for tp, log in self._logs.items():
+            if tp.topic not in topics:
+                topics[tp.topic] = self._log_config(tp.topic)
+            log.config = topics[tp.topic]
+
     # Upkeep. `start` calls these by their intervals.
 
     def flush_pass(self) -> None:

@@ -7,7 +7,7 @@ the event loop's thread only. Never: looks at a request.
 import asyncio
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.network.buffers import ReceiveBuffers
 from broker.network.connection import BrokerConnection, ConnectionLimits, Handler
@@ -83,6 +83,10 @@ class NetworkServer:
         self._accept_more()
         if self._options.max_idle_ms >= 0:
             self._sweep = self._loop.call_later(self._sweep_interval_s(), self._close_idle)
+
+    def limit_connections(self, max_connections: int) -> None:
+        """From now on; connections that are there stay."""
+        self._options = replace(self._options, max_connections=max_connections)
 
     async def close(self) -> None:
         """Stops accepting and reading, lets answers on their way out go, closes everything."""

@@ -18,6 +18,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import TopicMetadata
+from broker.config import BrokerConfig
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.partition import NO_EPOCH, EpochEndOffset, OffsetFound, Partition, PartitionRead
@@ -276,6 +277,10 @@ class ReplicaManager:
     def log_sizes(self) -> dict[Path, dict[TopicPartition, int]]:
         """Data directory to its logs and their sizes in bytes."""
         return self._logs.sizes()
+
+    def set_broker_config(self, config: BrokerConfig) -> None:
+        """Applies the broker's properties to the logs. Blocks: for a thread."""
+        self._logs.update_config(config)
 
     def set_configs(self, topic: TopicMetadata) -> None:
         """Applies what is set on the topic to its logs. Blocks: for a thread."""

@@ -133,7 +133,9 @@ class TestDescribe:
         assert found["num.partitions"].type is ConfigType.INT
         assert found["advertised.listeners"].value is None
         assert found["delete.topic.enable"].value == "true"
-        assert all(entry.documentation and entry.is_read_only for entry in found.values())
+        assert all(entry.documentation for entry in found.values())
+        assert found["log.dirs"].is_read_only
+        assert not found["log.retention.ms"].is_read_only
 
     def test_shows_where_a_topics_value_comes_from(self):
         config = BrokerConfig.from_properties({"log.retention.minutes": "2"})
@@ -143,12 +145,36 @@ class TestDescribe:
         assert (segment.value, segment.source) == ("9", ConfigSource.DYNAMIC_TOPIC_CONFIG)
         assert segment.synonyms == (
             ("segment.ms", "9", ConfigSource.DYNAMIC_TOPIC_CONFIG),
-            ("log.roll.hours", "604800000", ConfigSource.DEFAULT_CONFIG),
+            ("log.roll.hours", "168", ConfigSource.DEFAULT_CONFIG),
         )
         assert retention.value == "120000"
         assert retention.source is ConfigSource.STATIC_BROKER_CONFIG
         assert found["preallocate"].source is ConfigSource.DEFAULT_CONFIG
         assert not any(entry.is_read_only for entry in found.values())
+
+    def test_shows_what_was_set_while_the_broker_ran(self):
+        static = BrokerConfig.from_properties({"log.retention.hours": "3"})
+        config = static.with_dynamic({"log.retention.ms": "5"}, {"log.retention.ms": "6"})
+        assert config.log_config({}).retention_ms == config.log_retention_ms == 5
+        rows = (
+            ("log.retention.ms", "5", ConfigSource.DYNAMIC_BROKER_CONFIG),
+            ("log.retention.ms", "6", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            ("log.retention.hours", "3", ConfigSource.STATIC_BROKER_CONFIG),
+            ("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+        )
+        broker = self.entries(config.describe())
+        topic = self.entries(config.describe_topic(config.log_config({})))
+        assert broker["log.retention.ms"].synonyms == topic["retention.ms"].synonyms == rows
+        assert broker["log.retention.hours"].synonyms == rows[2:]
+        assert broker["log.retention.ms"].source is ConfigSource.DYNAMIC_BROKER_CONFIG
+        (default,) = config.describe_default()
+        assert (default.name, default.value, default.synonyms) == (
+            "log.retention.ms",
+            "6",
+            rows[1:2],
+        )
+        # Unset, nothing stands for the finer property; the coarser one is shown by itself.
+        assert self.entries(static.describe())["log.retention.ms"].synonyms == ()
 
     def test_lists_every_topic_config_that_kafka_clients_set(self):
         config = BrokerConfig()

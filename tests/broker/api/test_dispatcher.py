@@ -8,13 +8,14 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol import admin
 from kafka.protocol.admin import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
 )
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -25,6 +26,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from broker.api.dispatcher import APIS
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from pyspark_kafkalog.protocol.frames import is_flexible
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
     ProduceRequest,
@@ -60,8 +62,119 @@ def send_and_forget(child, frame):
 
 
 def header(key, version, correlation_id=1):
-    tags = b"\x00" if (key, version) in FLEXIBLE else b""
+    tags = b"\x00" if is_flexible(key, version) else b""
     return struct.pack(">hhih", key, version, correlation_id, -1) + tags
+
+
+def partition_requests():
+    """By api key, about partitions."""
+    created = admin.CreatePartitionsRequest
+    deleted = admin.DeleteRecordsRequest
+    epochs = OffsetForLeaderEpochRequest
+    moved = admin.AlterPartitionReassignmentsRequest
+    return {
+        21: deleted(
+            topics=[
+                deleted.DeleteRecordsTopic(
+                    name="fuzz",
+                    partitions=[
+                        deleted.DeleteRecordsTopic.DeleteRecordsPartition(
+                            partition_index=0, offset=0
+                        )
+                    ],
+                )
+            ],
+            timeout_ms=100,
+        ),
+        23: epochs(
+            topics=[
+                epochs.OffsetForLeaderTopic(
+                    topic="fuzz",
+                    partitions=[
+                        epochs.OffsetForLeaderTopic.OffsetForLeaderPartition(
+                            partition=0, leader_epoch=0
+                        )
+                    ],
+                )
+            ]
+        ),
+        35: admin.DescribeLogDirsRequest(
+            topics=[
+                admin.DescribeLogDirsRequest.DescribableLogDirTopic(topic="fuzz", partitions=[0])
+            ]
+        ),
+        37: created(
+            topics=[
+                created.CreatePartitionsTopic(
+                    name="fuzz",
+                    count=1,
+                    assignments=[
+                        created.CreatePartitionsTopic.CreatePartitionsAssignment(broker_ids=[1])
+                    ],
+                )
+            ],
+            timeout_ms=100,
+        ),
+        43: admin.ElectLeadersRequest(
+            topic_partitions=[
+                admin.ElectLeadersRequest.TopicPartitions(topic="fuzz", partitions=[0])
+            ]
+        ),
+        45: moved(
+            topics=[
+                moved.ReassignableTopic(
+                    name="fuzz",
+                    partitions=[
+                        moved.ReassignableTopic.ReassignablePartition(
+                            partition_index=0, replicas=[1]
+                        )
+                    ],
+                )
+            ]
+        ),
+        46: admin.ListPartitionReassignmentsRequest(topics=None),
+        61: admin.DescribeProducersRequest(
+            topics=[admin.DescribeProducersRequest.TopicRequest(name="fuzz", partition_indexes=[0])]
+        ),
+        75: admin.DescribeTopicPartitionsRequest(
+            topics=[admin.DescribeTopicPartitionsRequest.TopicRequest(name="fuzz")],
+            cursor=admin.DescribeTopicPartitionsRequest.Cursor(
+                topic_name="fuzz", partition_index=0
+            ),
+        ),
+    }
+
+
+def config_requests():
+    """By api key, changes of configs; only checked, but for what random bytes make of them."""
+    replaced = admin.AlterConfigsRequest.AlterConfigsResource
+    edited = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
+    return {
+        33: admin.AlterConfigsRequest(
+            resources=[
+                replaced(
+                    resource_type=2,
+                    resource_name="fuzz",
+                    configs=[replaced.AlterableConfig(name="retention.ms", value="1")],
+                )
+            ],
+            validate_only=True,
+        ),
+        44: admin.IncrementalAlterConfigsRequest(
+            resources=[
+                edited(
+                    resource_type=2,
+                    resource_name="fuzz",
+                    configs=[
+                        edited.AlterableConfig(
+                            name="cleanup.policy", config_operation=2, value="compact"
+                        )
+                    ],
+                )
+            ],
+            validate_only=True,
+        ),
+    }
 
 
 def valid_bodies():
@@ -98,6 +211,7 @@ def valid_bodies():
         ),
         60: DescribeClusterRequest(),
     }
+    messages |= partition_requests() | config_requests()
     for key, message in messages.items():
         for version in {BY_KEY[key].min_version, BY_KEY[key].max_version}:
             yield key, version, bytes(message.encode(version=version))
@@ -110,8 +224,6 @@ def valid_bodies():
         yield 1, version, bytes(encode_fetch_request(fetch))
 
 
-FLEXIBLE = {(0, 11), (1, 12), (1, 18), (2, 8), (3, 12), (10, 5), (18, 4), (19, 7), (20, 6), (22, 5)}
-FLEXIBLE |= {(32, 4), (60, 0), (60, 2)}
 BODIES = list(valid_bodies())
 
 

@@ -1,14 +1,26 @@
 """Creating and deleting topics when the disk, the clock or the client get in the way."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaStorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    InvalidPartitionsError,
+    KafkaStorageError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import BrokerNode, ClusterMetadata, MetadataRecords, new_topic
+from broker.cluster.metadata import (
+    BrokerNode,
+    ClusterMetadata,
+    MetadataRecords,
+    TopicMetadata,
+    new_topic,
+)
 from broker.config import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
@@ -130,3 +142,80 @@ def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world):
         await world.topics.create(new_topic("t", 1, 1, {}))
 
     asyncio.run(scenario())
+
+
+def test_more_partitions(world):
+    topic = new_topic("t", 2, 1, {"retention.ms": "77"})
+
+    async def scenario() -> None:
+        await world.topics.create(topic)
+        kept = world.replicas.partition(topic.topic_partitions()[0])
+        await world.topics.add_partitions("t", 5)
+        grown = world.metadata.topic("t")
+        assert (grown.topic_id, len(grown.partitions)) == (topic.topic_id, 5)
+        for topic_partition in grown.topic_partitions():
+            assert world.replicas.partition(topic_partition).log.log_end_offset == 0
+        assert world.replicas.partition(topic.topic_partitions()[0]) is kept
+        with pytest.raises(InvalidPartitionsError):
+            await world.topics.add_partitions("t", 5)
+
+    asyncio.run(scenario())
+    assert world.records.topics() == [world.metadata.topic("t")]
+
+
+def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
+    topic = new_topic("t", 1, 1, {})
+    make_logs = world.replicas.make_logs
+
+    def full(grown: TopicMetadata) -> None:
+        make_logs(replace(grown, partitions=grown.partitions[:2]))
+        raise OSError(28, "No space left on device")
+
+    asyncio.run(world.topics.create(topic))
+    monkeypatch.setattr(world.replicas, "make_logs", full)
+    with pytest.raises(KafkaStorageError):
+        asyncio.run(world.topics.add_partitions("t", 4))
+    assert world.metadata.topic("t") is topic
+    assert world.records.topics() == [topic]
+    assert list(world.logs.all_logs()) == topic.topic_partitions()
+    monkeypatch.undo()
+    asyncio.run(world.topics.add_partitions("t", 4))
+    assert len(world.logs.all_logs()) == 4
+
+
+def test_changes_of_one_topic_come_one_after_the_other(world):
+    """None is lost, and a deletion waits for those before it."""
+
+    def setting(name: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+        return lambda configs: {**configs, name: "1000"}
+
+    async def scenario() -> None:
+        topic = new_topic("t", 1, 1, {})
+        await world.topics.create(topic)
+        world.gate = asyncio.Event()
+        changes = [
+            asyncio.ensure_future(world.topics.set_configs("t", setting("retention.ms"))),
+            asyncio.ensure_future(world.topics.add_partitions("t", 2)),
+            asyncio.ensure_future(world.topics.set_configs("t", setting("segment.ms"))),
+        ]
+        await asyncio.sleep(0)
+        changes[0].cancel()  # its client leaves
+        world.gate.set()
+        await asyncio.gather(*changes[1:])
+        grown = world.metadata.topic("t")
+        assert grown.configs == {"retention.ms": "1000", "segment.ms": "1000"}
+        assert len(grown.partitions) == 2
+        world.gate.clear()
+        last = asyncio.ensure_future(world.topics.set_configs("t", setting("flush.ms")))
+        for _ in range(3):  # until it is under way
+            await asyncio.sleep(0)
+        deletion = asyncio.ensure_future(world.topics.delete(topic))
+        await asyncio.sleep(0)
+        world.gate.set()
+        await asyncio.gather(last, deletion)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await world.topics.set_configs("t", setting("retention.ms"))
+
+    asyncio.run(scenario())
+    assert world.records.topics() == []
+    assert world.logs.all_logs() == {}

@@ -1,0 +1,84 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: a resource, and a change of its configs.
+
+Resources are topics, this broker (by its id), and all brokers (by an empty name). A change is a
+function from what is set to what shall be set; it is checked as a whole before anything is done.
+Called by: the event loop's thread only.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from kafka.errors import InvalidRequestError, UnknownTopicOrPartitionError
+
+from broker.api.request import ApiContext
+from broker.api.topic_names import check_topic_name
+from broker.config import ConfigError
+
+TOPIC, BROKER = 2, 4
+
+Configs = Mapping[str, str]
+Change = Callable[[Configs], Configs]
+
+
+async def alter(
+    resource_type: int, name: str, change: Change, context: ApiContext, *, validate_only: bool
+) -> None:
+    """Raises BrokerResponseError."""
+    if resource_type == TOPIC:
+        await _alter_topic(name, change, context, validate_only=validate_only)
+    elif resource_type == BROKER:
+        await _alter_broker(name, change, context, validate_only=validate_only)
+    else:
+        raise InvalidRequestError(f"Unknown resource type {resource_type}")
+
+
+async def _alter_topic(
+    name: str, change: Change, context: ApiContext, *, validate_only: bool
+) -> None:
+    if not name:
+        raise InvalidRequestError("Default topic resources are not allowed.")
+    check_topic_name(name)
+    topic = context.metadata.topic(name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"The topic '{name}' does not exist.")
+
+    def checked(configs: Configs) -> Configs:
+        changed = change(configs)
+        context.config.log_config(changed, strict=True)
+        return changed
+
+    checked(topic.configs)
+    if not validate_only:
+        await context.topics.set_configs(name, checked)
+
+
+async def _alter_broker(
+    name: str, change: Change, context: ApiContext, *, validate_only: bool
+) -> None:
+    check_broker_name(name, context)
+    all_brokers = not name
+    try:
+        context.configs.check(change, all_brokers=all_brokers)
+        if not validate_only:
+            await context.configs.set(change, all_brokers=all_brokers)
+    except ConfigError as error:  # as Kafka has it, for brokers
+        raise InvalidRequestError(str(error)) from error
+
+
+def check_broker_name(name: str, context: ApiContext) -> None:
+    """Raises InvalidRequestError unless it is this broker's id, or empty."""
+    node_id = context.metadata.broker.node_id
+    if not name:
+        return
+    try:
+        received = int(name)
+    except ValueError:
+        raise InvalidRequestError(f"Node id must be an integer, but it is: {name}") from None
+    if received != node_id:
+        raise InvalidRequestError(f"Unexpected broker id, expected {node_id}, but received {name}")
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises InvalidRequestError for a property that is named twice."""
+    if any(count > 1 for count in Counter(names).values()):
+        raise InvalidRequestError("Error due to duplicate config keys")

@@ -1,0 +1,114 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1: sets, unsets and edits single properties.
+
+Each resource succeeds or fails alone, whole (KIP-339). A list that is not set on the resource is
+appended to and subtracted from as it counts there now. Properties that no broker has are refused,
+where Apache Kafka keeps those of a broker for its plug-ins. Left out: loggers, client metrics and
+groups.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    UnknownError,
+)
+from kafka.protocol.admin import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+
+from broker.api.config_resources import TOPIC, Change, Configs, alter, check_names
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.config import broker_config_key, topic_config_key
+from broker.config_def import ConfigEntry, ConfigType
+
+_RESULT = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_VERBS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(IncrementalAlterConfigsRequest)
+    asks = wanted.resources or ()
+    counts = Counter((ask.resource_type, ask.resource_name) for ask in asks)
+    responses = []
+    for ask in asks:
+        error: BrokerResponseError | None = None
+        try:
+            if counts[ask.resource_type, ask.resource_name] > 1:
+                raise InvalidRequestError("Each resource must appear at most once.")
+            _check(ask.configs or ())
+            await alter(
+                ask.resource_type,
+                ask.resource_name,
+                _change(ask.resource_type, ask.configs or (), context),
+                context,
+                validate_only=wanted.validate_only,
+            )
+        except BrokerResponseError as raised:
+            error = raised
+        code, message = wire_error(error)
+        responses.append(
+            _RESULT(
+                error_code=code,
+                error_message=message,
+                resource_type=ask.resource_type,
+                resource_name=ask.resource_name,
+            )
+        )
+    response = IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
+    return encoded(response, request)
+
+
+def _check(configs: Sequence[Any]) -> None:
+    check_names(config.name for config in configs)
+    for config in configs:
+        if config.config_operation not in (_SET, _DELETE, _APPEND, _SUBTRACT):
+            raise UnknownError()  # Apache Kafka's code for it
+        if config.value is None and config.config_operation != _DELETE:
+            raise InvalidRequestError(f"Null value not supported for : {config.name}")
+
+
+def _change(resource_type: int, configs: Sequence[Any], context: ApiContext) -> Change:
+    def change(current: Configs) -> Configs:
+        changed = dict(current)
+        for config in configs:
+            if config.config_operation == _DELETE:
+                changed.pop(config.name, None)
+            elif config.config_operation == _SET:
+                changed[config.name] = config.value
+            else:
+                changed[config.name] = _edited(resource_type, config, current, context)
+        return changed
+
+    return change
+
+
+def _edited(resource_type: int, config: Any, current: Configs, context: ApiContext) -> str:
+    """A list with elements added or taken away. Raises InvalidConfigurationError."""
+    name = config.name
+    is_topic = resource_type == TOPIC
+    key = topic_config_key(name) if is_topic else broker_config_key(name)
+    if key is None or key.type is not ConfigType.LIST:
+        verb = _VERBS[config.config_operation]
+        raise InvalidConfigurationError(f"Can't {verb} to key {name} because its type is not LIST.")
+    text = current.get(name)
+    if text is None:
+        described = context.config.describe_topic(context.config.log_config({}))
+        text = _values(described if is_topic else context.config.describe())[name] or ""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    named = [part.strip() for part in config.value.split(",") if part.strip()]
+    if config.config_operation == _APPEND:
+        parts += [part for part in named if part not in parts]
+    else:
+        parts = [part for part in parts if part not in named]
+    return ",".join(parts)
+
+
+def _values(entries: Sequence[ConfigEntry]) -> Mapping[str, str | None]:
+    return {entry.name: entry.value for entry in entries}
+
+
+API = Api(key=44, min_version=0, max_version=1, handle=handle)

@@ -1,0 +1,101 @@
+"""The broker's configuration while it runs: the file's, and what clients have set since (KIP-226).
+
+Owns: the BrokerConfig that counts now, and the order of a change: the records in the store, the
+logs, the value that requests are answered from. Changes come one after the other; one that was
+begun goes on when its client leaves. Called by: the event loop's thread; what blocks runs in the
+one metadata thread (`run_blocking`). `load_dynamic` blocks, before the loop serves anyone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kafka.errors import BrokerResponseError, KafkaStorageError
+
+from broker.cluster.metadata import MetadataRecords
+from broker.cluster.znodes import BROKER_DEFAULT
+from broker.config import BrokerConfig
+from broker.replica.manager import ReplicaManager
+
+_log = logging.getLogger(__name__)
+
+Configs = Mapping[str, str]
+
+
+def load_dynamic(config: BrokerConfig, records: MetadataRecords) -> BrokerConfig:
+    """`config`, of the file alone, with what was set before the last stop. What cannot be set any
+    more is left out and logged."""
+    own: dict[str, str] = {}
+    default: dict[str, str] = {}
+    for entity, kept in ((BROKER_DEFAULT, default), (str(config.broker_id), own)):
+        for name, text in records.broker_configs(entity).items():
+            try:
+                config.with_dynamic({name: text}, {})
+            except BrokerResponseError as error:
+                _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
+            else:
+                kept[name] = text
+    return config.with_dynamic(own, default)
+
+
+class ConfigManager:
+    """What is set on this broker, and on all: to be read, and changed."""
+
+    def __init__(
+        self,
+        static: BrokerConfig,
+        current: BrokerConfig,
+        records: MetadataRecords,
+        replicas: ReplicaManager,
+        run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+        on_change: Callable[[BrokerConfig], None],
+    ) -> None:
+        """`static`: of the file alone; `on_change`: hears of every new configuration."""
+        self.current = current
+        self._static = static
+        self._records = records
+        self._replicas = replicas
+        self._run_blocking = run_blocking
+        self._on_change = on_change
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def check(self, changed: Callable[[Configs], Configs], *, all_brokers: bool) -> None:
+        """Raises what `set` would raise, but for KafkaStorageError."""
+        self._with(changed, all_brokers)
+
+    async def set(self, changed: Callable[[Configs], Configs], *, all_brokers: bool) -> None:
+        """Sets what `changed` makes of what is set on this broker, or on all.
+
+        Raises what `changed` raises, ConfigError, InvalidRequestError and KafkaStorageError.
+        """
+        task = asyncio.get_running_loop().create_task(self._set(changed, all_brokers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.shield(task)
+        except OSError as error:
+            raise KafkaStorageError(str(error)) from error
+
+    async def drain(self) -> None:
+        """Waits for the changes under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _set(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> None:
+        async with self._changing:
+            config = self._with(changed, all_brokers)
+            entity = BROKER_DEFAULT if all_brokers else str(config.broker_id)
+            configs = config.dynamic_default if all_brokers else config.dynamic
+            await self._run_blocking(lambda: self._records.set_broker_configs(entity, configs))
+            await self._run_blocking(lambda: self._replicas.set_broker_config(config))
+            self.current = config
+            self._on_change(config)
+        _log.info("broker.configured entity=%s names=%r", entity, sorted(configs))
+
+    def _with(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> BrokerConfig:
+        own, default = self.current.dynamic, self.current.dynamic_default
+        if all_brokers:
+            return self._static.with_dynamic(own, changed(default))
+        return self._static.with_dynamic(changed(own), default)
