@@ -13,7 +13,6 @@ Called by: the event loop's thread.
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
@@ -120,7 +119,7 @@ class _OldFetch:
             found.append(one)
             left_bytes -= 0 if one.records is None else len(one.records)
             if next_offset > ask.fetch_offset:
-                self._asks[index] = replace(ask, fetch_offset=next_offset)
+                self._asks[index] = ask._replace(fetch_offset=next_offset)
                 moved = True
         self.found = found
         failed = any(one.error_code for one in found)

@@ -9,7 +9,8 @@ Left out: replicas' fetches and rack awareness.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from kafka.errors import (
     BrokerResponseError,
@@ -54,6 +55,9 @@ _ZSTD_VERSION = 10
 # The first version that says who leads, where the client is wrong about it (KIP-951).
 _CURRENT_LEADER_VERSION = 16
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
+
+
+_Told: TypeAlias = Iterable[tuple[FetchPartition, FetchAsk, PartitionRead | BrokerResponseError]]
 
 
 class _Slices:
@@ -147,21 +151,22 @@ class _Fetch:
         return answer
 
     def answer(self, result: FetchResult) -> Body:
+        told: _Told
         session = self._session
         if session is not None and session.epoch != self._epoch:
             return _refused(self._request, InvalidFetchSessionEpochError())
         if session is None:
-            told = list(zip(self._wanted.partitions, self._asks, result.reads, strict=True))
+            told = zip(self._wanted.partitions, self._asks, result.reads, strict=True)
             if self._wanted.session_epoch == INITIAL_EPOCH:
                 session = self._context.fetch_sessions.open(
                     self._wanted.partitions, self._asks, result.reads, self._limits.committed
                 )
         else:
-            told = [
+            told = (
                 (cached.wanted, cached.ask, read)
                 for cached, read in zip(self._cached, result.reads, strict=True)
                 if cached.told(read)
-            ]
+            )
         session_id = NO_SESSION if session is None else session.session_id
         return _encoded(self._request, self._context, told, session_id)
 
@@ -204,16 +209,20 @@ def _refused(request: Request, refusal: BrokerResponseError) -> Body:
 def _encoded(
     request: Request,
     context: ApiContext,
-    told: Sequence[tuple[FetchPartition, FetchAsk, PartitionRead | BrokerResponseError]],
+    told: _Told,
     session_id: int,
 ) -> Body:
     response = FetchResponse([], session_id=session_id)
+    partitions = response.partitions
     for wanted, ask, read in told:
         found = _fetched(request, ask, read)
-        found.topic_id = wanted.topic_id
-        if isinstance(read, FencedLeaderEpochError) and request.version >= _CURRENT_LEADER_VERSION:
-            _tell_leader(found, response, context, ask)
-        response.partitions.append(found)
+        if wanted.topic_id is not None:
+            found.topic_id = wanted.topic_id
+            if isinstance(read, FencedLeaderEpochError) and (
+                request.version >= _CURRENT_LEADER_VERSION
+            ):
+                _tell_leader(found, response, context, ask)
+        partitions.append(found)
     parts: list[Part] = []
     for part in encode_fetch_response(response, request.version):
         if isinstance(part, _Slices):

@@ -6,8 +6,8 @@ Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
@@ -27,8 +27,7 @@ from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAsk:
+class FetchAsk(NamedTuple):
     """What a fetch wants of one partition."""
 
     topic_partition: TopicPartition
@@ -39,8 +38,7 @@ class FetchAsk:
     last_fetched_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
+class FetchLimits(NamedTuple):
     """What a fetch wants of all its partitions together."""
 
     max_bytes: int
@@ -49,8 +47,7 @@ class FetchLimits:
     zstd: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
+class FetchResult(NamedTuple):
     """By ask, in its order: what was found, or why not.
 
     `urgent`: the answer should not wait for more. A partition that is not here does not make it

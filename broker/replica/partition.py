@@ -45,8 +45,7 @@ class EpochEndOffset(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRead:
+class PartitionRead(NamedTuple):
     """What a fetch finds: slices of segment files, and the offsets that frame them."""
 
     slices: Sequence[FileSlice]

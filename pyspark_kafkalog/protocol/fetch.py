@@ -31,7 +31,7 @@ CONSUMER_REPLICA_ID = -1
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
-_REPLICA = struct.Struct(">i")
+_REPLICA_AND_WAIT = struct.Struct(">iii")
 _WAIT = struct.Struct(">ii")
 _ISOLATION = struct.Struct(">b")
 _SESSION = struct.Struct(">ii")
@@ -110,7 +110,7 @@ class FetchRequest:
     session_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     rack_id: str = ""
-    forgotten: list[ForgottenPartition] = field(default_factory=list)
+    forgotten: Sequence[ForgottenPartition] = ()
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class FetchResponse:
     throttle_ms: int = 0
     error_code: int = 0
     session_id: int = 0
-    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+    node_endpoints: Sequence[NodeEndpoint] = ()
 
 
 class _OfTopic(Protocol):
@@ -186,8 +186,10 @@ def encode_fetch_request(request: FetchRequest) -> "Buffer":
     version = request.version
     writer = Writer(is_flexible(API_KEY, version))
     if version <= 14:
-        writer.fields(_REPLICA, request.replica_id)
-    writer.fields(_WAIT, request.max_wait_ms, request.min_bytes)
+        wait = (request.max_wait_ms, request.min_bytes)
+        writer.fields(_REPLICA_AND_WAIT, request.replica_id, *wait)
+    else:
+        writer.fields(_WAIT, request.max_wait_ms, request.min_bytes)
     if version >= 3:
         writer.fields(INT32, request.max_bytes)
     if version >= 4:
@@ -238,9 +240,7 @@ def _encode_ask(writer: Writer, ask: FetchPartition, version: int) -> None:
 def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
     """The request in `body`; raises KafkaProtocolError."""
     reader = Reader(body, is_flexible(API_KEY, version))
-    replica_id = reader.fields(_REPLICA)[0] if version <= 14 else CONSUMER_REPLICA_ID
-    max_wait_ms, min_bytes = reader.fields(_WAIT)
-    request = FetchRequest(version, max_wait_ms, min_bytes, [], replica_id=replica_id)
+    request = _decode_wait(reader, version)
     if version >= 3:
         (request.max_bytes,) = reader.fields(INT32)
     if version >= 4:
@@ -254,13 +254,21 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
             reader.skip_tags()
         reader.skip_tags()
     if version >= 7:
-        _decode_forgotten(reader, request)
+        request.forgotten = _decode_forgotten(reader, version)
     if version >= 11:
         request.rack_id = reader.string()
     for tag, value in reader.tags():
         if tag == _REPLICA_STATE_TAG and version >= 15:
             request.replica_id = value.fields(_REPLICA_STATE)[0]
     return request
+
+
+def _decode_wait(reader: Reader, version: int) -> FetchRequest:
+    if version <= 14:
+        replica_id, max_wait_ms, min_bytes = reader.fields(_REPLICA_AND_WAIT)
+        return FetchRequest(version, max_wait_ms, min_bytes, [], replica_id=replica_id)
+    max_wait_ms, min_bytes = reader.fields(_WAIT)
+    return FetchRequest(version, max_wait_ms, min_bytes, [])
 
 
 def _decode_ask(reader: Reader, topic: str, topic_id: UUID | None, version: int) -> FetchPartition:
@@ -279,13 +287,18 @@ def _decode_ask(reader: Reader, topic: str, topic_id: UUID | None, version: int)
     return FetchPartition(topic, partition, offset, max_bytes)
 
 
-def _decode_forgotten(reader: Reader, request: FetchRequest) -> None:
-    for _ in range(reader.count()):
-        topic, topic_id = _decode_topic(reader, request.version)
+def _decode_forgotten(reader: Reader, version: int) -> Sequence[ForgottenPartition]:
+    count = reader.count()
+    if not count:
+        return ()
+    forgotten = []
+    for _ in range(count):
+        topic, topic_id = _decode_topic(reader, version)
         for _ in range(reader.count()):
             (partition,) = reader.fields(INT32)
-            request.forgotten.append(ForgottenPartition(topic, partition, topic_id))
+            forgotten.append(ForgottenPartition(topic, partition, topic_id))
         reader.skip_tags()
+    return forgotten
 
 
 def encode_fetch_response(response: FetchResponse, version: int) -> list["Buffer"]:

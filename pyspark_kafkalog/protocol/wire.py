@@ -60,6 +60,10 @@ class Reader:
 
     def varint(self) -> int:
         """An unsigned varint of at most 32 bits."""
+        position = self.position
+        if position < self.end and self.buffer[position] < 0x80:  # one byte, as most are
+            self.position = position + 1
+            return self.buffer[position]
         value = 0
         for shift in range(0, 35, 7):
             if self.position >= self.end:
@@ -126,12 +130,13 @@ class Reader:
                 raise self._cut_off()
             self.position += length
 
-    def tags(self) -> "list[tuple[int, Reader]]":
+    def tags(self) -> "Sequence[tuple[int, Reader]]":
         """A structure's tagged fields: the number of each, and a reader of its value alone."""
-        if not self.flexible:
-            return []
+        count = self.varint() if self.flexible else 0
+        if not count:
+            return ()
         found = []
-        for _ in range(self.varint()):
+        for _ in range(count):
             tag = self.varint()
             found.append((tag, Reader(self.exactly(self.varint()), flexible=True)))
         return found
@@ -160,10 +165,12 @@ class Writer:
         self._buffer.append(value)
 
     def length(self, fixed: struct.Struct, length: int) -> None:
-        if self.flexible:
-            self.varint(length + 1)
-        else:
+        if not self.flexible:
             self._buffer += fixed.pack(length)
+        elif length < 0x7F:
+            self._buffer.append(length + 1)
+        else:
+            self.varint(length + 1)
 
     def count(self, count: int) -> None:
         self.length(INT32, count)

@@ -214,8 +214,6 @@ def test_a_consumer_that_leaves_while_waiting_harms_nobody(connect, topic):
     assert connect().produce(topic, 0, batch_of(1)).error_code == 0
 
 
-
-
 def test_nothing_asked(client):
     assert fetch(client, max_wait_ms=LONG_MS) == []
 

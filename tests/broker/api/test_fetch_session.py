@@ -256,7 +256,7 @@ def test_who_leads_is_told_to_clients_with_an_old_epoch(version, tmp_path):
         (found,) = response.partitions
         assert found.error_code == 74
         if version < 16:
-            assert (found.current_leader, response.node_endpoints) == (None, [])
+            assert (found.current_leader, list(response.node_endpoints)) == (None, [])
         else:
             assert found.current_leader == (1, 1)
             assert [node[:3] for node in response.node_endpoints] == [(1, child.host, child.port)]
