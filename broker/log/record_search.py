@@ -22,7 +22,7 @@ def first_record_at_or_after(
     """(offset, timestamp) of the first record of one whole batch that has at least this timestamp
     and at least this offset. Raises CorruptRecordError for records that make no sense."""
     header = BatchHeader(batch, 0)
-    if header.is_log_append_time:
+    if header.is_log_append_time and header.record_count == header.last_offset_delta + 1:
         if header.max_timestamp_ms < timestamp_ms or header.last_offset < least_offset:
             return None
         return max(header.base_offset, least_offset), header.max_timestamp_ms
@@ -38,6 +38,8 @@ def first_record_at_or_after(
             timestamp_delta, after = _varint(records, start + 1)
             offset_delta, _ = _varint(records, after)
             record_ms = header.base_timestamp_ms + timestamp_delta
+            if header.is_log_append_time:
+                record_ms = header.max_timestamp_ms
             offset = header.base_offset + offset_delta
             if record_ms >= timestamp_ms and offset >= least_offset:
                 return offset, record_ms

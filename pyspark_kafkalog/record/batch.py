@@ -7,7 +7,8 @@ This module owns the 61-byte header (Kafka's "Message Format" document, KIP-98):
     partition leader epoch int32  stamped by the broker              not covered
     magic                 int8    2                                  not covered
     crc                   uint32  CRC-32C of all that follows
-    attributes            int16   bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control
+    attributes            int16   bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control,
+                                  6 delete horizon (then the base timestamp is it; KIP-534)
     last offset delta     int32
     base timestamp        int64   ms
     max timestamp         int64   ms
@@ -49,6 +50,7 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -147,6 +149,11 @@ class BatchHeader:
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the tombstones or the marker in this batch may go; None until a cleaner sets it."""
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     def __repr__(self) -> str:
         return (
@@ -266,6 +273,39 @@ def with_records(
     _ATTRIBUTES.pack_into(batch, ATTRIBUTES_POSITION, attributes)
     _write_crc(batch, 0, len(batch))
     return batch
+
+
+def rebuild(
+    header: BatchHeader,
+    records: "Buffer",
+    record_count: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    attributes: int,
+) -> bytearray:
+    """A batch with the offsets, sequence numbers and epochs of `header` around other records,
+    which are compressed already as `attributes` say. Broker side: the leader epoch stays."""
+    data = bytearray(HEADER_BYTES)
+    data += memoryview(records)
+    HEADER.pack_into(
+        data,
+        0,
+        header.base_offset,
+        len(data) - LOG_OVERHEAD_BYTES,
+        header.partition_leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        record_count,
+    )
+    _write_crc(data, 0, len(data))
+    return data
 
 
 def _write_crc(buffer: "Buffer", position: int, end_position: int) -> int:

@@ -25,6 +25,7 @@ from pyspark_kafkalog.record.batch import (
     BatchHeader,
     seal,
 )
+from pyspark_kafkalog.record.record_spans import record_spans
 
 _ABORT, _COMMIT = 0, 1
 _KEY = struct.Struct(">hh")
@@ -90,16 +91,17 @@ def decode_marker(batch: bytes) -> TransactionMarker | None:
     header = BatchHeader(batch, 0)
     if not header.record_count:
         return None
-    if len(batch) < HEADER_BYTES + _RECORD.size or batch[HEADER_BYTES + 4] != _zigzag(_KEY.size):
+    records = memoryview(batch)[HEADER_BYTES:]
+    span = next(record_spans(records, header.record_count))
+    if span.key_end - span.key_start < _KEY.size:
         return None
-    start = HEADER_BYTES + 5
-    _, kind = _KEY.unpack_from(batch, start)
+    _, kind = _KEY.unpack_from(records, span.key_start)
     if kind not in (_ABORT, _COMMIT):
         return None
-    value_start = start + _KEY.size + 1
-    if batch[value_start - 1] < _zigzag(_VALUE.size):
+    # The value's length fits one byte; it may grow in later versions, and so may the key.
+    if span.end - span.key_end <= _VALUE.size or records[span.key_end] < _zigzag(_VALUE.size):
         raise CorruptRecordError(f"the control batch at {header.base_offset} has a short value")
-    _, coordinator_epoch = _VALUE.unpack_from(batch, value_start)
+    _, coordinator_epoch = _VALUE.unpack_from(records, span.key_end + 1)
     return TransactionMarker(kind == _COMMIT, coordinator_epoch)
 
 
