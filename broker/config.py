@@ -13,6 +13,7 @@ not validated; `from_properties`, `from_file` and `log_config` validate.
 import difflib
 import logging
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,8 +187,8 @@ class LogConfig:
         "cleanup.policy",
         _LIST,
         ("delete",),
-        "'delete' drops old segments by age and size. 'compact' alone never drops a segment; "
-        "this broker does not compact yet.",
+        "'delete' drops old segments by age and size, 'compact' keeps the newest record of each "
+        "key; both may be set.",
         _POLICIES,
         synonyms=[("log.cleanup.policy", 1)],
     )
@@ -298,14 +299,36 @@ class LogConfig:
         "unclean.leader.election.enable", _BOOLEAN, False, _STORED
     )
     delete_retention_ms: int = option(
-        "delete.retention.ms", _LONG, 24 * _HOUR_MS, _STORED, at_least(0)
+        "delete.retention.ms",
+        _LONG,
+        24 * _HOUR_MS,
+        "Time for which compaction keeps a tombstone (a record without value) once it has seen it.",
+        at_least(0),
+        synonyms=[("log.cleaner.delete.retention.ms", 1)],
     )
     min_cleanable_dirty_ratio: float = option(
-        "min.cleanable.dirty.ratio", _DOUBLE, 0.5, _STORED, between(0, 1)
+        "min.cleanable.dirty.ratio",
+        _DOUBLE,
+        0.5,
+        "Share of a log that must be uncompacted before it is compacted.",
+        between(0, 1),
+        synonyms=[("log.cleaner.min.cleanable.ratio", 1)],
     )
-    min_compaction_lag_ms: int = option("min.compaction.lag.ms", _LONG, 0, _STORED, at_least(0))
+    min_compaction_lag_ms: int = option(
+        "min.compaction.lag.ms",
+        _LONG,
+        0,
+        "Time for which a record is not compacted.",
+        at_least(0),
+        synonyms=[("log.cleaner.min.compaction.lag.ms", 1)],
+    )
     max_compaction_lag_ms: int = option(
-        "max.compaction.lag.ms", _LONG, LONG_MAX, _STORED, at_least(1)
+        "max.compaction.lag.ms",
+        _LONG,
+        LONG_MAX,
+        "Time after which a record is compacted, whatever the dirty ratio.",
+        at_least(1),
+        synonyms=[("log.cleaner.max.compaction.lag.ms", 1)],
     )
     leader_replication_throttled_replicas: tuple[str, ...] = option(
         "leader.replication.throttled.replicas", _LIST, (), _STORED
@@ -319,6 +342,17 @@ class LogConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """segment.ms, or less where a compacted topic's records must leave the active segment."""
+        return (
+            min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+        )
 
     @property
     def stamps_append_time(self) -> bool:
@@ -530,6 +564,75 @@ class BrokerConfig:
         "cleanup.policy of topics that do not set their own.",
         _POLICIES,
     )
+    log_cleaner_enable: bool = option(
+        "log.cleaner.enable", _BOOLEAN, True, "Whether topics with cleanup.policy=compact are."
+    )
+    log_cleaner_threads: int = option(
+        "log.cleaner.threads", _INT, 1, "Logs that are compacted at the same time.", at_least(0)
+    )
+    log_cleaner_io_max_bytes_per_second: float = option(
+        "log.cleaner.io.max.bytes.per.second",
+        _DOUBLE,
+        sys.float_info.max,
+        "Most bytes that compaction reads and writes in a second, all threads together.",
+        Legal("a number above 0", lambda value: value > 0),
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        128 << 20,
+        "Memory for the keys of a log that is compacted, all threads together: 24 bytes a key.",
+    )
+    log_cleaner_io_buffer_size: int = option(
+        "log.cleaner.io.buffer.size",
+        _INT,
+        512 << 10,
+        "Memory for reading and writing, all threads together; grows for larger batches.",
+        at_least(0),
+    )
+    log_cleaner_io_buffer_load_factor: float = option(
+        "log.cleaner.io.buffer.load.factor",
+        _DOUBLE,
+        0.9,
+        "How full log.cleaner.dedupe.buffer.size may become. More keys are done at once when it "
+        "is higher, more slowly.",
+        Legal("a number above 0 and at most 1", lambda value: 0 < value <= 1),
+    )
+    log_cleaner_backoff_ms: int = option(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        15_000,
+        "Pause before looking again when no log needs compaction.",
+        at_least(0),
+    )
+    log_cleaner_min_cleanable_ratio: float = option(
+        "log.cleaner.min.cleanable.ratio",
+        _DOUBLE,
+        0.5,
+        "min.cleanable.dirty.ratio of topics that do not set their own.",
+        between(0, 1),
+    )
+    log_cleaner_delete_retention_ms: int = option(
+        "log.cleaner.delete.retention.ms",
+        _LONG,
+        24 * _HOUR_MS,
+        "delete.retention.ms of topics that do not set their own.",
+        at_least(0),
+    )
+    log_cleaner_min_compaction_lag_ms: int = option(
+        "log.cleaner.min.compaction.lag.ms",
+        _LONG,
+        0,
+        "min.compaction.lag.ms of topics that do not set their own.",
+        at_least(0),
+    )
+    log_cleaner_max_compaction_lag_ms: int = option(
+        "log.cleaner.max.compaction.lag.ms",
+        _LONG,
+        LONG_MAX,
+        "max.compaction.lag.ms of topics that do not set their own.",
+        at_least(1),
+    )
     log_index_interval_bytes: int = option(
         "log.index.interval.bytes",
         _INT,
@@ -655,7 +758,24 @@ class BrokerConfig:
         if "node.id" in given and given.get("broker.id", given["node.id"]) != given["node.id"]:
             raise ConfigError("broker.id and node.id differ: set one of them, or both the same")
         known = {name: text for name, text in given.items() if name not in unknown}
-        return cls(**values, given=known)  # type: ignore[arg-type]
+        config = cls(**values, given=known)  # type: ignore[arg-type]
+        config._check_cleaner()
+        return config
+
+    def _check_cleaner(self) -> None:
+        _check_lags(
+            "log.cleaner.",
+            self.log_cleaner_min_compaction_lag_ms,
+            self.log_cleaner_max_compaction_lag_ms,
+        )
+        if not self.log_cleaner_enable:
+            return
+        least_bytes = max(1, self.log_cleaner_threads) << 20
+        if self.log_cleaner_dedupe_buffer_size < least_bytes:
+            raise ConfigError(
+                f"log.cleaner.dedupe.buffer.size={self.log_cleaner_dedupe_buffer_size} is too "
+                f"little: at least {least_bytes}, 1 MiB for each of log.cleaner.threads"
+            )
 
     @classmethod
     def from_file(cls, path: Path, overrides: Mapping[str, str] | None = None) -> "BrokerConfig":
@@ -725,7 +845,9 @@ class BrokerConfig:
             if field_name not in values:
                 values[field_name] = self._inherited(key)
         known = {name: text for name, text in overrides.items() if name not in unknown}
-        return LogConfig(**values, overrides=known)  # type: ignore[arg-type]
+        config = LogConfig(**values, overrides=known)  # type: ignore[arg-type]
+        _check_lags("", config.min_compaction_lag_ms, config.max_compaction_lag_ms)
+        return config
 
     def describe(self) -> list[ConfigEntry]:
         """Every broker property, as DescribeConfigs lists a broker's."""
@@ -835,6 +957,14 @@ def _described(
         is_sensitive=key.is_sensitive,
         synonyms=tuple(synonyms),
     )
+
+
+def _check_lags(prefix: str, min_lag_ms: int, max_lag_ms: int) -> None:
+    if min_lag_ms > max_lag_ms:
+        raise ConfigError(
+            f"{prefix}min.compaction.lag.ms={min_lag_ms} is above "
+            f"{prefix}max.compaction.lag.ms={max_lag_ms}"
+        )
 
 
 def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str:

@@ -41,7 +41,7 @@ from broker.log.retention import RetentionBounds, deletable_segments
 from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.transaction_index import AbortedTransaction
-from broker.log.validator import check_timestamps, stamp_offsets, validate
+from broker.log.validator import check_keys, check_timestamps, stamp_offsets, validate
 from pyspark_kafkalog.record.batch import BatchHeader, read_header
 from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 
@@ -189,6 +189,8 @@ class Log:
             before_ms = config.message_timestamp_before_max_ms
             after_ms = config.message_timestamp_after_max_ms
             check_timestamps(headers, now_ms, before_ms, after_ms)
+        if config.compacts:
+            check_keys(records, headers)
         if records.nbytes > config.segment_bytes:
             raise RecordListTooLargeError(
                 f"{records.nbytes} bytes of batches exceed segment.bytes={config.segment_bytes}"
@@ -306,7 +308,7 @@ class Log:
             or segment.offset_index.is_full
             or segment.time_index.is_full
             or next_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            or _age_ms(segment, newest_ms, now_ms) > config.segment_ms - self._roll_jitter_ms
+            or _age_ms(segment, newest_ms, now_ms) > config.roll_ms - self._roll_jitter_ms
         ):
             return self._roll(now_ms)
         return segment
@@ -339,7 +341,7 @@ class Log:
         return segment
 
     def _new_jitter_ms(self) -> int:
-        most_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        most_ms = min(self.config.segment_jitter_ms, self.config.roll_ms)
         return random.randrange(most_ms + 1) if most_ms else 0
 
     def truncate_to(self, offset: int) -> None:

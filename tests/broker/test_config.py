@@ -82,6 +82,10 @@ def test_a_topic_overrides_its_broker():
         ("log.cleanup.policy", "delete,keep", "delete, compact"),
         ("log.cleanup.policy", "", "delete, compact"),
         ("compression.type", "rar", "one of producer"),
+        ("log.cleaner.io.buffer.load.factor", "1.5", "above 0 and at most 1"),
+        ("log.cleaner.io.max.bytes.per.second", "0", "above 0"),
+        ("log.cleaner.min.cleanable.ratio", "2", "from 0 to 1"),
+        ("log.cleaner.dedupe.buffer.size", "1000", "1 MiB for each"),
         ("listeners", "localhost:9092", "PLAINTEXT://HOST:PORT"),
         ("listeners", "SSL://localhost:9092", "PLAINTEXT://HOST:PORT"),
         ("listeners", "PLAINTEXT://localhost:99999", "PLAINTEXT://HOST:PORT"),
@@ -94,6 +98,17 @@ def test_an_illegal_value_names_the_property_and_what_is_legal(name, text, expec
     assert name in str(caught.value)
     assert expected in str(caught.value)
     assert isinstance(caught.value, InvalidConfigurationError)
+
+
+def test_the_lags_of_compaction_fit_together():
+    config = BrokerConfig.from_properties({"log.cleaner.min.compaction.lag.ms": "10"})
+    assert config.log_config({}).min_compaction_lag_ms == 10
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms=10 is above"):
+        config.log_config({"max.compaction.lag.ms": "9"})
+    with pytest.raises(ConfigError, match=r"log\.cleaner\.min\.compaction\.lag\.ms=10 is above"):
+        BrokerConfig.from_properties(
+            {"log.cleaner.min.compaction.lag.ms": "10", "log.cleaner.max.compaction.lag.ms": "9"}
+        )
 
 
 def test_two_numbers_for_one_broker_are_refused():

@@ -11,8 +11,9 @@ NOW_MS = 1_700_000_000_000
 
 
 def batch(
-    values: Sequence[bytes] = (b"a",),
+    values: Sequence[bytes | None] = (b"a",),
     *,
+    keys: Sequence[bytes | None] | None = None,
     timestamp_ms: int = NOW_MS,
     step_ms: int = 0,
     codec: int = 0,
@@ -32,7 +33,8 @@ def batch(
         **idempotent,
     )
     for number, value in enumerate(values):
-        builder.append(timestamp=timestamp_ms + number * step_ms, key=None, value=value)
+        key = None if keys is None else keys[number]
+        builder.append(timestamp=timestamp_ms + number * step_ms, key=key, value=value)
     builder.close()
     return memoryview(bytearray(builder.buffer()))
 

@@ -474,7 +474,8 @@ class TestRetention:
     def test_only_the_delete_policy_deletes(self, open_log, policy):
         config = dataclasses.replace(SMALL, retention_bytes=0, cleanup_policy=policy)
         log = open_log(config)
-        fill(log, 60)
+        for _ in range(60):
+            log.append(batch([bytes(100)], keys=[b"k"]), 0)
         assert (log.delete_old_segments(60) > 0) == ("delete" in policy)
 
     def test_drops_segments_below_the_start_that_delete_records_set(self, log):
