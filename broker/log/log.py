@@ -8,9 +8,10 @@ Promises: an append that returned survives the death of the process (it is in th
 survives the machine's from the next `flush` on. An append that raised left nothing behind.
 
 Threads. One thread (the broker's loop) appends and truncates. `flush`, `delete_old_segments`,
-`advance_log_start_offset`, `remove_deleted_files` and the lookups may be called from any thread at
-the same time. `_lock` guards every change of state and is, but for truncation, never held across
-an fsync or a scan, so the loop waits microseconds for it, or the time of a file creation.
+`advance_log_start_offset`, `remove_deleted_files`, `replace_segments` and the lookups may be
+called from any thread at the same time. `_lock` guards every change of state and is, but for
+truncation, never held across an fsync or a scan, so the loop waits microseconds for it, or the time
+of a file creation.
 `_flush_lock` only keeps two flushes apart. Reads take no lock: `_next_offset` is published after
 the bytes, and the list of segments is copied on write. A flush works on what was there when it
 began; it moves the recovery point only if no truncation came between.
@@ -20,7 +21,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +32,19 @@ from kafka.errors import (
 )
 
 from broker.config import LogConfig
+from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
 from broker.log.leader_epoch import LeaderEpochFileCache
 from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
 from broker.log.record_search import first_record_at_or_after
-from broker.log.recovery import DELETED_SUFFIX, LogLoader, index_aborted, rebuild_producers
+from broker.log.recovery import (
+    DELETED_SUFFIX,
+    SWAP_SUFFIX,
+    LogLoader,
+    index_aborted,
+    rebuild_producers,
+)
 from broker.log.retention import RetentionBounds, deletable_segments
 from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
@@ -84,6 +92,7 @@ class Log:
         recovery_point: int = 0,
         *,
         log_start_offset: int = 0,
+        first_dirty_offset: int = 0,
         was_clean: bool = False,
         on_flush_due: Callable[["Log"], None] | None = None,
     ) -> None:
@@ -113,6 +122,10 @@ class Log:
         self._log_start_offset = loaded.log_start_offset
         self._next_offset = loaded.log_end_offset
         self._recovery_point = loaded.recovery_point
+        self._first_dirty_offset = first_dirty_offset
+        if not self._log_start_offset <= first_dirty_offset <= self._next_offset:
+            self._first_dirty_offset = self._log_start_offset
+        self._swapping: LogSegment | None = None
         self._last_flush_ms = clock()
         self._roll_jitter_ms = self._new_jitter_ms()
 
@@ -132,6 +145,20 @@ class Log:
     def recovery_point(self) -> int:
         """Everything below it is on disk for certain."""
         return self._recovery_point
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """Below it the log was compacted. Lowered by a truncation: who truncates writes it down."""
+        return max(self._first_dirty_offset, self._log_start_offset)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """All segments now, oldest first; the last is the active one."""
+        return self._segments.snapshot()
 
     @property
     def size_bytes(self) -> int:
@@ -366,6 +393,8 @@ class Log:
 
     def _truncate_to(self, offset: int) -> None:
         self._truncations += 1
+        self._give_up_swap()
+        self._first_dirty_offset = min(self._first_dirty_offset, offset)
         self._drop_now(self._segments.from_base(offset))
         if len(self._segments):
             active = self._segments.active
@@ -558,6 +587,7 @@ class Log:
     def _delete(self, segments: list[LogSegment]) -> None:
         if not segments:
             return
+        self._give_up_swap()
         if len(segments) == len(self._segments):
             self._roll(self._clock())
         self._segments.remove(segments)
@@ -582,6 +612,87 @@ class Log:
             if offset > self._log_start_offset:
                 self._start_at(offset)
 
+    def stable_until(self, high_watermark: int) -> int:
+        """The last stable offset: what lies below is committed, and its transactions decided."""
+        with self._lock:
+            unstable = self._producers.first_unstable_offset(high_watermark)
+        return high_watermark if unstable is None else min(unstable, high_watermark)
+
+    def last_batches(self) -> dict[int, LastBatch]:
+        """Of each producer, what compaction must leave: where its last data lies, its epoch."""
+        with self._lock:
+            return {
+                producer_id: LastBatch(
+                    entry.batches[-1].last_offset if entry.batches else NO_DATA_OFFSET,
+                    entry.producer_epoch,
+                )
+                for producer_id, entry in self._producers.entries.items()
+            }
+
+    def mark_clean(self, offset: int) -> None:
+        """Compaction has done its work below `offset`."""
+        with self._lock:
+            self._first_dirty_offset = min(offset, self._next_offset)
+
+    def replace_segments(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
+        """Puts `cleaned`, whose files are named `.cleaned`, whole and synced, in the place of
+        `replaced`. One thread at a time.
+
+        False, and `cleaned` removed, when the log has changed under the cleaner: a segment was
+        dropped, or the log truncated or closed. Each step is on disk before the next: the new files
+        are named `.swap`, the old ones `.deleted`, then `.swap` comes off. A crash before the first
+        leaves the old segments, one after it the new segment. Raises KafkaStorageError.
+        """
+        try:
+            if not self._begin_swap(cleaned, replaced):
+                return False
+            self._files.sync_directory(self.directory)
+            if not self._swap(cleaned, replaced):
+                return False
+            self._files.sync_directory(self.directory)
+            with self._lock:
+                if cleaned in self._segments.snapshot():
+                    cleaned.change_suffix("")
+            self._files.sync_directory(self.directory)
+        except OSError as error:
+            if self._is_retired:
+                return False
+            raise self._storage_error("compact", error) from error
+        return True
+
+    def _begin_swap(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
+        with self._lock:
+            present = self._segments.snapshot()[:-1]
+            if self._closed or any(each not in present for each in replaced):
+                cleaned.remove_files()
+                return False
+            cleaned.change_suffix(SWAP_SUFFIX)
+            self._swapping = cleaned
+            return True
+
+    def _swap(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
+        with self._lock:
+            if self._swapping is not cleaned:
+                return False
+            self._swapping = None
+            if self._closed:
+                cleaned.remove_files()
+                return False
+            self._segments.replace(replaced, cleaned)
+            due_ms = self._clock() + self.config.file_delete_delay_ms
+            for segment in replaced:
+                segment.change_suffix(DELETED_SUFFIX)
+                self._deleted.append((due_ms, segment))
+            for segment in replaced[1:]:
+                self._files.remove(self._producers.snapshot_path(segment.base_offset))
+            return True
+
+    def _give_up_swap(self) -> None:
+        """Before segments are dropped: a crash must not bring them back out of a `.swap` file."""
+        if self._swapping is not None:
+            self._swapping.remove_files()
+            self._swapping = None
+
     def remove_deleted_files(self) -> None:
         """Removes the files of segments whose delay is over. A slice in flight still reads them."""
         now_ms = self._clock()
@@ -604,6 +715,7 @@ class Log:
         readable, appends raise KafkaStorageError."""
         with self._lock:
             self._closed = self._is_retired = True
+            self._give_up_swap()
             self._files.rename(self.directory, directory)
             self.directory = directory
             self._producers.directory = directory

@@ -23,6 +23,7 @@ from pathlib import Path
 from kafka.errors import CorruptRecordError, UnsupportedForMessageFormatError
 
 from broker.config import LogConfig
+from broker.log.cleaner import CLEANED_SUFFIX
 from broker.log.clock import Clock
 from broker.log.files import File, Files
 from broker.log.leader_epoch import LeaderEpochFileCache
@@ -48,7 +49,6 @@ from pyspark_kafkalog.record.control import decode_marker
 _log = logging.getLogger(__name__)
 
 DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 _CHUNK_BYTES = 4 << 20
 _WINDOW_BYTES = 4096
@@ -217,15 +217,27 @@ class LogLoader:
         )
 
     def _finish_what_a_crash_left(self) -> None:
+        names = self._files.list(self._directory)
+        # Apache Kafka splits a segment into several swap files: as long as one of them is still
+        # named `.cleaned`, those from its offset on are not the whole (KAFKA-6264).
+        whole_below = min(
+            (
+                int(name[:20])
+                for name in names
+                if name.endswith(CLEANED_SUFFIX) and name[:20].isdigit()
+            ),
+            default=None,
+        )
         swaps = []
-        for name in self._files.list(self._directory):
+        for name in names:
             path = self._directory / name
             if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
                 self._files.remove(path)
-            elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and name[:20].isdigit():
                 swaps.append(name)
         for name in swaps:
-            self._put_in_place(name)
+            if whole_below is None or int(name[:20]) < whole_below:
+                self._put_in_place(name)
         for name in self._files.list(self._directory):
             if name.endswith(SWAP_SUFFIX):
                 self._files.remove(self._directory / name)
@@ -233,18 +245,24 @@ class LogLoader:
 
     def _put_in_place(self, swap_name: str) -> None:
         """Replaces the segments whose offsets the swap file covers. It is complete: the cleaner
-        names a file `.swap` only once it is whole and synced."""
+        names a file `.swap` only once it is whole and synced. One that is damaged since is given up
+        for the old segment, as long as that is there."""
         base_text = swap_name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX)
         swap = self._files.open(self._directory / swap_name)
         next_offset = int(base_text)
-        for _, header in read_batches(swap, swap.size(), with_crc=False):
-            next_offset = max(next_offset, header.next_offset)
+        try:
+            for _, header in read_batches(swap, swap.size(), with_crc=False):
+                next_offset = max(next_offset, header.next_offset)
+        except CorruptRecordError as error:
+            _log.warning("swap.damaged dir=%s reason=%r", self._directory, reason_of(error))
+            if self._files.exists(self._directory / (base_text + LOG_SUFFIX)):
+                return
         for name in self._files.list(self._directory):
             stem, dot, kind = name.partition(".")
             replaced = stem.isdigit() and int(base_text) <= int(stem) < next_offset
             if replaced and dot + kind in SEGMENT_SUFFIXES:
                 self._files.remove(self._directory / name)
-        for kind in SEGMENT_SUFFIXES:
+        for kind in reversed(SEGMENT_SUFFIXES):
             path = self._directory / (base_text + kind + SWAP_SUFFIX)
             if self._files.exists(path):
                 self._files.rename(path, self._directory / (base_text + kind))

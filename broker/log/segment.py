@@ -60,7 +60,13 @@ class LogSegment:
     """One segment. Made by `create` (new, empty) or `open` (from its files)."""
 
     def __init__(
-        self, directory: Path, base_offset: int, config: LogConfig, files: Files, now_ms: int
+        self,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        files: Files,
+        now_ms: int,
+        suffix: str = "",
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
@@ -69,7 +75,7 @@ class LogSegment:
         self.max_timestamp = TimestampOffset(NO_TIMESTAMP, base_offset)
         """The largest timestamp in the segment, and the last offset of the batch that has it."""
         self.file: File
-        self._suffix = ""
+        self._suffix = suffix
         self._files = files
         self._interval_bytes = config.index_interval_bytes
         self._bytes_since_index = 0
@@ -83,18 +89,24 @@ class LogSegment:
 
     @classmethod
     def create(
-        cls, directory: Path, base_offset: int, config: LogConfig, files: Files, now_ms: int
+        cls,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        files: Files,
+        now_ms: int,
+        suffix: str = "",
     ) -> "LogSegment":
         """An empty segment, over whatever files of its name were left behind.
 
         An OSError leaves none: a restart would take the file for where the log goes on, and give
         the offsets behind it, which may be in use in the segment before, a second time.
         """
-        segment = cls(directory, base_offset, config, files, now_ms)
+        segment = cls(directory, base_offset, config, files, now_ms, suffix)
         try:
             segment.file = files.open(segment.path(LOG_SUFFIX), create=True)
             segment.file.truncate(0)
-            if config.preallocate:
+            if config.preallocate and not suffix:
                 segment.file.reserve(config.segment_bytes)
             segment.offset_index.create()
             segment.time_index.create()
@@ -106,11 +118,16 @@ class LogSegment:
 
     @classmethod
     def open(
-        cls, directory: Path, base_offset: int, config: LogConfig, files: Files
+        cls,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        files: Files,
+        suffix: str = "",
     ) -> "LogSegment":
         """The sealed segment in these files. FileNotFoundError when the .log file is missing; the
         indexes are not touched: `load_indexes`."""
-        segment = cls(directory, base_offset, config, files, 0)
+        segment = cls(directory, base_offset, config, files, 0, suffix)
         path = segment.path(LOG_SUFFIX)
         segment.file = files.open(path)
         segment.size_bytes = segment.file.size()
@@ -164,7 +181,8 @@ class LogSegment:
     def index_batch(self, header: BatchHeader, position: int) -> None:
         """Takes the batch at `position` into the indexes, if it is time for an entry."""
         last_offset = header.base_offset + header.last_offset_delta
-        if header.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+        # A batch that compaction emptied has a timestamp, but no record that a lookup could name.
+        if header.record_count and header.max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = TimestampOffset(header.max_timestamp_ms, last_offset)
         if self._bytes_since_index > self._interval_bytes:
             self.offset_index.append(last_offset, position)
@@ -216,9 +234,9 @@ class LogSegment:
         last = self.offset_index.lookup(self.base_offset + MAX_RELATIVE_OFFSET)
         batch = self._walk(last.position, self.base_offset)
         while batch is not None:
-            timestamp_ms = self.header_at(batch.position).max_timestamp_ms
-            if timestamp_ms > self.max_timestamp.timestamp_ms:
-                self.max_timestamp = TimestampOffset(timestamp_ms, batch.last_offset)
+            header = self.header_at(batch.position)
+            if header.record_count and header.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+                self.max_timestamp = TimestampOffset(header.max_timestamp_ms, batch.last_offset)
             batch = self.batch_after(batch)
 
     def truncate_bytes(self, size_bytes: int) -> None:
@@ -226,10 +244,12 @@ class LogSegment:
         self.file.truncate(size_bytes)
 
     def change_suffix(self, suffix: str) -> None:
-        """Renames the files: `.deleted` behind their names, say. A missing index is fine."""
+        """Renames the files: `.deleted` behind their names, say. A missing index is fine.
+
+        The .log file comes last: where it has the new name, the others have it too."""
         old_paths = [self.path(kind) for kind in SEGMENT_SUFFIXES]
         self._suffix = suffix
-        for kind, old_path in zip(SEGMENT_SUFFIXES, old_paths, strict=True):
+        for kind, old_path in reversed([*zip(SEGMENT_SUFFIXES, old_paths, strict=True)]):
             if self._files.exists(old_path):
                 self._files.rename(old_path, self.path(kind))
         self.move_to(self.directory)

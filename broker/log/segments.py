@@ -61,6 +61,11 @@ class LogSegments:
         gone = set(map(id, segments))
         self._replace(each for each in self._segments if id(each) not in gone)
 
+    def replace(self, segments: Iterable[LogSegment], new_segment: LogSegment) -> None:
+        """Puts one segment in the place of others, at once: a reader sees either."""
+        gone = set(map(id, segments))
+        self._replace([new_segment, *(each for each in self._segments if id(each) not in gone)])
+
     def clear(self) -> None:
         self._segments = ()
 

@@ -236,6 +236,37 @@ class TestManySegments:
         assert golden.name(base_offset=bases[1]) not in files.names
         assert len(files.names[golden.name()].data) == len(merged)
 
+    def swapped(self, golden, *, cleaned=None, damaged=False):
+        """The log after a crash that left a swap file for the first two segments."""
+        files = golden.files.crash()
+        bases = self.bases(golden)
+        merged = b"".join(bytes(files.names[golden.name(base_offset=b)].data) for b in bases[:2])
+        if damaged:
+            merged = merged[:-5]
+        files.open(golden.name(".log.swap"), create=True).pwrite(merged, 0)
+        if cleaned is not None:
+            files.open(golden.name(".log.cleaned", cleaned), create=True)
+        return Log(golden.directory, MANY, files=files, recovery_point=golden.end_offset), files
+
+    def test_a_swap_file_of_an_unfinished_split_is_given_up(self, golden):
+        bases = self.bases(golden)
+        log, files = self.swapped(golden, cleaned=0)
+        assert contents(log) == golden.contents
+        assert self.bases_in(files, golden) == bases
+        log, files = self.swapped(golden, cleaned=bases[1])
+        assert contents(log) == golden.contents
+        assert self.bases_in(files, golden) == [bases[0], *bases[2:]]
+
+    def test_a_damaged_swap_file_is_given_up_for_the_old_segment(self, golden):
+        log, files = self.swapped(golden, damaged=True)
+        assert contents(log) == golden.contents
+        assert self.bases_in(files, golden) == self.bases(golden)
+
+    def bases_in(self, files, golden):
+        names = files.list(golden.directory)
+        assert not [name for name in names if name.endswith((".swap", ".cleaned"))]
+        return [int(name[:20]) for name in names if name.endswith(".log")]
+
     def test_snapshots_are_thinned_and_damaged_ones_replayed(self, golden):
         files = golden.files.crash()
         snapshots = [path for path in files.names if path.suffix == ".snapshot"]
