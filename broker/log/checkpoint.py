@@ -6,12 +6,13 @@ Apache Kafka's text format, the same for all of them:
     2                       number of lines that follow
     orders 0 1234           one entry a line, fields separated by one space
 
-`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` (high watermarks) and
-`log-start-offset-checkpoint` lie in a data directory and hold (topic, partition, offset);
-`leader-epoch-checkpoint` lies in a log's own and holds (epoch, start offset). Each is written
-whole: to a temporary file, synced, renamed. A missing or damaged one is no error: whoever reads it
-starts from less knowledge, which is always safe, and the damage is logged (an empty file is none:
-Kafka creates it so). One thread at a time for each file; the caller sees to it.
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` (high watermarks),
+`log-start-offset-checkpoint` and `cleaner-offset-checkpoint` lie in a data directory and hold
+(topic, partition, offset); `leader-epoch-checkpoint` lies in a log's own and holds (epoch, start
+offset). Each is written whole: to a temporary file, synced, renamed. A missing or damaged one is no
+error: whoever reads it starts from less knowledge, which is always safe, and the damage is logged
+(an empty file is none: Kafka creates it so). One thread at a time for each file; the caller sees to
+it.
 """
 
 import logging
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 _VERSION = "0"
 
 

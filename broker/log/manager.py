@@ -9,11 +9,12 @@ In a data directory lie, beside one directory for each log (`<topic>-<partition>
     recovery-point-offset-checkpoint    up to where each log is synced
     log-start-offset-checkpoint         from where each log may be read
     replication-offset-checkpoint       high watermarks, written for the ReplicaManager
+    cleaner-offset-checkpoint           up to where each compacted log is compacted
 
 `open` comes first and `close` last, both from the thread that owns the manager. In between
 `get`, `create`, `delete` and the passes may be called from any thread; `create` and `delete` touch
-the disk. `start` runs the passes in one thread of its own (`maintenance`). Never appends or reads
-a record.
+the disk. `start` runs the passes in one thread of its own (`maintenance`), and the cleaner in its
+own threads and processes. Never appends or reads a record.
 """
 
 import contextlib
@@ -24,17 +25,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kafka.errors import CorruptRecordError, KafkaStorageError, UnsupportedForMessageFormatError
 from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
 from broker.log.checkpoint import (
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     OffsetCheckpointFile,
 )
+from broker.log.cleaner import CleanerSettings
+from broker.log.cleaner_manager import CleanerWorker, LogCleaner
+from broker.log.cleaner_process import CleanerProcess
 from broker.log.clock import Clock, system_clock_ms
 from broker.log.files import DirectoryLock, DiskFiles, Files
 from broker.log.log import Log
@@ -77,6 +83,14 @@ class _OfflineLog:
     was_clean: bool
 
 
+class _Known(NamedTuple):
+    """What the checkpoint files know of a log."""
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    first_dirty_offset: int = 0
+
+
 class LogManager:
     """See the module's head."""
 
@@ -87,6 +101,7 @@ class LogManager:
         high_watermark_of: HighWatermarkOf = lambda tp, log: log.log_end_offset,
         clock: Clock = system_clock_ms,
         files: Files | None = None,
+        new_cleaner_worker: Callable[[CleanerSettings], CleanerWorker] = CleanerProcess,
     ) -> None:
         """`topic_overrides`: what is set on a topic, asked for at load and creation.
         `high_watermark_of`: up to where retention may delete; with one replica, the log's end."""
@@ -104,6 +119,15 @@ class LogManager:
         self._departed: set[TopicPartition] = set()
         self._directory_locks: list[DirectoryLock] = []
         self._maintenance: LogMaintenance | None = None
+        self.cleaner = LogCleaner(
+            config,
+            self.all_logs,
+            high_watermark_of,
+            self.checkpoint_cleaner_offsets,
+            new_cleaner_worker,
+            clock,
+            self._files,
+        )
         self.cluster_id = config.cluster_id or ""
 
     def open(self) -> None:
@@ -156,9 +180,11 @@ class LogManager:
         ]
         self._maintenance = LogMaintenance(tasks, lambda logs: self.checkpoint_recovery_points())
         self._maintenance.start()
+        self.cleaner.start()
 
     def close(self) -> None:
         """Stops the upkeep, closes and syncs every log, and notes that the stop was clean."""
+        self.cleaner.stop()
         if self._maintenance is not None:
             self._maintenance.stop()
             self._maintenance = None
@@ -225,6 +251,7 @@ class LogManager:
                 return
             self._logs = {each: kept for each, kept in self._logs.items() if each != tp}
             self._departed.add(tp)
+            self.cleaner.abort(tp)
             directory = owner.directory
             mark = f"-{tp.partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
             trash = directory.with_name(tp.topic[: 255 - len(mark)] + mark)
@@ -299,6 +326,17 @@ class LogManager:
     def checkpoint_log_start_offsets(self) -> None:
         self._checkpoint(LOG_START_OFFSETS, lambda log: log.log_start_offset)
 
+    def checkpoint_cleaner_offsets(self) -> None:
+        with self._checkpoint_lock:
+            for directory in self._config.data_dirs:
+                offsets = self._cleaner_offsets(directory)
+                self._checkpoint_file(directory, CLEANER_OFFSETS).write(offsets)
+
+    def _cleaner_offsets(self, directory: Path) -> dict[TopicPartition, int]:
+        """Of the compacted logs in `directory`."""
+        here = {tp: self._logs[tp] for tp in self._logs_in(directory)}
+        return {tp: log.first_dirty_offset for tp, log in here.items() if log.config.compacts}
+
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """As they were last written down."""
         offsets: dict[TopicPartition, int] = {}
@@ -342,7 +380,8 @@ class LogManager:
         self._files.sync_directory(directory)
         recovery_points = self._checkpoint_file(directory, RECOVERY_POINTS).read()
         start_offsets = self._checkpoint_file(directory, LOG_START_OFFSETS).read()
-        self._departed |= recovery_points.keys() | start_offsets.keys()
+        dirty_offsets = self._checkpoint_file(directory, CLEANER_OFFSETS).read()
+        self._departed |= recovery_points.keys() | start_offsets.keys() | dirty_offsets.keys()
         found = {}
         for name in names:
             if name.endswith(_DELETE_SUFFIX):
@@ -352,12 +391,17 @@ class LogManager:
         self._departed -= found.keys()
 
         def load(tp: TopicPartition) -> None:
-            self._load(
-                tp, found[tp], recovery_points.get(tp, 0), start_offsets.get(tp, 0), was_clean
+            known = _Known(
+                recovery_points.get(tp, 0), start_offsets.get(tp, 0), dirty_offsets.get(tp, 0)
             )
+            self._load(tp, found[tp], known, was_clean)
 
         with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir) as pool:
             list(pool.map(load, found))
+        loaded = {tp: offset for tp, offset in dirty_offsets.items() if tp in self._logs}
+        if any(self._logs[tp].first_dirty_offset != offset for tp, offset in loaded.items()):
+            # A log has lost its tail: what comes next must not be taken for compacted.
+            self.checkpoint_cleaner_offsets()
         _log.info(
             "logs.loaded dir=%s logs=%d was_clean=%s", directory, len(found), was_clean or not found
         )
@@ -366,12 +410,11 @@ class LogManager:
         self,
         tp: TopicPartition,
         directory: Path,
-        recovery_point: int,
-        log_start_offset: int,
+        known: "_Known",
         was_clean: bool,
     ) -> None:
         try:
-            log = self._open_log(tp, directory, recovery_point, log_start_offset, was_clean)
+            log = self._open_log(tp, directory, known, was_clean)
         except (OSError, CorruptRecordError, UnsupportedForMessageFormatError) as error:
             _log.error("log.offline dir=%s reason=%r", directory, str(error))
             self._offline[tp] = _OfflineLog(directory, str(error), was_clean)
@@ -387,6 +430,7 @@ class LogManager:
             # Else a crash would open the new log with the old one's offsets, and drop its records.
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
+            self.checkpoint_cleaner_offsets()
             self._departed.clear()
         parents = self._config.data_dirs
         parent = min(parents, key=lambda each: len(self._logs_in(each)))
@@ -396,7 +440,7 @@ class LogManager:
         try:
             if topic_id is not None:
                 write_topic_id(directory, topic_id, self._files)
-            return self._open_log(tp, directory, 0, 0, True)
+            return self._open_log(tp, directory, _Known(), True)
         except OSError:
             # Nobody knows of it: a later start would take it for a log that lost its topic.
             if is_new:
@@ -408,8 +452,7 @@ class LogManager:
         self,
         tp: TopicPartition,
         directory: Path,
-        recovery_point: int,
-        log_start_offset: int,
+        known: "_Known",
         was_clean: bool,
     ) -> Log:
         return Log(
@@ -417,8 +460,9 @@ class LogManager:
             self._log_config(tp.topic),
             self._clock,
             self._files,
-            recovery_point,
-            log_start_offset=log_start_offset,
+            known.recovery_point,
+            log_start_offset=known.log_start_offset,
+            first_dirty_offset=known.first_dirty_offset,
             was_clean=was_clean,
             on_flush_due=self._on_flush_due,
         )
