@@ -1,0 +1,204 @@
+"""A compacted topic through real clients, and its files through Kafka's own DumpLogSegments.
+
+What stays is compared with what Apache Kafka leaves of the same records where the jars are there.
+"""
+
+import subprocess
+import time
+
+import pytest
+
+from broker.config import LogConfig
+from broker.log.files import DiskFiles
+from broker.log.log import Log
+from pyspark_kafkalog.record.control import TransactionMarker
+from tests.broker.child import BrokerChild
+from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
+from tests.broker.log.compaction import compact
+from tests.interop.kafka_server import KafkaServer, require_kafka
+from tests.interop.test_kafka_log_tools import JARS
+from tests.interop.test_kafka_log_tools import dump as dump_or_fail
+
+pytestmark = pytest.mark.interop
+
+TOPIC = "table"
+RECORDS = 20_000
+KEYS = 500
+TIMEOUT_S = 60
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "segment.ms": "1000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "100",
+    "file.delete.delay.ms": "100",
+}
+
+
+def dump(paths, *options):
+    """As the tool says it; gaps in the offsets are its one reason to exit with 1."""
+    try:
+        return dump_or_fail(paths, *options)
+    except subprocess.CalledProcessError as error:
+        output = error.stdout + error.stderr
+        assert "Non-consecutive offsets in" in output, output
+        return output
+
+
+@pytest.mark.skipif(not list(JARS.glob("kafka-tools-*.jar")), reason=f"needs the jars in {JARS}")
+def test_kafka_accepts_compacted_segments(tmp_path):
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    now = [NOW_MS]
+    config = LogConfig(
+        segment_bytes=8_000,
+        index_interval_bytes=300,
+        cleanup_policy=("compact",),
+        min_cleanable_dirty_ratio=0.0,
+        delete_retention_ms=1000,
+        file_delete_delay_ms=0,
+    )
+    log = Log(directory, config, lambda: now[0], was_clean=True)
+
+    def append(number, **options):
+        pairs = [(number + 7 * each) % 50 for each in range(3)]
+        values = [None if key % 11 == 0 else b"%d." % number + bytes(50) for key in pairs]
+        keys = [b"key-%d" % key for key in pairs]
+        transactional = bool(options.get("transactional"))
+        log.append(batch(values, keys=keys, **options), 0, transactional=transactional)
+
+    for turn in range(3):
+        for number in range(turn * 200, turn * 200 + 200):
+            append(number, codec=(0, GZIP, SNAPPY, LZ4, ZSTD)[number % 5], step_ms=number % 3)
+        append(0, producer=(7 + turn, 0, 0), transactional=True)
+        log.append_end_marker(7 + turn, 0, TransactionMarker(turn == 1, 0), 0)
+        now[0] += 600
+        assert compact(log, DiskFiles(), lambda: now[0]) == 1
+    log.remove_deleted_files()
+    log.close()
+    logs = sorted(directory.glob("*.log"))
+    output = dump(logs, "--deep-iteration", "--print-data-log")
+    assert "isvalid: false" not in output
+    assert output.count("isvalid: true") > 20
+    assert "deleteHorizonMs: OptionalLong[" in output
+    assert "endTxnMarker: ABORT" in output
+    assert "Found" not in output
+    indexes = sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])
+    output = dump(indexes, "--index-sanity-check")
+    assert output.count("passed sanity check") + output.count("is empty") == len(indexes)
+    verified = dump(indexes, "--verify-index-only")
+    for complaint in ("Mismatches", "not found", "out of order", "exception"):
+        assert complaint not in verified
+    transactions = dump(sorted(directory.glob("*.txnindex")))
+    assert "producerId: 7" in transactions
+    assert "producerId: 8" not in transactions
+
+
+def write(bootstrap, rows):
+    from confluent_kafka import Producer
+
+    failures = []
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "compression.type": "lz4", "enable.idempotence": True}
+    )
+    for key, value in rows:
+        producer.produce(
+            TOPIC, value, key, on_delivery=lambda error, _: failures.append(error) if error else 0
+        )
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failures == []
+
+
+def read(bootstrap):
+    """(offset, key, value) of all there is."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=TIMEOUT_S)
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        found = []
+        while not found or found[-1][0] < end - 1:
+            for message in consumer.consume(10_000, timeout=1):
+                assert message.error() is None, message.error()
+                found.append((message.offset(), message.key(), message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def read_by_kafka_python(bootstrap):
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
+    )
+    try:
+        partition = TopicPartition(TOPIC, 0)
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        found = []
+        while not found or found[-1][0] < end - 1:
+            for records in consumer.poll(timeout_ms=1000).values():
+                found += [(record.offset, record.key, record.value) for record in records]
+        return found
+    finally:
+        consumer.close()
+
+
+def compacted(bootstrap):
+    """Creates the topic, fills it, waits until it is compacted; what is read then."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    created = admin.create_topics([NewTopic(TOPIC, 1, 1, config=TOPIC_CONFIG)])
+    created[TOPIC].result(TIMEOUT_S)
+    rows = [(b"key-%d" % (n * 7 % KEYS), b"%d." % n + bytes(200)) for n in range(RECORDS)]
+    write(bootstrap, rows)
+    write(bootstrap, [(b"key-%d" % n, None) for n in range(KEYS // 2)])
+    deadline = time.monotonic() + TIMEOUT_S
+    round_number = 0
+    while True:
+        # Something new, so that the log rolls, is dirty again, and tombstones may go.
+        time.sleep(1.1)
+        write(bootstrap, [(b"tick", b"%d" % round_number)])
+        round_number += 1
+        found = [row for row in read(bootstrap) if row[1] != b"tick"]
+        if len(found) == KEYS - KEYS // 2:
+            return rows, found, read_by_kafka_python(bootstrap)
+        assert time.monotonic() < deadline, len(found)
+
+
+def check(rows, found, found_by_kafka_python):
+    latest = {key: (offset, key, value) for offset, (key, value) in enumerate(rows)}
+    expected = [latest[b"key-%d" % number] for number in range(KEYS // 2, KEYS)]
+    assert found == sorted(expected)
+    assert [row for row in found_by_kafka_python if row[1] != b"tick"] == found
+
+
+def test_a_compacted_topic_through_real_clients(tmp_path):
+    properties = {"log.cleaner.backoff.ms": "100", "auto.create.topics.enable": "false"}
+    with BrokerChild(tmp_path, properties) as broker:
+        check(*compacted(broker.address))
+        assert "level=error" not in broker.stderr()
+        broker.kill()
+    with BrokerChild(tmp_path, properties) as broker:
+        again = [row for row in read(broker.address) if row[1] != b"tick"]
+        assert len(again) == KEYS - KEYS // 2
+        from confluent_kafka import Producer
+
+        errors = []
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce(TOPIC, b"v", on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(TIMEOUT_S) == 0
+        assert [error.name() for error in errors] == ["INVALID_RECORD"]
+        assert broker.stop() == 0
+
+
+def test_apache_kafka_leaves_the_same(tmp_path):
+    require_kafka()
+    with KafkaServer(tmp_path) as kafka:
+        check(*compacted(kafka.bootstrap_servers))
