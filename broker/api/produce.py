@@ -2,7 +2,8 @@
 
 The batch's bytes are stamped where they were received and appended as they are, unless they have to
 be converted: message sets (magic 0 and 1), which versions 0-2 may carry, and batches in another
-codec than the topic's `compression.type`. All of such a request's conversions are done, in the
+codec than the topic's `compression.type`. Records for a compacted topic are looked at there too:
+each needs a key. All of such a request's conversions are done, in the
 conversion thread, before its first append; its connection waits, so order is kept.
 
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer

@@ -3,7 +3,8 @@
 A log keeps record batches of magic 2 alone. So producers' message sets (magic 0 and 1) become one
 batch before the append, and batches become message sets for consumers of that time (Fetch versions
 0 to 3). A batch is also made anew where the topic's `compression.type` is not the codec that it
-came with; that costs O(1) beside the codec, the records are not looked at.
+came with; that costs O(1) beside the codec, the records are not looked at, unless the topic is
+compacted: there each needs a key.
 
 Conversion costs some microseconds a record and holds one batch decompressed, which may be as large
 as a whole request (`max_plain_bytes`): it belongs in a thread, `needs_conversion` alone does not.
@@ -45,6 +46,7 @@ from pyspark_kafkalog.record.message_set import (
     messages,
     records_of,
 )
+from pyspark_kafkalog.record.record_spans import record_spans
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 
 _KEEPS_CODEC = "producer"
@@ -52,22 +54,25 @@ _UNCOMPRESSED = "uncompressed"
 
 
 def needs_conversion(records: memoryview, config: LogConfig) -> bool:
-    """Whether a producer's `records` are not yet what the log keeps. A look at two bytes: what
-    they are otherwise is not checked."""
+    """Whether a producer's `records` are not yet what the log keeps, or must be looked at one by
+    one to know. A look at two bytes: what they are otherwise is not checked."""
     if len(records) < HEADER_BYTES:
         return len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC
     if records[MAGIC_POSITION] != MAGIC:
         return records[MAGIC_POSITION] < MAGIC
     codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
-    return codec <= Codec.ZSTD and codec != _stored_codec(Codec(codec), config)
+    if codec > Codec.ZSTD:
+        return False
+    return config.compacts or codec != _stored_codec(Codec(codec), config)
 
 
 def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:
     """One writable batch of magic 2, in the topic's codec, of a producer's `records`.
 
     Those are a message set or one batch. Producer id, epoch, sequence, timestamps and headers of a
-    batch stay as they are. Raises CorruptRecordError, InvalidRecordError, InvalidTimestampError,
-    MessageSizeTooLargeError, UnsupportedCompressionTypeError.
+    batch stay as they are; a batch that needs no other codec is returned itself. Raises
+    CorruptRecordError, InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError,
+    UnsupportedCompressionTypeError.
     """
     if records[MAGIC_POSITION] < MAGIC:
         return _batch_of_messages(records, config, max_plain_bytes)
@@ -76,9 +81,22 @@ def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int
     check_crc(records, header)
     body = records[HEADER_BYTES : header.end_position]
     plain = decompress(header.codec, body, max_plain_bytes)
+    if config.compacts:
+        _check_keys(plain, header)
     codec = _stored_codec(header.codec, config)
+    if codec == header.codec:
+        return records
     stored = compress(codec, plain, _level(codec, config))
     return memoryview(with_records(records, header, codec, stored))
+
+
+def _check_keys(plain: memoryview, header: BatchHeader) -> None:
+    """And offsets: one beyond its batch would keep the log from being compacted."""
+    for span in record_spans(plain, header.record_count):
+        if span.offset_delta > header.last_offset_delta:
+            raise InvalidRecordError(f"a record has offset delta {span.offset_delta}")
+        if span.key_end < 0:
+            raise InvalidRecordError("a compacted topic takes no record without a key")
 
 
 def _batch_of_messages(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:
@@ -111,7 +129,7 @@ def _checked(found: Iterable[Message], first: Message, config: LogConfig) -> Ite
 
 
 def _records(found: Iterable[Message], config: LogConfig, max_plain_bytes: int) -> Iterator[Record]:
-    needs_key = "compact" in config.cleanup_policy
+    needs_key = config.compacts
     for message in found:
         for record in records_of(message, max_plain_bytes):
             if needs_key and record.key is None:

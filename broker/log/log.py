@@ -49,7 +49,7 @@ from broker.log.retention import RetentionBounds, deletable_segments
 from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.transaction_index import AbortedTransaction
-from broker.log.validator import check_keys, check_timestamps, stamp_offsets, validate
+from broker.log.validator import check_timestamps, stamp_offsets, validate
 from pyspark_kafkalog.record.batch import BatchHeader, read_header
 from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 
@@ -216,8 +216,6 @@ class Log:
             before_ms = config.message_timestamp_before_max_ms
             after_ms = config.message_timestamp_after_max_ms
             check_timestamps(headers, now_ms, before_ms, after_ms)
-        if config.compacts:
-            check_keys(records, headers)
         if records.nbytes > config.segment_bytes:
             raise RecordListTooLargeError(
                 f"{records.nbytes} bytes of batches exceed segment.bytes={config.segment_bytes}"

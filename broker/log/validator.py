@@ -3,8 +3,7 @@
 A produce request's records for one partition are whole record batches (magic 2), nothing before,
 between or behind them. `validate` looks at headers and checksums, `stamp_offsets` writes into the
 same bytes what the broker owns: base offset, leader epoch, and LogAppendTime where a topic asks for
-it. So the bytes that came from the socket are the bytes that go to disk. `check_keys` alone looks
-at records, for topics that are compacted.
+it. So the bytes that came from the socket are the bytes that go to disk.
 
 Pure functions over a buffer that the caller owns: any thread.
 """
@@ -33,12 +32,9 @@ from pyspark_kafkalog.record.batch import (
     stamp,
     stamp_append_time,
 )
-from pyspark_kafkalog.record.compression import Codec, decompress
-from pyspark_kafkalog.record.record_spans import record_spans
+from pyspark_kafkalog.record.compression import Codec
 
 _LAST_CODEC = int(Codec.ZSTD)
-_MAX_DECOMPRESSED_BYTES = 64 << 20
-"""Of a batch for a compacted topic, which is opened on arrival."""
 
 
 def validate(
@@ -87,19 +83,6 @@ def check_timestamps(
                 f"message.timestamp.before.max.ms={before_max_ms}, "
                 f"message.timestamp.after.max.ms={after_max_ms}"
             )
-
-
-def check_keys(records: memoryview, headers: Sequence[BatchHeader]) -> None:
-    """For a compacted topic: raises InvalidRecordError unless every record has a key, and
-    CorruptRecordError for records that make no sense. O(records), decompressed where need be."""
-    for header in headers:
-        packed = records[header.position + HEADER_BYTES : header.end_position]
-        plain = decompress(int(header.codec), packed, _MAX_DECOMPRESSED_BYTES)
-        for span in record_spans(plain, header.record_count):
-            if span.key_end < 0:
-                raise InvalidRecordError(
-                    f"record {span.offset_delta} has no key, which a compacted topic needs"
-                )
 
 
 def stamp_offsets(

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from kafka.errors import CorruptRecordError, InvalidRecordError, KafkaStorageError
 
 from broker.config import LogConfig
 from broker.log.cleaner import (
@@ -473,26 +472,3 @@ class TestThrottle:
         now[0] += 100
         throttler.spend(1)
         assert now[0] == pytest.approx(105.0)
-
-
-class TestKeylessRecords:
-    @pytest.mark.parametrize("codec", [0, GZIP])
-    def test_are_refused_by_a_compacted_topic(self, log, codec):
-        with pytest.raises(InvalidRecordError, match="record 1 has no key"):
-            put(log, (b"a", b"1"), (None, b"2"), codec=codec)
-        assert log.log_end_offset == 0
-        put(log, (b"a", b"1"), (b"", None), codec=codec)
-
-    def test_so_are_records_that_make_no_sense(self, log):
-        from pyspark_kafkalog.record.batch import seal
-
-        data = batch([b"1", b"2"], keys=[b"a", b"b"])
-        data[61] ^= 0x40
-        seal(data)
-        with pytest.raises(CorruptRecordError):
-            log.append(data, 0)
-
-    def test_a_closed_log_says_so(self, log):
-        log.close()
-        with pytest.raises(KafkaStorageError):
-            put(log, (b"a", b"1"))

@@ -402,3 +402,26 @@ def test_several_slices():
     second = slices_of(at_offset(batch([b"b"]), 1))
     found = message_set_of([*first, *second], 1, 0, 1 << 20, LIMIT, cut=False)
     assert [row[3] for row in contents(found.data)] == [b"a", b"b"]
+
+
+class TestKeysForCompaction:
+    CONFIG = LogConfig(cleanup_policy=("compact",))
+
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+    def test_a_record_without_a_key_is_refused(self, codec):
+        records = batch([b"1", b"2"], keys=[b"a", None], codec=codec)
+        assert needs_conversion(records, self.CONFIG)
+        with pytest.raises(InvalidRecordError, match="without a key"):
+            convert_for_log(records, self.CONFIG, 10**6)
+
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+    def test_a_batch_with_keys_stays_what_it_is(self, codec):
+        records = batch([b"1", None], keys=[b"", b"a"], codec=codec)
+        assert convert_for_log(records, self.CONFIG, 10**6) is records
+
+    def test_records_that_make_no_sense_are_refused(self):
+        records = batch([b"1", b"2"], keys=[b"a", b"b"])
+        records[HEADER_BYTES] ^= 0x40
+        seal(records)
+        with pytest.raises(CorruptRecordError):
+            convert_for_log(records, self.CONFIG, 10**6)
