@@ -198,10 +198,7 @@ class LogLoader:
         )
         bases = frozenset(segment.base_offset for segment in self._segments.snapshot())
         self._producers.remove_snapshots(keep=bases)
-        if self._was_cut:
-            # Else a power loss could bring back what was cut, under what is appended now.
-            self._segments.active.sync()
-            self._files.sync_directory(self._directory)
+        self._sync_what_was_recovered()
         return LoadedLog(
             self._segments,
             self._leader_epochs,
@@ -210,6 +207,18 @@ class LogLoader:
             end_offset,
             end_offset if self._was_clean else min(recovery_point, end_offset),
         )
+
+    def _sync_what_was_recovered(self) -> None:
+        """Else a power loss could bring back what was cut, under what is appended now; or take a
+        transaction index that was made anew: one that is missing is not noticed."""
+        remade = self._segments.snapshot() if self._index_transactions_from is not None else ()
+        remade = tuple(each for each in remade if each.transaction_index.entry_count)
+        for segment in remade:
+            segment.transaction_index.sync()
+        if self._was_cut:
+            self._segments.active.sync()
+        if self._was_cut or remade:
+            self._files.sync_directory(self._directory)
 
     def _new_segment(self, base_offset: int) -> LogSegment:
         return LogSegment.create(

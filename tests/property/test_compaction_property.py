@@ -46,7 +46,8 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
             io_buffer_bytes=read_bytes,
         )
         self.appended = {}
-        self.latest = {}
+        self.aborted = {}
+        self.committed_until = 0
         self.producer_id = 0
         self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, was_clean=True)
 
@@ -81,8 +82,40 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
             row = (start + number, key, value, self.now_ms + age_ms + number)
             self.appended[start + number] = row
-            if producer != "aborted":
-                self.latest[key] = row
+            self.aborted[start + number] = producer == "aborted"
+
+    @property
+    def latest(self):
+        """The newest row of each key that a reader may see."""
+        start = self.log.log_start_offset
+        return {
+            row[1]: row
+            for offset, row in self.appended.items()
+            if offset >= start and not self.aborted[offset]
+        }
+
+    @rule(share=st.integers(0, 100))
+    def truncate(self, share):
+        """Somewhere above the high watermark that the cleaner went by, which was the log's end."""
+        first = max(self.committed_until, self.log.log_start_offset)
+        self.log.truncate_to(first + (self.log.log_end_offset - first) * share // 100)
+        end = self.log.log_end_offset
+        self.appended = {offset: row for offset, row in self.appended.items() if offset < end}
+        unstable = self.log.first_unstable_offset(end)
+        if unstable is not None:  # its marker is gone: its coordinator sends another one
+            (producer_id,) = (
+                producer_id
+                for producer_id, entry in self.log.producers.entries.items()
+                if entry.current_txn_first_offset == unstable
+            )
+            self.log.append_end_marker(producer_id, 0, TransactionMarker(False, 0), 0)
+            self.aborted |= {offset: True for offset in self.appended if offset >= unstable}
+
+    @rule(share=st.integers(0, 100))
+    def delete_records(self, share):
+        start = self.log.log_start_offset
+        self.log.advance_log_start_offset(start + (self.log.log_end_offset - start) * share // 100)
+        self.log.delete_old_segments(self.log.log_end_offset)
 
     @rule(passed_ms=st.integers(0, 80))
     def pass_time(self, passed_ms):
@@ -100,6 +133,7 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         for _ in range(passes):
             cleaner.clean_next(InlineWorker(self.files, self.settings))
         assert cleaner.figures().failures == 0
+        self.committed_until = self.log.log_end_offset
 
     @rule()
     def flush(self):
@@ -134,6 +168,7 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
             self.clock,
             self.files,
             recovery_point=self.log.recovery_point,
+            log_start_offset=self.log.log_start_offset,
             **options,
         )
         assert self.log.log_end_offset == end_offset
