@@ -119,8 +119,8 @@ def _reason(error: OSError) -> str:
 
 def open_server(config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> tuple[BrokerServer, str]:
     """A server that is ready to start, and its address as HOST:PORT. Raises StartError."""
-    server = BrokerServer(config, loop)
     try:
+        server = BrokerServer(config, loop)
         endpoint = server.open()
     except OSError as error:
         listener = config.endpoints[0]

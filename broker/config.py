@@ -21,6 +21,7 @@ from pathlib import Path
 from kafka.errors import InvalidRequestError
 
 from broker.config_def import (
+    INT_MAX,
     LONG_MAX,
     ConfigEntry,
     ConfigError,
@@ -79,7 +80,9 @@ DYNAMIC_BROKER_CONFIGS = frozenset(
         "log.roll.ms",
         "log.segment.bytes",
         "log.segment.delete.delay.ms",
+        "max.connection.creation.rate",
         "max.connections",
+        "max.connections.per.ip",
         "message.max.bytes",
         "min.insync.replicas",
         "producer.id.expiration.ms",
@@ -117,6 +120,26 @@ def _parses_as_endpoints(listeners: tuple[str, ...]) -> bool:
     return all(endpoint.name == "PLAINTEXT" for endpoint in endpoints) and bool(endpoints)
 
 
+def parse_ip_overrides(text: str) -> dict[str, int]:
+    """`HOST:MOST,...` of max.connections.per.ip.overrides. Raises ConfigError."""
+    overrides = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, _, most = entry.rpartition(":")
+        if not (host and most.isascii() and most.isdigit()):
+            raise ConfigError(f"invalid override {entry!r}: expected HOST:CONNECTIONS")
+        overrides[host.strip("[]")] = int(most)
+    return overrides
+
+
+def _parses_as_ip_overrides(text: str) -> bool:
+    try:
+        parse_ip_overrides(text)
+    except ConfigError:
+        return False
+    return True
+
+
+_IP_OVERRIDES = Legal("HOST:CONNECTIONS, comma-separated", _parses_as_ip_overrides)
 _LISTENERS = Legal("PLAINTEXT://HOST:PORT, comma-separated", _parses_as_endpoints)
 
 
@@ -491,23 +514,49 @@ class BrokerConfig:
         "queued.max.requests",
         _INT,
         500,
-        "Requests received and not yet answered before reading from sockets pauses.",
+        "Kept and described; a connection has one request answered at a time.",
         at_least(1),
     )
     queued_max_request_bytes: int = option(
         "queued.max.request.bytes",
         _LONG,
         -1,
-        "Bytes of requests received and not yet answered before reading pauses; -1 = no limit.",
+        "Bytes of requests being received at which reading more of them waits; "
+        "-1 = a quarter of the machine's memory.",
     )
     connections_max_idle_ms: int = option(
         "connections.max.idle.ms",
         _LONG,
         600_000,
-        "Idle time after which a connection is closed; -1 = never.",
+        "Idle time after which a connection is closed; negative = never.",
     )
     max_connections: int = option(
-        "max.connections", _INT, 2**31 - 1, "Most connections at once.", at_least(0)
+        "max.connections",
+        _INT,
+        INT_MAX,
+        "Connections at which no more are accepted; clients wait until one is closed.",
+        at_least(0),
+    )
+    max_connections_per_ip: int = option(
+        "max.connections.per.ip",
+        _INT,
+        INT_MAX,
+        "Most connections from one address; more are closed at once.",
+        at_least(0),
+    )
+    max_connections_per_ip_overrides: str = option(
+        "max.connections.per.ip.overrides",
+        _STRING,
+        "",
+        "Other limits than max.connections.per.ip, as HOST:CONNECTIONS, comma-separated.",
+        _IP_OVERRIDES,
+    )
+    max_connection_creation_rate: int = option(
+        "max.connection.creation.rate",
+        _INT,
+        INT_MAX,
+        "Connections accepted in a second; more wait.",
+        at_least(0),
     )
     log_segment_bytes: int = option(
         "log.segment.bytes",

@@ -8,6 +8,7 @@ checkpoint. Called by: __main__ (and tests), in the thread that runs the event l
 import asyncio
 import functools
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,11 @@ from broker.cluster.metadata import (
     TopicMetadata,
     new_topic,
 )
-from broker.config import BrokerConfig, Endpoint
+from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
 from broker.coordinator.producer_ids import ProducerIds
 from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
+from broker.network.connection_quotas import ConnectionLimitOptions, resolve_overrides
 from broker.network.server import NetworkServer, SocketOptions
 from broker.replica.configs import ConfigManager, load_dynamic
 from broker.replica.manager import ReplicaManager
@@ -52,6 +54,7 @@ class BrokerServer:
         # One thread: what a conversion holds in memory is held once.
         self._conversion_thread = ThreadPoolExecutor(1, thread_name_prefix="conversion")
         self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._connection_limits = _connection_limits(config)
         self._network = NetworkServer(
             lambda frame, connection: self._dispatcher(frame, connection),
             ConnectionLimits(config.socket_request_max_bytes),
@@ -60,7 +63,8 @@ class BrokerServer:
                 receive_buffer_bytes=config.socket_receive_buffer_bytes,
                 backlog=config.socket_listen_backlog_size,
                 max_idle_ms=config.connections_max_idle_ms,
-                max_connections=config.max_connections,
+                max_queued_bytes=_queued_bytes(config),
+                connections=self._connection_limits,
             ),
             loop,
         )
@@ -145,7 +149,14 @@ class BrokerServer:
 
     def _changed(self, config: BrokerConfig) -> None:
         """A property that may change while the broker runs did."""
-        self._network.limit_connections(config.max_connections)
+        self._network.limit_connections(
+            replace(
+                self._connection_limits,
+                max_connections=config.max_connections,
+                per_ip=config.max_connections_per_ip,
+                creation_rate=config.max_connection_creation_rate,
+            )
+        )
 
     def _close_logs(self) -> None:
         self._logs.checkpoint_high_watermarks(self._replicas.high_watermarks())
@@ -220,3 +231,24 @@ class BrokerServer:
             _log.error("checkpoint.failed reason=%r", str(error))
         if self._checkpoint_timer is not None:
             self._schedule_checkpoint()
+
+
+def _queued_bytes(config: BrokerConfig) -> int:
+    """`queued.max.request.bytes`; not set, a quarter of the machine's memory."""
+    if config.queued_max_request_bytes > 0:
+        return config.queued_max_request_bytes
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _connection_limits(config: BrokerConfig) -> ConnectionLimitOptions:
+    """Raises ConfigError for an override whose host has no address."""
+    try:
+        overrides = resolve_overrides(parse_ip_overrides(config.max_connections_per_ip_overrides))
+    except OSError as error:
+        raise ConfigError(f"max.connections.per.ip.overrides: {error.strerror}") from error
+    return ConnectionLimitOptions(
+        max_connections=config.max_connections,
+        per_ip=config.max_connections_per_ip,
+        per_ip_overrides=overrides,
+        creation_rate=config.max_connection_creation_rate,
+    )

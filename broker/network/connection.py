@@ -5,7 +5,8 @@ size and that many bytes; an answer is framed the same way. Called by: the event
 
 Receiving: small frames come many to one recv, through a staging buffer shared by all connections,
 and get their own bytearray each; the rest of a large frame is received straight into a bytearray of
-its own, which grows as bytes arrive, so that a size field alone never makes us allocate. A handler
+its own, which grows as bytes arrive, so that a size field alone never makes us allocate. Where all
+frames together hold too much, this one waits for room, and nothing is read. A handler
 that keeps a view of the frame beyond its return keeps the frame: it is not used again.
 
 Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
@@ -23,7 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.network.buffers import FRAME_BYTES, STAGING_BYTES, ReceiveBuffers
+from broker.network.buffers import ReceiveBuffers
+from broker.network.log_limit import LimitedLog
 from broker.network.send import Part, SendQueue
 
 _log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class BrokerConnection:
         "_frame_bytes",
         "_handler",
         "_limits",
+        "_log",
         "_loop",
         "_on_close",
         "_reading",
@@ -70,8 +73,10 @@ class BrokerConnection:
         "_stopping",
         "_writing",
         "closed",
+        "frame_began",
         "last_active",
         "peer",
+        "waits_for_room",
     )
 
     def __init__(
@@ -81,16 +86,22 @@ class BrokerConnection:
         handler: Handler,
         limits: ConnectionLimits,
         buffers: ReceiveBuffers,
+        log: LimitedLog,
         loop: asyncio.AbstractEventLoop,
         on_close: "Callable[[BrokerConnection], None]",
     ) -> None:
         self.peer = peer
         self.closed = False
         self.last_active = loop.time()
+        self.frame_began = 0.0
+        """When the large frame that is being received began."""
+        self.waits_for_room = False
+        """Nothing is read until `go_on`: there is no memory for the rest of a frame."""
         self._socket = sock
         self._handler = handler
         self._limits = limits
         self._buffers = buffers
+        self._log = log
         self._loop = loop
         self._on_close = on_close
         self._send = SendQueue()
@@ -114,6 +125,17 @@ class BrokerConnection:
         self._stopping = True
         self._pause()
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether it is in the middle of a large frame."""
+        return self._frame is not None
+
+    def go_on(self) -> None:
+        """There may be room now for the rest of the frame."""
+        if self.waits_for_room and not self.closed:
+            self.waits_for_room = False
+            self._guarded(_nothing)
+
     def close(self, reason: str) -> None:
         """Closes the socket, cancels an awaited answer; safe to call twice."""
         if self.closed:
@@ -125,7 +147,9 @@ class BrokerConnection:
         self._send.clear()
         self._socket.close()
         self._backlog = b""
-        self._frame = None
+        if self._frame is not None:
+            self._buffers.release(self._frame)
+            self._frame = None
         if self._answer is not None:
             self._answer.cancel()
         _log.debug("connection.closed peer=%s reason=%r", self.peer, reason)
@@ -146,6 +170,7 @@ class BrokerConnection:
     def _must_wait(self) -> bool:
         return (
             self._answer is not None
+            or self.waits_for_room
             or self._send.pending_bytes > self._limits.max_unsent_bytes
             or self._stopping
         )
@@ -220,10 +245,10 @@ class BrokerConnection:
 
     def _begin_large_frame(self, size_bytes: int, head: bytes) -> None:
         """`head`: what has been received of it (less than all, at most a staging buffer)."""
-        self._frame = bytearray(min(size_bytes, STAGING_BYTES))
-        self._frame[: len(head)] = head
+        self._frame = self._buffers.take(size_bytes, head)
         self._frame_bytes = size_bytes
         self._filled_bytes = len(head)
+        self.frame_began = self._loop.time()
 
     def _handle_large_frame(self) -> bool:
         """Handles the large frame when it is complete; else makes room for more of it."""
@@ -231,21 +256,13 @@ class BrokerConnection:
         assert frame is not None
         if self._filled_bytes == self._frame_bytes:
             self._frame = None
+            self._buffers.release(frame)
             self._handle(memoryview(frame)[: self._frame_bytes])
             self._buffers.give_back(frame)
             return True
         if self._filled_bytes == len(frame):
-            self._frame = self._with_more_room(frame)
+            self.waits_for_room = not self._buffers.grow(frame, self._frame_bytes, self.go_on)
         return False
-
-    def _with_more_room(self, frame: bytearray) -> bytearray:
-        # Only who has sent much gets much: thousands of connections may send a size and stop.
-        if len(frame) < FRAME_BYTES:
-            larger = self._buffers.take()
-            larger[: len(frame)] = frame
-            return larger
-        frame.extend(bytes(min(len(frame), self._frame_bytes - len(frame))))
-        return frame
 
     # --- answering ---
 
@@ -279,13 +296,13 @@ class BrokerConnection:
             step()
             self._go_on()
         except CloseConnection as request:
-            _log.warning("connection.refused peer=%s reason=%r", self.peer, str(request))
+            self._log.warning("connection.refused", self.peer, str(request))
             self.close(str(request))
         except OSError as error:
             self.close(f"send: {error}")
         except Exception:
             # A bug in a handler: its connection is lost, the broker and all others go on.
-            _log.exception("request.failed peer=%s", self.peer)
+            self._log.exception("request.failed", self.peer)
             self.close("internal error")
 
     def _go_on(self) -> None:
@@ -297,6 +314,8 @@ class BrokerConnection:
                 self._pause()
                 return
             if not self._parse():
+                if self.waits_for_room:
+                    continue
                 self._read_more()
                 return
 

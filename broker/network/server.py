@@ -1,16 +1,28 @@
 """The listening socket: accepts connections, forgets closed ones, closes idle ones.
 
 Owns: the listener, every BrokerConnection and the buffers they receive into. Called by:
-the event loop's thread only. Never: looks at a request.
+the event loop's thread only (the counts of NetworkStats may be read by any). Never: looks at a
+request.
+
+A peer costs at most: a buffer in proportion to what it sent (`buffers`), one answer beyond
+`max_unsent_bytes`, and a file descriptor; all of it goes when it has been idle too long. Part of
+the process's descriptors is kept for log files, whoever connects.
 """
 
 import asyncio
 import logging
+import resource
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from broker.network.buffers import ReceiveBuffers
+from broker.network.buffers import NO_LIMIT, ReceiveBuffers
 from broker.network.connection import BrokerConnection, ConnectionLimits, Handler
+from broker.network.connection_quotas import (
+    ConnectionLimitOptions,
+    ConnectionQuotas,
+    canonical_address,
+)
+from broker.network.log_limit import LimitedLog
 
 _log = logging.getLogger(__name__)
 
@@ -18,20 +30,40 @@ _log = logging.getLogger(__name__)
 _ACCEPTS_PER_EVENT = 64
 # Out of file descriptors: wait this long before accepting again.
 _ACCEPT_PAUSE_S = 0.2
+# The share of the process's file descriptors that connections may take.
+_DESCRIPTOR_SHARE = 0.8
+# Frames that wait for room wait this long for any other to be done, then one must go.
+_ROOM_TIMEOUT_S = 10.0
 # A stop waits this long for answers on their way out.
 _DRAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SocketOptions:
-    """Kafka's socket.* properties; -1 leaves a buffer size to the operating system, and lets a
-    connection be idle for ever."""
+    """Kafka's socket.* and connection properties; -1 leaves a buffer size to the operating system,
+    keeps idle connections, or sets no limit to the bytes of requests being received."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 50
     max_idle_ms: int = 600_000
-    max_connections: int = 2**31 - 1
+    max_queued_bytes: int = NO_LIMIT
+    connections: ConnectionLimitOptions = field(default_factory=ConnectionLimitOptions)
+
+
+@dataclass(slots=True)
+class NetworkStats:
+    """What has happened since the start."""
+
+    created: int = 0
+    closed: int = 0
+    refused: int = 0
+    """Connections closed at once: above max.connections.per.ip, or out of descriptors."""
+    closed_idle: int = 0
+
+    @property
+    def open(self) -> int:
+        return self.created - self.closed
 
 
 class NetworkServer:
@@ -48,8 +80,18 @@ class NetworkServer:
         self._limits = limits
         self._options = options
         self._loop = loop
-        self._buffers = ReceiveBuffers()
+        self._buffers = ReceiveBuffers(
+            options.max_queued_bytes, on_wait=self._on_wait, on_room=self._on_room
+        )
+        self._quotas = ConnectionQuotas(options.connections)
+        self._limited_log = LimitedLog(_log)
+        self._descriptors = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _DESCRIPTOR_SHARE)
+        self._is_listening = False
+        self._accepting = False
+        self._accept_timer: asyncio.TimerHandle | None = None
+        self._room_timer: asyncio.TimerHandle | None = None
         self._connections: set[BrokerConnection] = set()
+        self.stats = NetworkStats()
         self._listener: socket.socket | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -80,20 +122,28 @@ class NetworkServer:
         """Listens and accepts. Raises OSError."""
         assert self._listener is not None, "bind first"
         self._listener.listen(self._options.backlog)
+        self._is_listening = True
         self._accept_more()
         if self._options.max_idle_ms >= 0:
             self._sweep = self._loop.call_later(self._sweep_interval_s(), self._close_idle)
 
-    def limit_connections(self, max_connections: int) -> None:
+    def limit_connections(self, limits: ConnectionLimitOptions) -> None:
         """From now on; connections that are there stay."""
-        self._options = replace(self._options, max_connections=max_connections)
+        self._quotas.options = limits
+        self._accept_if_paused()
+
+    @property
+    def received_bytes_held(self) -> int:
+        """Memory of requests that are being received."""
+        return self._buffers.held_bytes
 
     async def close(self) -> None:
         """Stops accepting and reading, lets answers on their way out go, closes everything."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._accept_timer, self._room_timer):
+            if timer is not None:
+                timer.cancel()
         if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
+            self._stop_accepting()
             self._listener.close()
             self._listener = None
         for connection in self._connections:
@@ -105,30 +155,66 @@ class NetworkServer:
             connection.close("the broker stops")
 
     def _accept_more(self) -> None:
-        if self._listener is not None:
+        self._accept_timer = None
+        if self._listener is not None and not self._accepting:
             self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
+            self._accepting = True
+
+    def _accept_if_paused(self) -> None:
+        """There may be room again for a connection that waits."""
+        if self._is_listening and not self._accepting and self._accept_timer is None:
+            self._accept_more()
+
+    def _stop_accepting(self) -> None:
+        if self._accepting:
+            assert self._listener is not None
+            self._loop.remove_reader(self._listener.fileno())
+            self._accepting = False
+
+    def _pause_accepting(self, pause_s: float) -> None:
+        """The listener stays readable, so look away for a moment."""
+        self._stop_accepting()
+        self._accept_timer = self._loop.call_later(pause_s, self._accept_more)
 
     def _on_acceptable(self) -> None:
         assert self._listener is not None
         for _ in range(_ACCEPTS_PER_EVENT):
+            if self._quotas.is_full:  # until a connection is closed
+                self._stop_accepting()
+                self._limited_log.warning("accept.waits", "any", "max.connections")
+                return
+            pause_s = self._quotas.pause_s(self._loop.time())
+            if pause_s:
+                self._pause_accepting(pause_s)
+                return
             try:
                 sock, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                # EMFILE and kin: the listener stays readable, so look away for a moment.
-                _log.error("accept.failed reason=%r", str(error))
-                self._loop.remove_reader(self._listener.fileno())
-                self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_more)
+            except OSError as error:  # EMFILE and kin
+                self._limited_log.warning("accept.failed", "any", str(error))
+                self._pause_accepting(_ACCEPT_PAUSE_S)
                 return
-            peer = f"{address[0]}:{address[1]}"
-            if len(self._connections) >= self._options.max_connections:
-                _log.warning("connection.refused peer=%s reason=%r", peer, "max.connections")
-                sock.close()
-                continue
-            self._connect(sock, peer)
+            self._admit(sock, canonical_address(address[0]), address[1])
 
-    def _connect(self, sock: socket.socket, peer: str) -> None:
+    def _admit(self, sock: socket.socket, address: str, port: int) -> None:
+        """Takes the connection, or closes it where there are too many."""
+        peer = f"{address}:{port}"
+        reason = None
+        if sock.fileno() >= self._descriptors:  # the system gives the lowest free number
+            reason = "out of file descriptors"
+        elif not self._quotas.take(address, self._loop.time()):
+            reason = "max.connections.per.ip"
+        if reason is not None:
+            self.stats.refused += 1
+            sock.close()
+            self._limited_log.warning("connection.refused", peer, reason)
+            return
+        if not self._connect(sock, address, peer):
+            self._quotas.give_back(address)
+
+    def _connect(self, sock: socket.socket, address: str, peer: str) -> bool:
+        """Whether the socket could be used."""
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,18 +226,54 @@ class NetworkServer:
         except OSError as error:  # reset by the peer before we looked at it
             _log.debug("accept.failed peer=%s reason=%r", peer, str(error))
             sock.close()
-            return
+            return False
         connection = BrokerConnection(
             sock,
             peer,
             self._handler,
             self._limits,
             self._buffers,
+            self._limited_log,
             self._loop,
-            self._connections.discard,
+            lambda closed: self._on_close(closed, address),
         )
         self._connections.add(connection)
+        self.stats.created += 1
         _log.debug("connection.opened peer=%s", peer)
+        return True
+
+    def _on_close(self, connection: BrokerConnection, address: str) -> None:
+        self._connections.discard(connection)
+        self.stats.closed += 1
+        self._quotas.give_back(address)
+        self._accept_if_paused()
+
+    def _on_room(self) -> None:
+        """A frame was received or given up, and others wait: they go on in the loop's next turn."""
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
+        self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        for go_on in self._buffers.take_waiting():
+            go_on()
+
+    def _on_wait(self) -> None:
+        """A frame waits for room. If none is released for a while, they wait for each other."""
+        if self._room_timer is None:
+            self._room_timer = self._loop.call_later(_ROOM_TIMEOUT_S, self._make_room)
+
+    def _make_room(self) -> None:
+        """Closes the connection that has been sending one frame for the longest time."""
+        self._room_timer = None
+        receiving = [c for c in self._connections if c.is_receiving]
+        if receiving:
+            slowest = min(receiving, key=lambda connection: connection.frame_began)
+            self._limited_log.warning(
+                "connection.refused", slowest.peer, "a slow request, at queued.max.request.bytes"
+            )
+            slowest.close("queued.max.request.bytes")
 
     def _sweep_interval_s(self) -> float:
         return max(self._options.max_idle_ms / 1000 / 10, 0.05)
@@ -159,5 +281,6 @@ class NetworkServer:
     def _close_idle(self) -> None:
         limit = self._loop.time() - self._options.max_idle_ms / 1000
         for connection in [c for c in self._connections if c.last_active < limit]:
+            self.stats.closed_idle += 1
             connection.close("idle longer than connections.max.idle.ms")
         self._sweep = self._loop.call_later(self._sweep_interval_s(), self._close_idle)

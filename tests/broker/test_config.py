@@ -5,7 +5,7 @@ import logging
 import pytest
 from kafka.errors import InvalidConfigurationError
 
-from broker.config import BrokerConfig, ConfigError, Endpoint
+from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
 from broker.config_def import ConfigSource, ConfigType
 
 
@@ -206,3 +206,14 @@ class TestDescribe:
             for name in topic.__slots__
             if name != "overrides"
         )
+
+
+def test_overrides_of_an_address_are_checked():
+    def given(text):
+        return BrokerConfig.from_properties({"max.connections.per.ip.overrides": text})
+
+    overrides = given("127.0.0.1:5, [::1]:0,host:7").max_connections_per_ip_overrides
+    assert parse_ip_overrides(overrides) == {"127.0.0.1": 5, "::1": 0, "host": 7}
+    for bad in ("127.0.0.1", ":5", "host:-1", "host:many"):
+        with pytest.raises(ConfigError, match="HOST:CONNECTIONS"):
+            given(bad)

@@ -177,15 +177,6 @@ def test_no_idle_time_closes_a_connection_when_it_is_switched_off(serve):
         assert receive_frame(sock) == b"still here"
 
 
-def test_more_connections_than_allowed_are_refused(serve):
-    served = serve(options=SocketOptions(max_connections=1))
-    with served.connect() as first:
-        first.sendall(framed(b"in"))
-        assert receive_frame(first) == b"in"
-        with served.connect() as second:
-            assert_closed_by_server(second)
-
-
 def test_close_lets_an_answer_on_its_way_out_go(serve):
     served = serve()
     served.echo.answer = [b"y" * (30 << 20)]
