@@ -20,6 +20,7 @@ from kafka.errors import KafkaStorageError
 from broker.api.dispatcher import APIS, Dispatcher
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
+from broker.api.topic_names import is_topic_name
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
     BrokerNode,
@@ -202,7 +203,7 @@ class BrokerServer:
             if topic_partition.topic not in known:
                 found[topic_partition.topic].add(topic_partition.partition)
         for name, indexes in found.items():
-            if indexes != set(range(len(indexes))):
+            if indexes != set(range(len(indexes))) or not is_topic_name(name):
                 _log.warning("topic.not_adopted topic=%r partitions=%r", name, sorted(indexes))
                 continue
             topic = new_topic(name, len(indexes), self._config.broker_id, {})

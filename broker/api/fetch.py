@@ -54,7 +54,7 @@ from pyspark_kafkalog.protocol.fetch import (
 _ZSTD_VERSION = 10
 # The first version that says who leads, where the client is wrong about it (KIP-951).
 _CURRENT_LEADER_VERSION = 16
-_MAX_REQUEST_BYTES = 4 * 1024 * 1024
+_MAX_REQUEST_BYTES = 2 * 1024 * 1024
 
 
 _Told: TypeAlias = Iterable[tuple[FetchPartition, FetchAsk, PartitionRead | BrokerResponseError]]
@@ -127,6 +127,8 @@ class _Fetch:
     def wait(self, missing_bytes: int) -> "asyncio.Future[Body]":
         """Waits from this instant on: what is appended before the loop turns must not be missed."""
         context, session = self._context, self._session
+        # The frame is let go while its answer is waited for.
+        self._request = Request(self._request.header, memoryview(b""))
         answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
 
         def ready() -> None:
@@ -183,7 +185,8 @@ def handle(request: Request, context: ApiContext) -> Outcome:
         return _refused(request, refusal)
     result = fetch.read()
     missing_bytes = fetch.min_bytes - result.size_bytes
-    if missing_bytes <= 0 or result.urgent or wanted.max_wait_ms <= 0:
+    done = missing_bytes <= 0 or result.urgent or wanted.max_wait_ms <= 0
+    if done or not context.replicas.may_wait:
         return fetch.answer(result)
     return fetch.wait(missing_bytes)
 

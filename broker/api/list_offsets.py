@@ -8,7 +8,7 @@ the one that later versions would give, and for the latest also with the log's s
 Left out: the timeout of version 10, for reads of a remote tier.
 """
 
-import asyncio
+import functools
 from collections import Counter
 
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVersionError
@@ -42,18 +42,18 @@ _SINCE_VERSION = {
 
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = request.decode(ListOffsetsRequest)
-    if any(
-        ask.timestamp >= 0 or ask.timestamp == MAX_TIMESTAMP
-        for topic in wanted.topics or ()
-        for ask in topic.partitions or ()
-    ):
-        # Opens batches: some kilobytes may be many millions of records, too long for the loop.
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(None, _answer_all, request, context, wanted)
-    return _answer_all(request, context, wanted)
+    asked = [ask.timestamp for topic in wanted.topics or () for ask in topic.partitions or ()]
+    if all(timestamp < 0 and timestamp != MAX_TIMESTAMP for timestamp in asked):
+        return _answer_all(request, context, wanted)
+    return _search(request, context, wanted)
 
 
-def _answer_all(request: Request, context: ApiContext, wanted: "ListOffsetsRequest") -> Body:
+async def _search(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Body:
+    """Batches are opened and searched, which may be long work: not on the event loop."""
+    return await context.convert(functools.partial(_answer_all, request, context, wanted))
+
+
+def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Body:
     counts = Counter(
         (topic.name, ask.partition_index)
         for topic in wanted.topics or ()

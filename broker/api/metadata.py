@@ -14,6 +14,7 @@ from kafka.errors import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
 from broker.api.topic_names import check_no_collision, check_topic_name
@@ -48,8 +49,11 @@ async def _create_and_answer(
     request: Request, context: ApiContext, wanted: MetadataRequest, missing: list[str]
 ) -> Body:
     refused: dict[str, BrokerResponseError] = {}
-    for name in missing:
+    most_topics = max(1, MAX_PARTITIONS_PER_REQUEST // context.config.num_partitions)
+    for number, name in enumerate(missing):
         try:
+            if number >= most_topics:  # the client asks again
+                raise UnknownTopicOrPartitionError()
             await _auto_create(name, context)
         except TopicAlreadyExistsError:
             # Another request creates it just now: the client asks again and finds it.

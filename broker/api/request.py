@@ -1,7 +1,7 @@
 """What an API's handler is given: a request, and the parts of the broker that answer it.
 
 Owns: the decoding of requests by `kafka.protocol`, made safe for bytes from anyone: what those
-decoders do not check (a variable-length number without end, millions of empty elements) is bounded
+decoders do not check (a variable-length number without end, a hundred thousand elements) is bounded
 here. Called by: the event loop's thread only.
 """
 
@@ -10,6 +10,8 @@ import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+from kafka.protocol.data_container import DataContainer
 
 from broker.api.fetch_session import FetchSessionCache
 from broker.cluster.metadata import ClusterMetadata
@@ -24,8 +26,10 @@ from pyspark_kafkalog.protocol.frames import RequestHeader
 
 T = TypeVar("T")
 
-# A request that is no bulk data: some ten thousand partitions fit.
-MAX_CONTROL_REQUEST_BYTES = 1024 * 1024
+# A request that is no bulk data: ten thousand topics of usual names fit. Both bounds keep the event
+# loop's others from waiting more than some tenths of a second for one request.
+MAX_CONTROL_REQUEST_BYTES = 512 * 1024
+MAX_ELEMENTS = 20_000
 # kafka.protocol reads a number for as long as its bytes say "more follows", in quadratic time.
 _LONGEST_RUN = 4096
 _HIGH_BIT = bytes(byte >> 7 for byte in range(256))
@@ -99,9 +103,13 @@ class Request:
         if len(body) > _LONGEST_RUN and _RUN in bytes(body).translate(_HIGH_BIT):
             raise CloseConnection(f"malformed {message_class.__name__}")
         try:
-            return message_class.decode(body, version=self.version)
+            message = message_class.decode(body, version=self.version)
         except _DECODE_ERRORS as error:
             raise CloseConnection(f"malformed {message_class.__name__}: {error}") from None
+        # An element has a byte at least.
+        if len(body) > MAX_ELEMENTS and _count_elements(message) > MAX_ELEMENTS:
+            raise CloseConnection(f"{message_class.__name__} of more than {MAX_ELEMENTS} elements")
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,24 @@ class Api:
     @property
     def range(self) -> ApiRange:
         return ApiRange(self.key, self.min_version, self.max_version)
+
+
+def _count_elements(message: Any) -> int:
+    """The elements of all arrays of a message of `kafka.protocol`, at whatever depth."""
+    count = 0
+    arrays = _arrays_of(message)
+    while arrays and count <= MAX_ELEMENTS:
+        array = arrays.pop()
+        count += len(array)
+        if isinstance(array[0], DataContainer):
+            for element in array[:MAX_ELEMENTS]:
+                arrays += _arrays_of(element)
+    return count
+
+
+def _arrays_of(container: Any) -> list[list[Any]]:
+    values = (getattr(container, name, None) for name in type(container).__slots__)
+    return [value for value in values if isinstance(value, list) and value]
 
 
 def encoded(message: Any, request: Request) -> list[Part]:

@@ -21,6 +21,14 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError("topic name has characters other than a-z A-Z 0-9 . _ -")
 
 
+def is_topic_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
 def check_no_collision(name: str, existing: Iterable[str]) -> None:
     """Raises InvalidTopicError: names that differ in '.' and '_' alone clash in metrics."""
     if "." not in name and "_" not in name:

@@ -511,6 +511,8 @@ class Log:
     ) -> tuple[int, int] | None:
         batch = segment.locate(offset)
         while batch is not None:
+            if self._closed:  # the broker stops, or the topic is gone: nobody waits for the answer
+                raise KafkaStorageError(f"{self.directory} is closed")
             header = segment.header_at(batch.position)
             if header.max_timestamp_ms >= timestamp_ms:
                 data = segment.file.pread(batch.size_bytes, batch.position)

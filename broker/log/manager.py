@@ -19,6 +19,7 @@ own threads and processes. Never appends or reads a record.
 
 import contextlib
 import logging
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from kafka.errors import CorruptRecordError, KafkaStorageError, UnsupportedForMe
 from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
+from broker.config_def import INT_MAX
 from broker.log.checkpoint import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -57,6 +59,8 @@ _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 _TICK_MS = 1000
 # The log of Kafka's own controllers, in a data directory that one of them wrote: no topic.
 _CONTROLLER_LOG = "__cluster_metadata"
+# What `directory_name` makes of a legal topic, and nothing else: `t-07` is no partition 7.
+_LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]*)")
 
 HighWatermarkOf = Callable[[TopicPartition, Log], int]
 TopicOverrides = Callable[[str], Mapping[str, str]]
@@ -68,10 +72,10 @@ def directory_name(tp: TopicPartition) -> str:
 
 def parse_directory_name(name: str) -> TopicPartition | None:
     """None when it is no log's directory."""
-    topic, dash, partition = name.rpartition("-")
-    if not (topic and dash and partition.isdigit()) or topic == _CONTROLLER_LOG:
+    found = _LOG_DIRECTORY.fullmatch(name)
+    if found is None or found[1] == _CONTROLLER_LOG or int(found[2]) > INT_MAX:
         return None
-    return TopicPartition(topic, int(partition))
+    return TopicPartition(found[1], int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)

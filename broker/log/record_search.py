@@ -5,7 +5,8 @@ head is read (all numbers but the attributes are zigzag varints):
 
     length | attributes int8 | timestamp delta | offset delta | ...
 
-Pure functions: any thread. O(records of the one batch).
+Pure functions: any thread. O(records of the one batch), which for a batch made to hurt may be some
+ten million: not for the event loop's thread.
 """
 
 from kafka.errors import CorruptRecordError

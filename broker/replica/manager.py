@@ -176,6 +176,11 @@ class ReplicaManager:
         except OSError as error:
             return storage_error("fetch", ask.topic_partition, error)
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether there is room for another fetch to `wait_for_records`."""
+        return not self._purgatory.is_full
+
     def wait_for_records(
         self,
         asks: Iterable[FetchAsk],

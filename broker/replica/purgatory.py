@@ -18,6 +18,9 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
+# A waiting fetch costs some 500 bytes for each of its partitions.
+_MOST_WAITING = 500_000
+
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 # More than any fetch waits for.
@@ -35,7 +38,7 @@ class Watcher(Protocol):
 class DelayedFetch:
     """One waiting fetch: done after `missing_bytes` more bytes, or when its time is up."""
 
-    __slots__ = ("_purgatory", "_ready", "missing_bytes", "partitions", "timer")
+    __slots__ = ("_purgatory", "_ready", "is_waiting", "missing_bytes", "partitions", "timer")
 
     def __init__(
         self,
@@ -46,11 +49,13 @@ class DelayedFetch:
         self.partitions = tuple(partitions)
         self.missing_bytes = missing_bytes
         self.timer: Timer | None = None
+        self.is_waiting = False
         self._ready = ready
         self._purgatory: FetchPurgatory | None = None
 
     def wait_in(self, purgatory: "FetchPurgatory") -> None:
         self._purgatory = purgatory
+        self.is_waiting = True
 
     def progress(self, size_bytes: int) -> None:
         """`size_bytes` more can be fetched; done when that is enough."""
@@ -76,6 +81,12 @@ class FetchPurgatory:
         self._call_later = call_later
         self._waiting: dict[TopicPartition, set[DelayedFetch]] = {}
         self._watchers: dict[TopicPartition, set[Watcher]] = {}
+        self._waiting_partitions = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more fetches may wait: they are answered with what there is."""
+        return self._waiting_partitions >= _MOST_WAITING
 
     def __len__(self) -> int:
         return len({fetch for fetches in self._waiting.values() for fetch in fetches})
@@ -84,11 +95,16 @@ class FetchPurgatory:
         """`fetch` runs once: when enough became visible, when woken, or after `max_wait_ms`."""
         for partition in fetch.partitions:
             self._waiting.setdefault(partition, set()).add(fetch)
+        self._waiting_partitions += len(fetch.partitions)
         fetch.wait_in(self)
         fetch.timer = self._call_later(max_wait_ms / 1000, fetch.complete)
 
     def cancel(self, fetch: DelayedFetch) -> None:
         """Forgets `fetch` (its connection is gone); harmless when it has run."""
+        if not fetch.is_waiting:
+            return
+        fetch.is_waiting = False
+        self._waiting_partitions -= len(fetch.partitions)
         if fetch.timer is not None:
             fetch.timer.cancel()
         for partition in fetch.partitions:

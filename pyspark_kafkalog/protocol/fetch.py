@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
-from pyspark_kafkalog.protocol.wire import INT32, Reader, Writer, by_topic
+from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, Writer, by_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -239,7 +239,7 @@ def _encode_ask(writer: Writer, ask: FetchPartition, version: int) -> None:
 
 def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
     """The request in `body`; raises KafkaProtocolError."""
-    reader = Reader(body, is_flexible(API_KEY, version))
+    reader = Reader(body, is_flexible(API_KEY, version), max_elements=MAX_REQUEST_ELEMENTS)
     request = _decode_wait(reader, version)
     if version >= 3:
         (request.max_bytes,) = reader.fields(INT32)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kafka.errors import KafkaProtocolError
 
-from pyspark_kafkalog.protocol.wire import Reader
+from pyspark_kafkalog.protocol.wire import MAX_REQUEST_ELEMENTS, Reader
 
 SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")
@@ -103,7 +103,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
     Raises KafkaProtocolError. For a version of ApiVersions that is not known the tagged fields may
     have any form; the position then means nothing, since the body is not read either.
     """
-    reader = Reader(frame, flexible=False)
+    reader = Reader(frame, flexible=False, max_elements=MAX_REQUEST_ELEMENTS)
     api_key, api_version, correlation_id = reader.fields(_REQUEST)
     client_id = reader.nullable_string()
     if is_flexible(api_key, api_version):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.protocol.frames import is_flexible
-from pyspark_kafkalog.protocol.wire import INT32, Reader, Writer, by_topic
+from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, Writer, by_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -60,7 +60,7 @@ class ProducedPartition:
 
 def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
     """The request in `body`; raises KafkaProtocolError."""
-    reader = Reader(body, is_flexible(API_KEY, version))
+    reader = Reader(body, is_flexible(API_KEY, version), max_elements=MAX_REQUEST_ELEMENTS)
     transactional_id = reader.nullable_string() if version >= 3 else None
     acks, timeout_ms = reader.fields(_ACKS_AND_TIMEOUT)
     partitions = []

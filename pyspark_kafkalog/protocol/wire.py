@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 
+MAX_REQUEST_ELEMENTS = 20_000
+"""Array elements and tagged fields of one request: more keeps whoever answers it from others."""
+
 
 class _OfTopic(Protocol):
     topic: str
@@ -39,11 +42,19 @@ def by_topic(items: Sequence[_Item]) -> list[tuple[str, list[_Item]]]:
 
 
 class Reader:
-    """Walks over one message. What is malformed raises KafkaProtocolError, whatever the bytes."""
+    """Walks over one message. What is malformed raises KafkaProtocolError, whatever the bytes; so
+    do more than `max_elements` array elements and tagged fields (None: as many as there are)."""
 
-    __slots__ = ("buffer", "end", "flexible", "position")
+    __slots__ = ("_elements_left", "buffer", "end", "flexible", "position")
 
-    def __init__(self, buffer: memoryview, flexible: bool, position: int = 0) -> None:
+    def __init__(
+        self,
+        buffer: memoryview,
+        flexible: bool,
+        position: int = 0,
+        max_elements: int | None = None,
+    ) -> None:
+        self._elements_left = max_elements
         self.buffer = buffer
         self.end = len(buffer)
         self.flexible = flexible
@@ -86,7 +97,9 @@ class Reader:
 
     def count(self) -> int:
         """The element count of an array; null counts as empty."""
-        return max(0, self.length(INT32))
+        count = max(0, self.length(INT32))
+        self._take_elements(count)
+        return count
 
     def view(self, length: int) -> memoryview:
         """The next `length` bytes, not copied."""
@@ -123,7 +136,11 @@ class Reader:
         """Passes over a structure's tagged fields, all of which are optional (KIP-482)."""
         if not self.flexible:
             return
-        for _ in range(self.varint()):
+        count = self.varint()
+        if not count:
+            return
+        self._take_elements(count)
+        for _ in range(count):
             self.varint()
             length = self.varint()
             if length > self.end - self.position:
@@ -135,11 +152,19 @@ class Reader:
         count = self.varint() if self.flexible else 0
         if not count:
             return ()
+        self._take_elements(count)
         found = []
         for _ in range(count):
             tag = self.varint()
             found.append((tag, Reader(self.exactly(self.varint()), flexible=True)))
         return found
+
+    def _take_elements(self, count: int) -> None:
+        if self._elements_left is None:
+            return
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise KafkaProtocolError("a request of too many elements")
 
     def _cut_off(self) -> KafkaProtocolError:
         return KafkaProtocolError(f"a message of {self.end} bytes ends inside a field")

@@ -28,6 +28,10 @@ _XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _GZIP_WINDOW_BITS = 31
 _ZSTD_LEVEL = 3
+# No byte stands for more than so many: a byte of an LZ4 match's length counts 255, a Zstandard
+# block of 4 bytes is 128 KiB at most. So little that is damaged is not tried with much memory.
+_LZ4_GROWTH = 255
+_ZSTD_GROWTH = 32 * 1024
 
 
 class Codec(IntEnum):
@@ -85,9 +89,11 @@ def decompress(codec: int, data: "Buffer", max_bytes: int) -> memoryview:
     if codec == Codec.SNAPPY:
         return _decompress_snappy(view, max_bytes)
     if codec == Codec.LZ4:
-        return _decompress_growing(cramjam.lz4.decompress_into, view, max_bytes)
+        most_bytes = min(max_bytes, _growth(view, _LZ4_GROWTH))
+        return _decompress_growing(cramjam.lz4.decompress_into, view, most_bytes)
     if codec == Codec.ZSTD:
-        return _decompress_growing(cramjam.zstd.decompress_into, view, max_bytes)
+        most_bytes = min(max_bytes, _growth(view, _ZSTD_GROWTH))
+        return _decompress_growing(cramjam.zstd.decompress_into, view, most_bytes)
     raise UnsupportedCompressionTypeError(f"no compression codec has the number {codec}")
 
 
@@ -151,6 +157,10 @@ def _snappy_length(block: memoryview) -> int:
         if byte < 0x80:
             return length
     raise CorruptRecordError("snappy: the block has no length")
+
+
+def _growth(data: memoryview, most: int) -> int:
+    return len(data) * most + 64 * 1024
 
 
 def _decompress_growing(decompress_into: Any, data: memoryview, max_bytes: int) -> memoryview:
