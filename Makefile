@@ -10,7 +10,7 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehous
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash fuzz uncompiled bench notebooks peers clean preflight
+.PHONY: help quickstart install test check crash fuzz property uncompiled bench notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,8 +32,11 @@ check: $(VENV)/.development ## style, types and layers
 crash: $(VENV)/.development ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
-fuzz: $(VENV)/.development ## the property tests with 20,000 examples each
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog $(PYTEST_ARGS)
+fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.campaign
+
+property: $(VENV)/.development ## the property tests with 20,000 examples each
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
 
 uncompiled: $(VENV)/.development ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled
@@ -69,6 +72,10 @@ $(VENV)/.quickstart: setup.py | preflight
 $(VENV)/.development: setup.py | preflight
 	$(PYTHON) -m venv $(VENV)
 	KAFKALOG_EXT=$${KAFKALOG_EXT:-require} $(BIN)/pip install --disable-pip-version-check --progress-bar off -q -e ".[test,check]"
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.development
+	$(BIN)/pip install --disable-pip-version-check -q -e ".[fuzz]"
 	@touch $@
 
 $(PEERS)/kafka $(PEERS)/kafka-0.8.2 &:

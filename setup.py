@@ -101,6 +101,7 @@ setup(
             "nbclient>=0.10",
             "nbformat>=5.10",
         ],
+        "fuzz": ["atheris>=3.0; python_version < '3.14'"],
         "check": ["ruff>=0.8", "mypy>=1.13", "import-linter>=2.1"],
     },
     entry_points={"console_scripts": ["kafkalog=pyspark_kafkalog.cli:main"]},

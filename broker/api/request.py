@@ -1,11 +1,12 @@
 """What an API's handler is given: a request, and the parts of the broker that answer it.
 
 Owns: the decoding of requests by `kafka.protocol`, made safe for bytes from anyone: what those
-decoders do not check (a variable-length number without end, a hundred thousand elements) is bounded
-here. Called by: the event loop's thread only.
+decoders do not check (numbers and arrays without end, a null where none may be) is checked here.
+Called by: the event loop's thread only.
 """
 
 import asyncio
+import functools
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -106,9 +107,7 @@ class Request:
             message = message_class.decode(body, version=self.version)
         except _DECODE_ERRORS as error:
             raise CloseConnection(f"malformed {message_class.__name__}: {error}") from None
-        # An element has a byte at least.
-        if len(body) > MAX_ELEMENTS and _count_elements(message) > MAX_ELEMENTS:
-            raise CloseConnection(f"{message_class.__name__} of more than {MAX_ELEMENTS} elements")
+        _check(message, self.version)
         return message
 
 
@@ -127,22 +126,43 @@ class Api:
         return ApiRange(self.key, self.min_version, self.max_version)
 
 
-def _count_elements(message: Any) -> int:
-    """The elements of all arrays of a message of `kafka.protocol`, at whatever depth."""
+def _check(message: Any, version: int) -> None:
+    """Raises CloseConnection for too many elements, and for a null where none may be."""
     count = 0
-    arrays = _arrays_of(message)
-    while arrays and count <= MAX_ELEMENTS:
-        array = arrays.pop()
-        count += len(array)
-        if isinstance(array[0], DataContainer):
-            for element in array[:MAX_ELEMENTS]:
-                arrays += _arrays_of(element)
-    return count
+    containers = [message]
+    while containers:
+        container = containers.pop()
+        container_class: Any = type(container)
+        not_null, arrays = _fields_of(container_class, version)
+        for name in not_null:
+            if getattr(container, name) is None:
+                raise CloseConnection(f"malformed {type(message).__name__}: {name} is null")
+        for name in arrays:
+            array = getattr(container, name)
+            if not array:
+                continue
+            count += len(array)
+            if count > MAX_ELEMENTS:
+                raise CloseConnection(
+                    f"{type(message).__name__} of more than {MAX_ELEMENTS} elements"
+                )
+            if isinstance(array[0], DataContainer):
+                containers += array
+            elif None in array:
+                raise CloseConnection(f"malformed {type(message).__name__}: null in {name}")
 
 
-def _arrays_of(container: Any) -> list[list[Any]]:
-    values = (getattr(container, name, None) for name in type(container).__slots__)
-    return [value for value in values if isinstance(value, list) and value]
+@functools.cache
+def _fields_of(container_class: Any, version: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields that may not be null in this version, and the arrays."""
+    fields = {
+        name: field
+        for name, field in container_class.fields.items()
+        if field.for_version_q(version)
+        and (field.is_array() or field.type_str in ("string", "bytes", "records"))
+    }
+    not_null = (name for name, field in fields.items() if not field.nullable_for_version_q(version))
+    return tuple(not_null), tuple(name for name, field in fields.items() if field.is_array())
 
 
 def encoded(message: Any, request: Request) -> list[Part]:

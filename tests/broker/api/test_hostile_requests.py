@@ -128,6 +128,20 @@ def test_what_is_named_often_is_answered_once(client):
     assert [each.name for each in found] == [TOPIC]
 
 
+def test_a_null_where_none_may_be_closes_the_connection(victim):
+    null = struct.pack(">h", -1)
+    config = struct.pack(">i", 1) + null + string(b"1")
+    for key, version, body in (
+        (19, 0, struct.pack(">i", 1) + string(b"x") + struct.pack(">ihi", 1, 1, 0) + config),
+        (19, 0, struct.pack(">i", 1) + null + struct.pack(">ihii", 1, 1, 0, 0)),
+        (20, 0, struct.pack(">i", 1) + null + struct.pack(">i", 10)),
+        (3, 0, struct.pack(">i", 1) + null),
+    ):
+        with RawClient(victim.host, victim.port) as client:
+            client.send_body(key, version, body + struct.pack(">i", 10) * (key == 19))
+            assert client.is_closed_by_broker(), (key, version)
+
+
 @pytest.mark.parametrize("name", NAMES_OF_OTHER_FILES)
 def test_names_of_other_files(client, name):
     (created,) = create(client, name)
