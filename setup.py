@@ -83,6 +83,7 @@ setup(
         "cramjam>=2.9",
         "Cython>=3.1",
         "rich>=13",
+        "prometheus-client>=0.20",
     ],
     extras_require={
         "quickstart": FLIGHTS,

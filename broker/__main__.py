@@ -58,6 +58,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="address to listen on; port 0 takes a free one"
     )
+    parser.add_argument(
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        help="serve /metrics and /healthz by HTTP there (property metrics.listener)",
+    )
     parser.add_argument("--config", type=Path, help="a server.properties file")
     parser.add_argument(
         "--override",
@@ -91,6 +96,8 @@ def load_config(options: argparse.Namespace) -> BrokerConfig:
         given["log.dirs"] = str(options.data_dir)
     if options.listen is not None:
         given["listeners"] = f"PLAINTEXT://{options.listen}"
+    if options.metrics_listen is not None:
+        given["metrics.listener"] = options.metrics_listen
     try:
         if options.config is None:
             return BrokerConfig.from_properties(given)

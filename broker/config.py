@@ -139,7 +139,16 @@ def _parses_as_ip_overrides(text: str) -> bool:
     return True
 
 
+def _parses_as_address(text: str) -> bool:
+    try:
+        Endpoint.parse(f"HTTP://{text}")
+    except ConfigError:
+        return False
+    return True
+
+
 _IP_OVERRIDES = Legal("HOST:CONNECTIONS, comma-separated", _parses_as_ip_overrides)
+_ADDRESS = Legal("HOST:PORT", _parses_as_address)
 _LISTENERS = Legal("PLAINTEXT://HOST:PORT, comma-separated", _parses_as_endpoints)
 
 
@@ -557,6 +566,13 @@ class BrokerConfig:
         INT_MAX,
         "Connections accepted in a second; more wait.",
         at_least(0),
+    )
+    metrics_listener: str | None = option(
+        "metrics.listener",
+        _STRING,
+        None,
+        "HOST:PORT of the HTTP endpoint /metrics and /healthz; this broker's own property.",
+        _ADDRESS,
     )
     log_segment_bytes: int = option(
         "log.segment.bytes",

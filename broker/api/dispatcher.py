@@ -7,7 +7,7 @@ which tells the client what to speak. A request that cannot be decoded closes it
 
 import asyncio
 import struct
-from collections.abc import Coroutine
+from time import perf_counter
 
 from kafka.errors import KafkaProtocolError
 
@@ -36,6 +36,7 @@ from broker.api import (
     produce,
 )
 from broker.api.request import Api, ApiContext, Body, Request
+from broker.api.request_stats import ApiStats, RequestStats
 from broker.network.connection import Answer, BrokerConnection, CloseConnection
 from pyspark_kafkalog.protocol.frames import (
     RequestHeader,
@@ -43,6 +44,7 @@ from pyspark_kafkalog.protocol.frames import (
     encode_response_header,
 )
 
+_KEY_AND_VERSION = struct.Struct(">i")
 _KEY_VERSION_ID = struct.Struct(">hhi")
 
 APIS: tuple[Api, ...] = (
@@ -77,42 +79,59 @@ class Dispatcher:
     def __init__(self, context: ApiContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
-        self._apis = {api.key: api for api in APIS}
+        self._keys = {api.key for api in APIS}
+        self.stats = RequestStats(APIS)
 
     def __call__(
         self, frame: memoryview, connection: BrokerConnection
     ) -> "Answer | asyncio.Future[Answer]":
         """The answer with its header; a task where it takes time. Raises CloseConnection."""
-        if len(frame) < _KEY_VERSION_ID.size:
-            raise CloseConnection(f"a request of {len(frame)} bytes")
-        key, version, correlation_id = _KEY_VERSION_ID.unpack_from(frame)
-        api = self._apis.get(key)
-        if api is None:
-            raise CloseConnection(f"api key {key} is not spoken here")
-        if not api.min_version <= version <= api.max_version:
-            if api is api_versions.API:
-                header = encode_response_header(key, 0, correlation_id)
-                return [header, *api_versions.unsupported_version_body()]
-            raise CloseConnection(f"api key {key} version {version} is not spoken here")
-        if len(frame) > api.max_request_bytes:
-            raise CloseConnection(f"a request of {len(frame)} bytes for api key {key}")
+        began_s = perf_counter()
         try:
-            request_header = decode_request_header(frame)
-            request = Request(request_header, frame[request_header.body_position :])
-            outcome = api.handle(request, self._context)
+            if len(frame) < _KEY_VERSION_ID.size:
+                raise CloseConnection(f"a request of {len(frame)} bytes")
+            stats = self.stats.by_head.get(_KEY_AND_VERSION.unpack_from(frame)[0])
+            if stats is None:
+                return self._answer_unknown(frame)
+            api = stats.api
+            if len(frame) > api.max_request_bytes:
+                raise CloseConnection(f"a request of {len(frame)} bytes for api key {api.key}")
+            header = decode_request_header(frame)
+            outcome = api.handle(Request(header, frame[header.body_position :]), self._context)
+        except CloseConnection:
+            self.stats.refused += 1
+            raise
         except KafkaProtocolError as error:
-            raise CloseConnection(f"malformed request, api key {key}: {error}") from None
-        if isinstance(outcome, Coroutine):
-            outcome = self._loop.create_task(outcome)
-        if isinstance(outcome, asyncio.Future):
-            return self._answer_later(outcome, request_header)
-        return _with_header(outcome, request_header)
+            self.stats.refused += 1
+            raise CloseConnection(f"malformed request, api key {api.key}: {error}") from None
+        if outcome is None or isinstance(outcome, list):  # most of all requests
+            answer = _with_header(outcome, header)
+            stats.answered_at_once(began_s, len(frame), answer)
+            return answer
+        body = outcome if isinstance(outcome, asyncio.Future) else self._loop.create_task(outcome)
+        return self._answer_later(body, header, stats, began_s, len(frame))
+
+    def _answer_unknown(self, frame: memoryview) -> Answer:
+        """ApiVersions in any version is answered; whatever else is not spoken is refused."""
+        key, version, correlation_id = _KEY_VERSION_ID.unpack_from(frame)
+        if key == api_versions.API.key:
+            header = encode_response_header(key, 0, correlation_id)
+            return [header, *api_versions.unsupported_version_body()]
+        if key not in self._keys:
+            raise CloseConnection(f"api key {key} is not spoken here")
+        raise CloseConnection(f"api key {key} version {version} is not spoken here")
 
     def _answer_later(
-        self, body: "asyncio.Future[Body]", header: RequestHeader
+        self,
+        body: "asyncio.Future[Body]",
+        header: RequestHeader,
+        stats: ApiStats,
+        began_s: float,
+        request_bytes: int,
     ) -> "asyncio.Future[Answer]":
         """The future body with its header; cancelling the one cancels the other."""
         answer: asyncio.Future[Answer] = self._loop.create_future()
+        waited_s = perf_counter()
 
         def body_done(_: "asyncio.Future[Body]") -> None:
             if body.cancelled():
@@ -122,8 +141,12 @@ class Dispatcher:
             if answer.done():
                 return
             if error is None:
-                answer.set_result(_with_header(body.result(), header))
+                parts = _with_header(body.result(), header)
+                stats.answered_later(began_s, waited_s, request_bytes, parts)
+                answer.set_result(parts)
             else:
+                if isinstance(error, CloseConnection):
+                    self.stats.refused += 1
                 answer.set_exception(error)
 
         def answer_done(_: "asyncio.Future[Answer]") -> None:

@@ -157,6 +157,7 @@ class _Fetch:
         session = self._session
         if session is not None and session.epoch != self._epoch:
             return _refused(self._request, InvalidFetchSessionEpochError())
+        self._context.replicas.answered(result)
         if session is None:
             told = zip(self._wanted.partitions, self._asks, result.reads, strict=True)
             if self._wanted.session_epoch == INITIAL_EPOCH:

@@ -104,6 +104,7 @@ def _append_all(wanted: ProduceRequest, refusals: _Refusals, context: ApiContext
                 raise refusals[index]
             results.append(_append(part, context, wanted.acks))
         except BrokerResponseError as error:
+            context.replicas.stats.failed_produce += 1
             results.append(_failed(part.topic, part.partition, error))
     if wanted.acks == _NO_ANSWER:
         failed = [result for result in results if result.error_code]

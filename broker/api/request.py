@@ -10,7 +10,7 @@ import functools
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kafka.protocol.data_container import DataContainer
 
@@ -87,8 +87,7 @@ class ApiContext:
         return self.configs.current
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request: `body` is what follows the header, a writable view of the received frame."""
 
     header: RequestHeader
@@ -120,6 +119,12 @@ class Api:
     max_version: int
     handle: Callable[[Request, ApiContext], Outcome]
     max_request_bytes: int = MAX_CONTROL_REQUEST_BYTES
+
+    @property
+    def name(self) -> str:
+        """As Kafka calls it: each API has a file of its name."""
+        words = self.handle.__module__.rpartition(".")[2].split("_")
+        return "".join(word.capitalize() for word in words)
 
     @property
     def range(self) -> ApiRange:

@@ -21,6 +21,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from kafka.errors import (
 )
 
 from broker.config import LogConfig
+from broker.histogram import Histogram
 from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
@@ -95,6 +97,7 @@ class Log:
         first_dirty_offset: int = 0,
         was_clean: bool = False,
         on_flush_due: Callable[["Log"], None] | None = None,
+        flush_times: Histogram | None = None,
     ) -> None:
         """Opens the log in `directory`, which exists; recovers it unless `was_clean`.
 
@@ -106,6 +109,7 @@ class Log:
         self._clock = clock
         self._files: Files = DiskFiles() if files is None else files
         self._on_flush_due = on_flush_due
+        self._flush_times = flush_times
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._closed = False
@@ -175,6 +179,11 @@ class Log:
     @property
     def producers(self) -> ProducerStateManager:
         return self._producers
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk refused, so that the log takes no more appends."""
+        return self._failure is not None
 
     @property
     def is_flush_due(self) -> bool:
@@ -538,8 +547,11 @@ class Log:
                 start_offset = self._recovery_point
                 segments = self._segments.from_floor(start_offset)
             if end_offset > start_offset:
+                began_s = time.perf_counter()
                 try:
                     self._sync(segments, start_offset, end_offset)
+                    if self._flush_times is not None:
+                        self._flush_times.observe((time.perf_counter() - began_s) * 1000)
                 except OSError as error:
                     if self._is_retired:
                         return

@@ -21,6 +21,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
 from broker.config_def import INT_MAX
+from broker.histogram import Histogram
 from broker.log.checkpoint import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -133,6 +135,10 @@ class LogManager:
             self._files,
         )
         self.cluster_id = config.cluster_id or ""
+        self.flush_times = Histogram()
+        """Of flushes that had something to sync."""
+        self.load_time_ms = 0.0
+        """What `open` took, recovery included."""
 
     def open(self) -> None:
         """Locks the data directories and loads every log in them, after an unclean stop with
@@ -142,8 +148,10 @@ class LogManager:
         InconsistentClusterIdError and OSError.
         """
         directories = self._config.data_dirs
+        began_s = time.monotonic()
         try:
             self._open(directories)
+            self.load_time_ms = (time.monotonic() - began_s) * 1000
         except BaseException:
             self._release_locks()
             raise
@@ -223,6 +231,20 @@ class LogManager:
         for tp, log in self._logs.items():
             found[log.directory.parent][tp] = log.size_bytes
         return found
+
+    @property
+    def offline_count(self) -> int:
+        """Logs on disk that could not be opened."""
+        return len(self._offline)
+
+    @property
+    def offline_directory_count(self) -> int:
+        """Data directories all of whose logs have failed."""
+        health: dict[Path, bool] = {}
+        for log in self._logs.values():
+            parent = log.directory.parent
+            health[parent] = health.get(parent, False) or not log.has_failed
+        return sum(not is_well for is_well in health.values())
 
     def topic_id(self, tp: TopicPartition) -> uuid.UUID | None:
         """The id of the topic that the log on disk was created for."""
@@ -469,6 +491,7 @@ class LogManager:
             first_dirty_offset=known.first_dirty_offset,
             was_clean=was_clean,
             on_flush_due=self._on_flush_due,
+            flush_times=self.flush_times,
         )
 
     def _log_config(self, topic: str) -> LogConfig:

@@ -6,6 +6,7 @@ Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,17 @@ class FetchResult(NamedTuple):
     urgent: bool
 
 
+@dataclass(slots=True)
+class BrokerTopicStats:
+    """What all topics have taken and given since the start."""
+
+    bytes_in: int = 0
+    messages_in: int = 0
+    bytes_out: int = 0
+    failed_produce: int = 0
+    failed_fetch: int = 0
+
+
 class ReplicaManager:
     """The partitions of this broker."""
 
@@ -75,6 +87,15 @@ class ReplicaManager:
         self._purgatory = purgatory
         self._node_id = node_id
         self._partitions: dict[TopicPartition, Partition] = {}
+        self.stats = BrokerTopicStats()
+
+    @property
+    def partition_count(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def waiting_fetches(self) -> int:
+        return len(self._purgatory)
 
     def make_logs(self, topic: TopicMetadata) -> None:
         """Makes the logs that are missing. Blocks: for a thread. Raises KafkaStorageError."""
@@ -128,12 +149,22 @@ class ReplicaManager:
         except OSError as error:
             raise storage_error("append", topic_partition, error) from error
         self._purgatory.became_visible(topic_partition, appended.size_bytes)
+        if not appended.is_duplicate:
+            self.stats.bytes_in += appended.size_bytes
+            self.stats.messages_in += appended.last_offset - appended.first_offset + 1
         return appended
 
     def log_that_awaits_flush(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, where it must be flushed before what it holds is acknowledged."""
         log = self.partition(topic_partition).log
         return log if log.awaits_flush else None
+
+    def answered(self, result: FetchResult) -> None:
+        """What `fetch` found is on its way to a client (and not read again after a wait)."""
+        self.stats.bytes_out += result.size_bytes
+        for read in result.reads:
+            if not isinstance(read, PartitionRead):
+                self.stats.failed_fetch += 1
 
     def fetch(self, asks: Iterable[FetchAsk], limits: FetchLimits, others: int = 0) -> FetchResult:
         """Reads what is there now. The first batch found is whole, whatever the limits say.

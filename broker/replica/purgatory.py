@@ -82,6 +82,7 @@ class FetchPurgatory:
         self._waiting: dict[TopicPartition, set[DelayedFetch]] = {}
         self._watchers: dict[TopicPartition, set[Watcher]] = {}
         self._waiting_partitions = 0
+        self._waiting_fetches = 0
 
     @property
     def is_full(self) -> bool:
@@ -89,13 +90,14 @@ class FetchPurgatory:
         return self._waiting_partitions >= _MOST_WAITING
 
     def __len__(self) -> int:
-        return len({fetch for fetches in self._waiting.values() for fetch in fetches})
+        return self._waiting_fetches
 
     def wait(self, fetch: DelayedFetch, max_wait_ms: int) -> None:
         """`fetch` runs once: when enough became visible, when woken, or after `max_wait_ms`."""
         for partition in fetch.partitions:
             self._waiting.setdefault(partition, set()).add(fetch)
         self._waiting_partitions += len(fetch.partitions)
+        self._waiting_fetches += 1
         fetch.wait_in(self)
         fetch.timer = self._call_later(max_wait_ms / 1000, fetch.complete)
 
@@ -105,6 +107,7 @@ class FetchPurgatory:
             return
         fetch.is_waiting = False
         self._waiting_partitions -= len(fetch.partitions)
+        self._waiting_fetches -= 1
         if fetch.timer is not None:
             fetch.timer.cancel()
         for partition in fetch.partitions:

@@ -17,6 +17,7 @@ from pyspark_kafkalog.protocol.wire import MAX_REQUEST_ELEMENTS, Reader
 
 SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")
+_REQUEST_AND_LENGTH = struct.Struct(">hhih")
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _CORRELATION_ID = struct.Struct(">i")
 
@@ -103,13 +104,28 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
     Raises KafkaProtocolError. For a version of ApiVersions that is not known the tagged fields may
     have any form; the position then means nothing, since the body is not read either.
     """
-    reader = Reader(frame, flexible=False, max_elements=MAX_REQUEST_ELEMENTS)
-    api_key, api_version, correlation_id = reader.fields(_REQUEST)
-    client_id = reader.nullable_string()
+    # By hand, since every request comes this way: a Reader takes twice as long.
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_AND_LENGTH.unpack_from(frame)
+    except struct.error:
+        raise KafkaProtocolError(f"a request of {len(frame)} bytes has no header") from None
+    position = _REQUEST_AND_LENGTH.size + max(0, length)
+    if length < -1 or position > len(frame):
+        raise KafkaProtocolError(f"a client id of {length} bytes in a request of {len(frame)}")
+    client_id = None
+    if length >= 0:
+        try:
+            client_id = str(frame[_REQUEST_AND_LENGTH.size : position], "utf-8")
+        except UnicodeDecodeError:
+            raise KafkaProtocolError("a client id is not UTF-8") from None
     if is_flexible(api_key, api_version):
-        reader.flexible = True
-        reader.skip_tags()
-    return RequestHeader(api_key, api_version, correlation_id, client_id, reader.position)
+        if position < len(frame) and not frame[position]:
+            position += 1  # no tagged fields
+        else:
+            reader = Reader(frame, True, position, MAX_REQUEST_ELEMENTS)
+            reader.skip_tags()
+            position = reader.position
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:

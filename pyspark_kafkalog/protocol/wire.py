@@ -9,6 +9,7 @@ every other message is `kafka.protocol`'s. Bytes only, no sockets. Not thread-sa
 """
 
 import struct
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -43,7 +44,7 @@ def by_topic(items: Sequence[_Item]) -> list[tuple[str, list[_Item]]]:
 
 class Reader:
     """Walks over one message. What is malformed raises KafkaProtocolError, whatever the bytes; so
-    do more than `max_elements` array elements and tagged fields (None: as many as there are)."""
+    do more than `max_elements` array elements and tagged fields."""
 
     __slots__ = ("_elements_left", "buffer", "end", "flexible", "position")
 
@@ -52,7 +53,7 @@ class Reader:
         buffer: memoryview,
         flexible: bool,
         position: int = 0,
-        max_elements: int | None = None,
+        max_elements: int = sys.maxsize,
     ) -> None:
         self._elements_left = max_elements
         self.buffer = buffer
@@ -98,7 +99,9 @@ class Reader:
     def count(self) -> int:
         """The element count of an array; null counts as empty."""
         count = max(0, self.length(INT32))
-        self._take_elements(count)
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise _too_many_elements()
         return count
 
     def view(self, length: int) -> memoryview:
@@ -139,7 +142,9 @@ class Reader:
         count = self.varint()
         if not count:
             return
-        self._take_elements(count)
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise _too_many_elements()
         for _ in range(count):
             self.varint()
             length = self.varint()
@@ -152,22 +157,21 @@ class Reader:
         count = self.varint() if self.flexible else 0
         if not count:
             return ()
-        self._take_elements(count)
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise _too_many_elements()
         found = []
         for _ in range(count):
             tag = self.varint()
             found.append((tag, Reader(self.exactly(self.varint()), flexible=True)))
         return found
 
-    def _take_elements(self, count: int) -> None:
-        if self._elements_left is None:
-            return
-        self._elements_left -= count
-        if self._elements_left < 0:
-            raise KafkaProtocolError("a request of too many elements")
-
     def _cut_off(self) -> KafkaProtocolError:
         return KafkaProtocolError(f"a message of {self.end} bytes ends inside a field")
+
+
+def _too_many_elements() -> KafkaProtocolError:
+    return KafkaProtocolError("a request of too many elements")
 
 
 class Writer:

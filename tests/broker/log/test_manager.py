@@ -368,3 +368,16 @@ class TestUpkeep:
             assert flushed.wait(10)
         finally:
             manager.close()
+
+
+def test_a_directory_whose_logs_have_all_failed_is_offline(files, clock):
+    manager = opened(files, clock)
+    assert manager.offline_directory_count == 0
+    first, second = manager.create(ORDERS), manager.create(DASHED)
+    for log, offline in ((first, 0), (second, 1)):
+        log.append(batch([b"a"]), 0)
+        files.fail_next("sync")
+        with pytest.raises(KafkaStorageError):
+            log.flush()
+        assert manager.offline_directory_count == offline
+    assert manager.flush_times.counts == [0] * len(manager.flush_times.counts)

@@ -1,0 +1,287 @@
+"""The endpoint over HTTP, of a broker in a process of its own."""
+
+import asyncio
+import contextlib
+import http.client
+import os
+import re
+import socket
+import threading
+import time
+
+import pytest
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.config import LogConfig
+from broker.log.log import Log
+from broker.metrics import endpoint
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from tests.broker.child import BrokerChild, RawClient
+from tests.broker.records import batch_of
+from tests.broker.test_main import run_broker
+
+LISTEN = ("--metrics-listen=127.0.0.1:0",)
+
+
+def address_of(child):
+    found = re.search(r"event=metrics.listening address=(\S+):(\d+)", child.stderr())
+    return found[1], int(found[2])
+
+
+def get(address, path, method="GET", headers=None):
+    """(status, body)."""
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def scrape(address):
+    """Sample name and labels to value."""
+    status, text = get(address, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def of_request(figures, name, request):
+    return figures.get((f"kafka_network_request_metrics_{name}", ("request", request)), 0)
+
+
+def create(client, name, **settings):
+    configs = [
+        CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
+        for key, value in settings.items()
+    ]
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=3, replication_factor=1, assignments=[], configs=configs
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+    assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory):
+    with BrokerChild(tmp_path_factory.mktemp("metrics"), arguments=LISTEN) as child:
+        yield child
+        assert child.stop() == 0
+
+
+@pytest.fixture
+def address(child):
+    return address_of(child)
+
+
+def test_what_a_client_does_is_counted(child, address):
+    before = scrape(address)
+    with RawClient(child.host, child.port) as client:
+        create(client, "counted", **{"flush.messages": "1"})
+        batch = batch_of(7)
+        for _ in range(3):
+            assert client.produce("counted", 0, batch).error_code == 0
+        assert client.produce("counted", 99, batch).error_code == 3
+        ask = FetchPartition("counted", 0, 0, 1 << 20)
+        fetched = client.fetch(FetchRequest(11, 0, 1, [ask])).partitions[0]
+        assert len(memoryview(fetched.records)) == 3 * len(batch)
+        at_end = FetchPartition("counted", 0, 21, 1 << 20)
+        assert not client.fetch(FetchRequest(11, 300, 1, [at_end])).partitions[0].records
+        while not scrape(address)[("kafka_log_log_flush_stats_log_flush_rate_and_time_ms_count",)]:
+            time.sleep(0.01)
+        after = scrape(address)
+
+    def grown(name, *labels):
+        key = (name, *labels)
+        return after[key] - before.get(key, 0)
+
+    topics = "kafka_server_broker_topic_metrics_"
+    assert grown(topics + "messages_in_total") == 21
+    assert grown(topics + "bytes_in_total") == 3 * len(batch)
+    assert grown(topics + "bytes_out_total") == 3 * len(batch)
+    assert grown(topics + "failed_produce_requests_total") == 1
+    error = ("error", "UNKNOWN_TOPIC_OR_PARTITION")
+    assert grown("kafka_network_request_metrics_errors_total", error) == 1
+    requests = "kafka_network_request_metrics_requests_total"
+    assert grown(requests, ("request", "Produce"), ("version", "9")) == 4
+    assert grown(requests, ("request", "Fetch"), ("version", "11")) == 2
+    assert grown(requests, ("request", "CreateTopics"), ("version", "7")) == 1
+    assert grown("kafka_log_log_log_end_offset") == 21
+    assert grown("kafka_log_log_size") == 3 * len(batch)
+    assert grown("kafka_log_log_num_log_segments") == 3
+    assert grown("kafka_server_replica_manager_partition_count") == 3
+    assert of_request(after, "request_bytes_total", "Produce") > 4 * len(batch)
+    assert of_request(after, "response_bytes_total", "Fetch") > 3 * len(batch)
+    assert after[("kafka_log_log_manager_load_time_ms",)] > 0
+    assert after[("process_resident_memory_bytes",)] > 1 << 20
+
+
+def test_a_fetch_that_waits_spends_remote_time(child, address):
+    with RawClient(child.host, child.port) as client:
+        create(client, "waited")
+        ask = FetchPartition("waited", 0, 0, 1 << 20)
+        client.fetch(FetchRequest(11, 300, 1, [ask]))
+        figures = scrape(address)
+    assert of_request(figures, "remote_time_ms_sum", "Fetch") > 250
+    assert of_request(figures, "total_time_ms_sum", "Fetch") > 250
+    assert of_request(figures, "local_time_ms_sum", "Fetch") < 250
+    for kind in ("total", "local"):
+        name = f"kafka_network_request_metrics_{kind}_time_ms_bucket"
+        buckets = {
+            float(key[1][1]): value
+            for key, value in figures.items()
+            if key[0] == name and ("request", "Fetch") in key
+        }
+        counts = [buckets[bound] for bound in sorted(buckets)]
+        assert counts == sorted(counts)
+        assert counts[-1] == of_request(figures, f"{kind}_time_ms_count", "Fetch")
+
+
+def test_connections_and_waiting_fetches_are_gauges(child, address):
+    opened = ("kafka_network_socket_server_connection_count",)
+    waiting = (
+        "kafka_server_delayed_operation_purgatory_purgatory_size",
+        ("delayed_operation", "Fetch"),
+    )
+    with RawClient(child.host, child.port) as client:
+        create(client, "gauged")
+        ask = FetchPartition("gauged", 0, 0, 1 << 20)
+        thread = threading.Thread(
+            target=client.fetch, args=(FetchRequest(11, 1000, 1, [ask]),), daemon=True
+        )
+        thread.start()
+        while not scrape(address)[waiting]:
+            time.sleep(0.01)
+        assert scrape(address)[opened] == 1
+        thread.join()
+        assert scrape(address)[waiting] == 0
+    while scrape(address)[opened]:
+        time.sleep(0.01)
+    assert scrape(address)[("kafka_network_socket_server_connection_close_total",)] >= 1
+
+
+def test_refused_requests_are_counted(child, address):
+    name = ("kafka_network_request_metrics_refused_total",)
+    before = scrape(address)[name]
+    with RawClient(child.host, child.port) as client:
+        client.send_body(999, 0, b"")
+        assert client.is_closed_by_broker()
+    assert scrape(address)[name] == before + 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/healthz", 200),
+        ("GET", "/metrics?name[]=x", 200),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("POST", "/metrics", 405),
+    ],
+)
+def test_paths_and_methods(address, method, path, status):
+    found, body = get(address, path, method)
+    assert found == status
+    assert (not body) == (method == "HEAD")
+
+
+def test_openmetrics_for_who_asks(address):
+    _, text = get(address, "/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert text.endswith("# EOF\n")
+
+
+def test_half_requests_and_many_connections_do_no_harm(child, address):
+    with contextlib.ExitStack() as stack:
+        for head in (b"", b"GET /metr", b"GET / HTTP/1.1\r\n" + b"x" * 4000, b"\0\xff" * 100):
+            for _ in range(20):
+                sock = stack.enter_context(socket.create_connection(address, timeout=10))
+                with contextlib.suppress(ConnectionError):
+                    sock.sendall(head)
+        with socket.create_connection(address, timeout=10) as sock:
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(b"x" * 1_000_000)
+            with contextlib.suppress(ConnectionError):
+                assert sock.recv(1) == b""
+        with RawClient(child.host, child.port) as client:
+            create(client, "unharmed")
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionError, http.client.HTTPException):
+            assert get(address, "/healthz")[0] == 200
+            return
+    raise AssertionError("the endpoint does not answer any more")
+
+
+def test_an_event_loop_that_does_not_turn_is_noticed(monkeypatch):
+    monkeypatch.setattr(endpoint, "_HEALTH_S", 0.2)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    go_on = threading.Event()
+    try:
+        assert asyncio.run(endpoint.turns(loop))
+        loop.call_soon_threadsafe(go_on.wait)
+        assert not asyncio.run(endpoint.turns(loop))
+        go_on.set()
+        assert asyncio.run(endpoint.turns(loop))
+    finally:
+        go_on.set()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_a_broker_that_recovers_its_logs_says_so(tmp_path):
+    directory = tmp_path / "big-0"
+    directory.mkdir()
+    log = Log(directory, LogConfig())
+    batch = memoryview(bytearray(batch_of([(None, b"x" * 500_000)])))
+    for _ in range(400):
+        log.append(batch, 0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    seen = set()
+    stop = threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                seen.add(get(address, "/healthz"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        argument = f"--metrics-listen={address[0]}:{address[1]}"
+        with BrokerChild(tmp_path, arguments=(argument,)) as child:
+            while (200, "serving\n") not in seen:
+                time.sleep(0.01)
+            assert child.stop() == 0
+    finally:
+        stop.set()
+        watcher.join()
+    assert (503, "starting\n") in seen
+    assert {status for status, _ in seen} == {200, 503}
+
+
+def test_a_taken_port_is_said_in_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"--metrics-listen=127.0.0.1:{taken.getsockname()[1]}"
+        code, _, err = run_broker(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", listen)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "metrics.listener" in err
+    code, _, err = run_broker(f"--data-dir={tmp_path}", "--metrics-listen=nonsense")
+    assert code == 1
+    assert "HOST:PORT" in err
+
+
+def test_without_the_option_nothing_listens_and_nothing_is_imported(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        assert "metrics" not in child.stderr()
+        with open(f"/proc/{child.process.pid}/task/{child.process.pid}/children") as children:
+            assert not children.read()
+        names = os.listdir(f"/proc/{child.process.pid}/task")
+        assert len(names) < 5
