@@ -42,6 +42,9 @@ async def answer(wanted: FetchRequest, context: ApiContext) -> Body:
     """The answer's body, after waiting for records where there are none."""
     fetch = _OldFetch(wanted, context)
     await fetch.run()
+    stats = context.replicas.stats
+    stats.bytes_out += sum(len(part.records) for part in fetch.found if part.records is not None)
+    stats.failed_fetch += sum(part.error_code != 0 for part in fetch.found)
     return encode_fetch_response(FetchResponse(fetch.found), wanted.version)  # type: ignore[return-value]
 
 
@@ -76,7 +79,8 @@ class _OldFetch:
         reads = self._read()
         least_bytes = min(self._wanted.min_bytes, self._max_bytes)
         missing_bytes = least_bytes - sum(map(_size_bytes, reads))
-        if missing_bytes > 0 and not _is_urgent(reads) and self._left_ms() > 0:
+        may_wait = self._left_ms() > 0 and self._context.replicas.may_wait
+        if missing_bytes > 0 and not _is_urgent(reads) and may_wait:
             # Waits from this instant on: an append in between must not be missed.
             await self._wait(missing_bytes)
             reads = self._read()

@@ -75,17 +75,23 @@ def _request_classes() -> dict[int, Any]:
     return classes
 
 
-def _sample(field: Any) -> Any:
+def _sample(field: Any, version: int) -> Any:
     if field.name in _VALUES:
         return _VALUES[field.name]
-    if field.name == "records":
-        return batch_of(_ROWS)
+    if field.name == "records":  # in the format of the version's time
+        return batch_of(_ROWS, magic=2 if version >= 3 else version // 2)
     if field.is_struct_array():
-        return [field.data_class(**{each.name: _sample(each) for each in field.fields.values()})]
+        return [
+            field.data_class(
+                **{each.name: _sample(each, version) for each in field.fields.values()}
+            )
+        ]
     if field.is_array():
-        return [_sample(field.array_of)]
+        return [_sample(field.array_of, version)]
     if field.is_struct():
-        return field.data_class(**{each.name: _sample(each) for each in field.fields.values()})
+        return field.data_class(
+            **{each.name: _sample(each, version) for each in field.fields.values()}
+        )
     return _BY_TYPE.get(field.type_str, 0)
 
 
@@ -96,7 +102,7 @@ def frames() -> Iterator[tuple[str, bytes]]:
         message_class = classes[api.key]
         for version in range(api.min_version, api.max_version + 1):
             message = message_class(
-                **{name: _sample(field) for name, field in message_class.fields.items()}
+                **{name: _sample(field, version) for name, field in message_class.fields.items()}
             )
             header = encode_request_header(api.key, version, 7, "fuzz")
             name = f"{api.key:03d}-{message_class.__name__}-v{version}"

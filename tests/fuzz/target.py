@@ -10,6 +10,8 @@ import contextlib
 import shutil
 import struct
 import tempfile
+import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from kafka.structs import TopicPartition
 
 from broker.api import create_topics
 from broker.config import BrokerConfig, LogConfig
+from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.record_search import first_record_at_or_after
 from broker.log.validator import check_timestamps, stamp_offsets, validate
@@ -27,7 +30,12 @@ from broker.network.loop import new_event_loop
 from broker.network.send import Part
 from broker.server import BrokerServer
 from pyspark_kafkalog.arrow.decode import RecordDecoder
-from pyspark_kafkalog.protocol.fetch import decode_fetch_response
+from pyspark_kafkalog.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from pyspark_kafkalog.protocol.frames import encode_request_header
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
@@ -38,6 +46,10 @@ from pyspark_kafkalog.protocol.produce import (
 from pyspark_kafkalog.record.batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
     BatchHeader,
     batches,
 )
@@ -50,6 +62,8 @@ KEPT = "kept"
 # A frame is answered within this time, or its handler hangs.
 ANSWER_S = 10.0
 _MAX_DECOMPRESSED_BYTES = 1 << 20
+_FETCH = b"\0\1"
+_STORED_CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 _COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 
 
@@ -82,16 +96,20 @@ class BrokerTarget:
     async def _start(self) -> None:
         self.server.start()
 
-    def feed(self, frame: bytes) -> bytes | None:
-        """The answer to one frame; None when there is none or the connection would be closed."""
-        return self.loop.run_until_complete(self._answer(frame))
+    def feed(self, frame: bytes, fetch_wait_s: float = 0.1) -> bytes | None:
+        """The answer to one frame; None when there is none or the connection would be closed.
 
-    async def _answer(self, frame: bytes) -> bytes | None:
+        Who fetches leaves after `fetch_wait_s`: at once, if the version waits for records alone.
+        """
+        return self.loop.run_until_complete(self._answer(frame, fetch_wait_s))
+
+    async def _answer(self, frame: bytes, fetch_wait_s: float) -> bytes | None:
         try:
             answer: Any = self.server._dispatcher(memoryview(bytearray(frame)), None)  # type: ignore[arg-type]
             if isinstance(answer, asyncio.Future):
-                if _may_wait(frame):
-                    await asyncio.sleep(0)
+                if frame[:2] == _FETCH:
+                    is_converted = frame[2:4] < b"\0\4"
+                    await asyncio.wait([answer], timeout=fetch_wait_s if is_converted else 0)
                     if not answer.done():
                         answer.cancel()  # the peer left
                         return None
@@ -107,6 +125,11 @@ class BrokerTarget:
         log = self.server._logs.get(TopicPartition(TOPIC, 0))
         if log is None:  # deleted by a request
             return
+        # Clients of old get it converted.
+        for version in (1, 3):
+            frame = fetch_frame(TOPIC, max(0, log.log_end_offset - 1), version)
+            began_s = time.monotonic()
+            assert self.feed(frame, fetch_wait_s=ANSWER_S), time.monotonic() - began_s
         for timestamp_ms in (0, 1_700_000_000_001, 2**62):
             with contextlib.suppress(KafkaError):
                 log.offset_for_timestamp(timestamp_ms)
@@ -147,10 +170,6 @@ class BrokerTarget:
         assert self.feed(encode_request_header(19, 4, 1, None) + body)
 
 
-def _may_wait(frame: bytes) -> bool:
-    return frame[:2] == b"\x00\x01"
-
-
 def _bytes_of(part: Part) -> bytes:
     if isinstance(part, bytes | bytearray | memoryview):
         return bytes(part)
@@ -163,9 +182,17 @@ def produce_frame(topic: str, records: bytes, version: int = 9, acks: int = 1) -
     return encode_request_header(0, version, 1, "fuzz") + body
 
 
+def fetch_frame(topic: str, offset: int, version: int) -> bytes:
+    request = FetchRequest(version, 0, 0, [FetchPartition(topic, 0, offset, 1 << 20)])
+    return encode_request_header(1, version, 1, "fuzz") + bytes(encode_fetch_request(request))
+
+
 def resealed(data: bytes) -> bytes:
     """`data` with the checksums that its batches should have: else nobody looks further."""
     sealed = bytearray(data)
+    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < MAGIC:
+        _reseal_messages(sealed)
+        return bytes(sealed)
     with contextlib.suppress(KafkaError):
         for header in batches(data):
             start = header.position + ATTRIBUTES_POSITION
@@ -176,6 +203,19 @@ def resealed(data: bytes) -> bytes:
                 crc32c(sealed[start : header.end_position]),
             )
     return bytes(sealed)
+
+
+def _reseal_messages(sealed: bytearray) -> None:
+    """The same for messages of the formats before record batches."""
+    position = 0
+    while position + MAGIC_POSITION < len(sealed):
+        (size,) = struct.unpack_from(">i", sealed, position + 8)
+        end = position + LOG_OVERHEAD_BYTES + size
+        if size < 5 or end > len(sealed):
+            return
+        checksum = zlib.crc32(sealed[position + MAGIC_POSITION : end])
+        struct.pack_into(">I", sealed, position + LOG_OVERHEAD_BYTES, checksum)
+        position = end
 
 
 def feed_batches(data: bytes) -> None:
@@ -196,6 +236,14 @@ def _feed_batches(data: bytes) -> None:
             assert header.end_position <= len(data)
             feed_records(data[header.position : header.end_position])
     feed_decoder(data)
+    for codec in _STORED_CODECS:
+        config = LogConfig(compression_type=codec)
+        if len(data) >= HEADER_BYTES and needs_conversion(memoryview(data), config):
+            with contextlib.suppress(KafkaError):
+                converted = convert_for_log(
+                    memoryview(bytearray(data)), config, _MAX_DECOMPRESSED_BYTES
+                )
+                validate(converted, 1 << 30)
 
 
 def feed_records(batch: bytes) -> None:
