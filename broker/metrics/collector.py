@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from broker.api import errors
 from broker.api.request_stats import ApiStats, RequestStats
 from broker.histogram import BOUNDS_MS, Histogram
+from broker.log.cleaner_manager import CleanerFigures
 from broker.log.manager import LogManager
 from broker.network.server import NetworkServer
 from broker.replica.manager import ReplicaManager
@@ -36,6 +37,7 @@ _TOPICS = "kafka_server_broker_topic_metrics_"
 _REPLICAS = "kafka_server_replica_manager_"
 _LOG = "kafka_log_log_"
 _LOGS = "kafka_log_log_manager_"
+_CLEANER = "kafka_log_log_cleaner_"
 
 
 class BrokerState(IntEnum):
@@ -79,6 +81,7 @@ class BrokerCollector(Collector):
         yield from _socket_metrics(parts.network)
         yield from _topic_metrics(parts.replicas)
         yield from _log_metrics(parts.logs)
+        yield from _cleaner_metrics(parts.logs.cleaner.figures())
 
 
 def _request_metrics(requests: RequestStats) -> Iterator[Metric]:
@@ -212,6 +215,29 @@ def _log_metrics(logs: LogManager) -> Iterator[Metric]:
     )
     _add(flushes, [], [logs.flush_times])
     yield flushes
+
+
+def _cleaner_metrics(figures: CleanerFigures) -> Iterator[Metric]:
+    for name, text, count in (
+        ("bytes_read", "Bytes that cleanings have read", figures.bytes_read),
+        ("bytes_written", "Bytes that cleanings have kept", figures.bytes_written),
+        ("records_read", "Records that cleanings have read", figures.records_read),
+        ("records_kept", "Records that cleanings have kept", figures.records_kept),
+        ("cleanings", "Logs cleaned", figures.cleanings),
+        ("failures", "Cleanings that failed", figures.failures),
+    ):
+        yield _counter(_CLEANER + name, text, count)
+    yield _gauge(_CLEANER + "last_clean_time_ms", "Of the last cleaning", figures.last_duration_ms)
+    yield _gauge(
+        _CLEANER + "manager_max_dirty_percent",
+        "Of the log with the largest dirty share",
+        100 * figures.max_dirty_ratio,
+    )
+    yield _gauge(
+        _CLEANER + "manager_uncleanable_partitions_count",
+        "Logs that cannot be cleaned",
+        figures.uncleanable_logs,
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
