@@ -19,7 +19,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.structs import TopicPartition
 
-from broker.api import create_topics
+from broker.api import create_partitions, create_topics
 from broker.config import BrokerConfig, LogConfig
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
@@ -86,6 +86,7 @@ class BrokerTarget:
         )
         # Ten thousand partitions for one request are allowed, but take their time to make.
         create_topics.MAX_PARTITIONS_PER_REQUEST = 3
+        create_partitions.MAX_PARTITIONS_PER_REQUEST = 3  # type: ignore[attr-defined]
         self.server = BrokerServer(config, self.loop)
         self.server.open()
         self.loop.run_until_complete(self._start())
