@@ -138,10 +138,11 @@ def _check(message: Any, version: int) -> None:
     while containers:
         container = containers.pop()
         container_class: Any = type(container)
-        not_null, arrays = _fields_of(container_class, version)
+        not_null, structs, arrays = _fields_of(container_class, version)
         for name in not_null:
             if getattr(container, name) is None:
                 raise CloseConnection(f"malformed {type(message).__name__}: {name} is null")
+        containers += (each for name in structs if (each := getattr(container, name)) is not None)
         for name in arrays:
             array = getattr(container, name)
             if not array:
@@ -158,16 +159,24 @@ def _check(message: Any, version: int) -> None:
 
 
 @functools.cache
-def _fields_of(container_class: Any, version: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields that may not be null in this version, and the arrays."""
+def _fields_of(container_class: Any, version: int) -> tuple[tuple[str, ...], ...]:
+    """The fields that may not be null in this version, the structures, and the arrays."""
     fields = {
         name: field
         for name, field in container_class.fields.items()
         if field.for_version_q(version)
-        and (field.is_array() or field.type_str in ("string", "bytes", "records"))
+        and (
+            field.is_array()
+            or field.is_struct()
+            or field.type_str in ("string", "bytes", "records")
+        )
     }
     not_null = (name for name, field in fields.items() if not field.nullable_for_version_q(version))
-    return tuple(not_null), tuple(name for name, field in fields.items() if field.is_array())
+    return (
+        tuple(not_null),
+        tuple(name for name, field in fields.items() if field.is_struct()),
+        tuple(name for name, field in fields.items() if field.is_array()),
+    )
 
 
 def encoded(message: Any, request: Request) -> list[Part]:

@@ -136,6 +136,8 @@ def test_a_null_where_none_may_be_closes_the_connection(victim):
         (19, 0, struct.pack(">i", 1) + null + struct.pack(">ihii", 1, 1, 0, 0)),
         (20, 0, struct.pack(">i", 1) + null + struct.pack(">i", 10)),
         (3, 0, struct.pack(">i", 1) + null),
+        # A cursor, which need not be, of a topic that must.
+        (75, 0, b"\x01" + struct.pack(">i", 1) + b"\x01\0" + struct.pack(">i", 0) + b"\0\0"),
     ):
         with RawClient(victim.host, victim.port) as client:
             client.send_body(key, version, body + struct.pack(">i", 10) * (key == 19))
