@@ -37,7 +37,6 @@ from broker.network.send import Part
 from broker.replica.manager import FetchAsk, FetchLimits, FetchResult
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
-    MAX_VERSION_WITH_NAMES,
     READ_COMMITTED,
     EpochEndOffset,
     FetchedPartition,
@@ -49,6 +48,7 @@ from pyspark_kafkalog.protocol.fetch import (
     decode_fetch_request,
     encode_fetch_response,
 )
+from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
 # The first version whose clients know zstd (KIP-110).
 _ZSTD_VERSION = 10

@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 0-11: appends one record batch to each partition named.
+"""Produce (key 0), versions 0-13: appends one record batch to each partition named.
 
 The batch's bytes are stamped where they were received and appended as they are, unless they have to
 be converted: message sets (magic 0 and 1), which versions 0-2 may carry, and batches in another
@@ -9,21 +9,22 @@ conversion thread, before its first append; its connection waits, so order is ke
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer
 notices, as in Apache Kafka. Where flush.messages records are not on disk yet, the answer comes when
 they are, as the policy says what power loss may take. Left out: transactions, refused with
-INVALID_TXN_STATE; the request's timeout (one replica never waits); versions 12 (implicit
-AddPartitionsToTxn) and 13 (topic ids).
+INVALID_TXN_STATE (version 12, which may begin one, is 11 without them); the request's timeout (one
+replica never waits); hints about new leaders.
 """
 
 import asyncio
 import functools
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from kafka.errors import (
     BrokerResponseError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTxnStateError,
-    UnknownTopicOrPartitionError,
+    UnknownTopicIdError,
     UnsupportedCompressionTypeError,
 )
 from kafka.structs import TopicPartition
@@ -63,7 +64,7 @@ _Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body]"
 
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = decode_produce_request(request.body, request.version)
-    refusals = _refusals(wanted)
+    refusals = _refusals(wanted, context)
     to_convert = [
         index
         for index, part in enumerate(wanted.partitions)
@@ -105,7 +106,7 @@ def _append_all(wanted: ProduceRequest, refusals: _Refusals, context: ApiContext
             results.append(_append(part, context, wanted.acks))
         except BrokerResponseError as error:
             context.replicas.stats.failed_produce += 1
-            results.append(_failed(part.topic, part.partition, error))
+            results.append(_failed(part, error))
     if wanted.acks == _NO_ANSWER:
         failed = [result for result in results if result.error_code]
         if failed:
@@ -132,7 +133,7 @@ async def _answer_when_synced(
         try:
             await loop.run_in_executor(None, log.flush)
         except BrokerResponseError as error:
-            results[number] = _failed(results[number].topic, results[number].partition, error)
+            results[number] = _failed(results[number], error)
     return _answer(results, version)
 
 
@@ -140,15 +141,19 @@ def _answer(results: list[ProducedPartition], version: int) -> Body:
     return [encode_produce_response(results, version)]  # type: ignore[list-item]
 
 
-def _failed(topic: str, partition: int, error: BrokerResponseError) -> ProducedPartition:
+def _failed(
+    part: ProducePartition | ProducedPartition, error: BrokerResponseError
+) -> ProducedPartition:
     code, message = wire_error(error)
-    return ProducedPartition(topic, partition, code, -1, error_message=message)
+    return ProducedPartition(
+        part.topic, part.partition, code, -1, error_message=message, topic_id=part.topic_id
+    )
 
 
 def _needs_conversion(part: ProducePartition, context: ApiContext) -> bool:
     try:
         log = context.replicas.partition(TopicPartition(part.topic, part.partition)).log
-    except UnknownTopicOrPartitionError:
+    except BrokerResponseError:
         return False  # said when it is to be appended
     return needs_conversion(_view(part), log.config)
 
@@ -158,8 +163,8 @@ def _view(part: ProducePartition) -> memoryview:
     return memoryview(part.records)
 
 
-def _refusals(wanted: ProduceRequest) -> _Refusals:
-    """What can be told without a look at the log."""
+def _refusals(wanted: ProduceRequest, context: ApiContext) -> _Refusals:
+    """What can be told without a look at the log. Gives topics that have ids their names."""
     refusal = _refusal(wanted.acks, wanted.transactional_id)
     if refusal is not None:
         return dict.fromkeys(range(len(wanted.partitions)), refusal)
@@ -167,9 +172,18 @@ def _refusals(wanted: ProduceRequest) -> _Refusals:
     for index, part in enumerate(wanted.partitions):
         try:
             _check_records(part, wanted.version)
+            if part.topic_id is not None:
+                part.topic = _name_of(part.topic_id, context)
         except BrokerResponseError as error:
             refusals[index] = error
     return refusals
+
+
+def _name_of(topic_id: UUID, context: ApiContext) -> str:
+    topic = context.metadata.topic_by_id(topic_id)
+    if topic is None:
+        raise UnknownTopicIdError("This server does not host this topic ID.")
+    return topic.name
 
 
 def _refusal(acks: int, transactional_id: str | None) -> BrokerResponseError | None:
@@ -185,7 +199,7 @@ def _append(part: ProducePartition, context: ApiContext, acks: int) -> ProducedP
     topic_partition = TopicPartition(part.topic, part.partition)
     if not records:
         context.replicas.partition(topic_partition)
-        return ProducedPartition(part.topic, part.partition, 0, -1)
+        return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
     appended = context.replicas.append(topic_partition, records, acks)
     return ProducedPartition(
         part.topic,
@@ -194,6 +208,7 @@ def _append(part: ProducePartition, context: ApiContext, acks: int) -> ProducedP
         appended.first_offset,
         appended.log_append_time_ms,
         appended.log_start_offset,
+        topic_id=part.topic_id,
     )
 
 
@@ -215,4 +230,4 @@ def _check_records(part: ProducePartition, version: int) -> None:
         raise UnsupportedCompressionTypeError(f"version {version} of Produce takes no zstd")
 
 
-API = Api(key=0, min_version=0, max_version=11, handle=handle, max_request_bytes=2**31)
+API = Api(key=0, min_version=0, max_version=13, handle=handle, max_request_bytes=2**31)

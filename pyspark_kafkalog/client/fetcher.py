@@ -39,6 +39,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.protocol import fetch
+from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 from pyspark_kafkalog.record.batch import LOG_OVERHEAD_BYTES
 
 POLL_TIMEOUT_MS = 120_000
@@ -146,7 +147,7 @@ class Fetcher:
 
     def _send(self, connection: Connection) -> None:
         deadline = self._patience.part(self._config.request_timeout_ms)
-        version = connection.version(fetch.API_KEY, fetch.MAX_VERSION_WITH_NAMES, _MIN_VERSION)
+        version = connection.version(fetch.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION)
         ask = fetch.FetchPartition(
             self._tp.topic, self._tp.partition, self.position, self._ask_bytes()
         )

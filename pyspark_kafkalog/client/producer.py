@@ -47,6 +47,7 @@ from pyspark_kafkalog.errors import (
     MessageTooLargeError,
 )
 from pyspark_kafkalog.protocol import produce
+from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 from pyspark_kafkalog.record.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -318,7 +319,7 @@ class Producer:
         due = Deadline(self._config.request_timeout_ms)
         chosen.sort(key=lambda each: each[0].tp)
         request = produce.ProduceRequest(
-            connection.version(produce.API_KEY, produce.MAX_VERSION, _MIN_VERSION),
+            connection.version(produce.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION),
             None,
             self._config.acks,
             self._config.request_timeout_ms,

@@ -12,11 +12,16 @@ Bytes only, no sockets. Pure functions: any thread.
 import struct
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
-from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, Writer, by_topic
+from pyspark_kafkalog.protocol.topic_runs import (
+    decode_topic,
+    encode_topic,
+    encode_topic_count,
+)
+from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
 API_KEY = 1
 MAX_VERSION = 18
 # The last version in which topics have names.
-MAX_VERSION_WITH_NAMES = 12
 
 NO_MAX_BYTES = 0x7FFFFFFF
 CONSUMER_REPLICA_ID = -1
@@ -44,7 +48,6 @@ _FOUND_V0 = struct.Struct(">ihq")
 _FOUND_V4 = struct.Struct(">ihqq")
 _FOUND_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
-_TOPIC_ID_BYTES = 16
 _REPLICA_STATE = struct.Struct(">iq")
 _DIVERGING_EPOCH = struct.Struct(">iq")
 _CURRENT_LEADER = struct.Struct(">ii")
@@ -145,42 +148,6 @@ class FetchResponse:
     node_endpoints: Sequence[NodeEndpoint] = ()
 
 
-class _OfTopic(Protocol):
-    topic: str
-    topic_id: UUID | None
-
-
-_Item = TypeVar("_Item", bound=_OfTopic)
-
-
-def _topics(writer: Writer, items: Sequence[_Item], version: int) -> list[list[_Item]]:
-    """Writes how many runs of one topic `items` have, and returns the runs."""
-    if version <= MAX_VERSION_WITH_NAMES:
-        runs = [partitions for _, partitions in by_topic(items)]
-    else:
-        runs = []
-        for item in items:
-            if not runs or runs[-1][0].topic_id != item.topic_id:
-                runs.append([])
-            runs[-1].append(item)
-    writer.count(len(runs))
-    return runs
-
-
-def _encode_topic(writer: Writer, item: _OfTopic, version: int) -> None:
-    if version <= MAX_VERSION_WITH_NAMES:
-        writer.string(item.topic)
-    else:
-        writer.raw(bytes(_TOPIC_ID_BYTES) if item.topic_id is None else item.topic_id.bytes)
-
-
-def _decode_topic(reader: Reader, version: int) -> tuple[str, UUID | None]:
-    """The topic's name, or (since version 13) its id."""
-    if version <= MAX_VERSION_WITH_NAMES:
-        return reader.string(), None
-    return "", UUID(bytes=bytes(reader.exactly(_TOPIC_ID_BYTES)))
-
-
 def encode_fetch_request(request: FetchRequest) -> "Buffer":
     """The request's body."""
     version = request.version
@@ -196,8 +163,8 @@ def encode_fetch_request(request: FetchRequest) -> "Buffer":
         writer.fields(_ISOLATION, request.isolation_level)
     if version >= 7:
         writer.fields(_SESSION, request.session_id, request.session_epoch)
-    for partitions in _topics(writer, request.partitions, version):
-        _encode_topic(writer, partitions[0], version)
+    for partitions in encode_topic_count(writer, request.partitions, version):
+        encode_topic(writer, partitions[0], version)
         writer.count(len(partitions))
         for ask in partitions:
             _encode_ask(writer, ask, version)
@@ -216,8 +183,8 @@ def encode_fetch_request(request: FetchRequest) -> "Buffer":
 
 
 def _encode_forgotten(writer: Writer, request: FetchRequest) -> None:
-    for forgotten in _topics(writer, request.forgotten, request.version):
-        _encode_topic(writer, forgotten[0], request.version)
+    for forgotten in encode_topic_count(writer, request.forgotten, request.version):
+        encode_topic(writer, forgotten[0], request.version)
         writer.count(len(forgotten))
         for each in forgotten:
             writer.fields(INT32, each.partition)
@@ -248,7 +215,7 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
     if version >= 7:
         request.session_id, request.session_epoch = reader.fields(_SESSION)
     for _ in range(reader.count()):
-        topic, topic_id = _decode_topic(reader, version)
+        topic, topic_id = decode_topic(reader, version)
         for _ in range(reader.count()):
             request.partitions.append(_decode_ask(reader, topic, topic_id, version))
             reader.skip_tags()
@@ -293,7 +260,7 @@ def _decode_forgotten(reader: Reader, version: int) -> Sequence[ForgottenPartiti
         return ()
     forgotten = []
     for _ in range(count):
-        topic, topic_id = _decode_topic(reader, version)
+        topic, topic_id = decode_topic(reader, version)
         for _ in range(reader.count()):
             (partition,) = reader.fields(INT32)
             forgotten.append(ForgottenPartition(topic, partition, topic_id))
@@ -308,8 +275,8 @@ def encode_fetch_response(response: FetchResponse, version: int) -> list["Buffer
         writer.fields(_TOP_V7, response.throttle_ms, response.error_code, response.session_id)
     elif version >= 1:
         writer.fields(INT32, response.throttle_ms)
-    for partitions in _topics(writer, response.partitions, version):
-        _encode_topic(writer, partitions[0], version)
+    for partitions in encode_topic_count(writer, response.partitions, version):
+        encode_topic(writer, partitions[0], version)
         writer.count(len(partitions))
         for found in partitions:
             _encode_found(writer, found, version)
@@ -392,7 +359,7 @@ def decode_fetch_response(body: memoryview, version: int) -> FetchResponse:
     elif version >= 1:
         (response.throttle_ms,) = reader.fields(INT32)
     for _ in range(reader.count()):
-        topic, topic_id = _decode_topic(reader, version)
+        topic, topic_id = decode_topic(reader, version)
         for _ in range(reader.count()):
             found = _decode_found(reader, topic, version)
             found.topic_id = topic_id

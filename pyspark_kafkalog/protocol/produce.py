@@ -1,9 +1,10 @@
-"""Produce (API key 0), request and response, versions 0 to 11, both directions.
+"""Produce (API key 0), request and response, versions 0 to 13, both directions.
 
 Written by hand since `kafka.protocol` copies the records: here a request's `records` stay a view of
 the frame that was received (writable when the frame is, so that the broker stamps offsets into it),
 and are sent as parts of their own. Tagged fields (KIP-951's leader hints) are passed over when read
-and not written. Left out: version 12 (KIP-890's implicit AddPartitionsToTxn) and 13 (topic ids).
+and not written. Version 12 has the bytes of 11 (KIP-890: it may begin a transaction); from 13 on
+topics have ids.
 
 Bytes only, no sockets. Pure functions: any thread.
 """
@@ -11,15 +12,21 @@ Bytes only, no sockets. Pure functions: any thread.
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
-from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, Writer, by_topic
+from pyspark_kafkalog.protocol.topic_runs import (
+    decode_topic,
+    encode_topic,
+    encode_topic_count,
+)
+from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 API_KEY = 0
-MAX_VERSION = 11
+MAX_VERSION = 13
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _RESULT_V0 = struct.Struct(">ihq")
@@ -34,6 +41,7 @@ class ProducePartition:
     topic: str
     partition: int
     records: "Buffer | None"
+    topic_id: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +64,7 @@ class ProducedPartition:
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    topic_id: UUID | None = None
 
 
 def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
@@ -65,10 +74,11 @@ def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
     acks, timeout_ms = reader.fields(_ACKS_AND_TIMEOUT)
     partitions = []
     for _ in range(reader.count()):
-        topic = reader.string()
+        topic, topic_id = decode_topic(reader, version)
         for _ in range(reader.count()):
             (partition,) = reader.fields(INT32)
-            partitions.append(ProducePartition(topic, partition, reader.nullable_bytes()))
+            records = reader.nullable_bytes()
+            partitions.append(ProducePartition(topic, partition, records, topic_id))
             reader.skip_tags()
         reader.skip_tags()
     return ProduceRequest(version, transactional_id, acks, timeout_ms, partitions)
@@ -80,10 +90,8 @@ def encode_produce_request(request: ProduceRequest) -> list["Buffer"]:
     if request.version >= 3:
         writer.string(request.transactional_id)
     writer.fields(_ACKS_AND_TIMEOUT, request.acks, request.timeout_ms)
-    topics = by_topic(request.partitions)
-    writer.count(len(topics))
-    for topic, partitions in topics:
-        writer.string(topic)
+    for partitions in encode_topic_count(writer, request.partitions, request.version):
+        encode_topic(writer, partitions[0], request.version)
         writer.count(len(partitions))
         for item in partitions:
             writer.fields(INT32, item.partition)
@@ -100,10 +108,8 @@ def encode_produce_response(
 ) -> "Buffer":
     """The response's body."""
     writer = Writer(is_flexible(API_KEY, version))
-    topics = by_topic(partitions)
-    writer.count(len(topics))
-    for topic, results in topics:
-        writer.string(topic)
+    for results in encode_topic_count(writer, partitions, version):
+        encode_topic(writer, results[0], version)
         writer.count(len(results))
         for result in results:
             _encode_result(writer, result, version)
@@ -139,9 +145,11 @@ def decode_produce_response(body: memoryview, version: int) -> tuple[list[Produc
     reader = Reader(body, is_flexible(API_KEY, version))
     results = []
     for _ in range(reader.count()):
-        topic = reader.string()
+        topic, topic_id = decode_topic(reader, version)
         for _ in range(reader.count()):
-            results.append(_decode_result(reader, topic, version))
+            result = _decode_result(reader, topic, version)
+            result.topic_id = topic_id
+            results.append(result)
         reader.skip_tags()
     throttle_ms = reader.fields(INT32)[0] if version >= 1 else 0
     return results, throttle_ms

@@ -11,7 +11,7 @@ every other message is `kafka.protocol`'s. Bytes only, no sockets. Not thread-sa
 import struct
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaProtocolError
 
@@ -23,23 +23,6 @@ INT32 = struct.Struct(">i")
 
 MAX_REQUEST_ELEMENTS = 20_000
 """Array elements and tagged fields of one request: more keeps whoever answers it from others."""
-
-
-class _OfTopic(Protocol):
-    topic: str
-
-
-_Item = TypeVar("_Item", bound=_OfTopic)
-
-
-def by_topic(items: Sequence[_Item]) -> list[tuple[str, list[_Item]]]:
-    """Runs of one topic, in order: the protocol nests partitions in topics, our values do not."""
-    runs: list[tuple[str, list[_Item]]] = []
-    for item in items:
-        if not runs or runs[-1][0] != item.topic:
-            runs.append((item.topic, []))
-        runs[-1][1].append(item)
-    return runs
 
 
 class Reader:

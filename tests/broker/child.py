@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
 from pyspark_kafkalog.protocol.fetch import (
     FetchRequest,
     FetchResponse,
@@ -153,6 +155,13 @@ class RawClient:
         return response_class.decode(
             bytes(body) if request.API_KEY == API_VERSIONS_KEY else body, version=version
         )
+
+    def metadata_of(self, topic: str) -> Any:
+        """The topic, as the answer to a Metadata request has it."""
+        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+        (found,) = self.call(request, MetadataResponse, 12).topics
+        return found
 
     def produce(
         self, topic: str, partition: int, batch: bytes, *, version: int = 9, acks: int = -1

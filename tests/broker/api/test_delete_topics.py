@@ -4,19 +4,11 @@ import uuid
 
 import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.records import batch_of, values_of
 
 STATE = DeleteTopicsRequest.DeleteTopicState
-
-
-def metadata_of(client, name):
-    wanted = MetadataRequest.MetadataRequestTopic(name=name)
-    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
-    (topic,) = client.call(request, MetadataResponse, 12).topics
-    return topic
 
 
 @pytest.mark.parametrize("version", range(1, 6))
@@ -25,15 +17,15 @@ def test_by_name(client, topic, version):
     response = client.call(request, DeleteTopicsResponse, version)
     codes = {result.name: result.error_code for result in response.responses}
     assert codes == {topic: 0, "missing": 3}
-    assert metadata_of(client, topic).error_code == 3
+    assert client.metadata_of(topic).error_code == 3
 
 
 def test_by_name_and_by_id(client, topic):
-    topic_id = metadata_of(client, topic).topic_id
+    topic_id = client.metadata_of(topic).topic_id
     request = DeleteTopicsRequest(topics=[STATE(name=None, topic_id=topic_id)], timeout_ms=5000)
     (result,) = client.call(request, DeleteTopicsResponse, 6).responses
     assert (result.error_code, result.name, result.topic_id) == (0, topic, topic_id)
-    assert metadata_of(client, topic).error_code == 3
+    assert client.metadata_of(topic).error_code == 3
 
 
 def test_an_unknown_id(client):
@@ -48,17 +40,17 @@ def test_name_and_id_at_once(client, topic):
     request = DeleteTopicsRequest(topics=[both], timeout_ms=5000)
     (result,) = client.call(request, DeleteTopicsResponse, 6).responses
     assert result.error_code == 42
-    assert metadata_of(client, topic).error_code == 0
+    assert client.metadata_of(topic).error_code == 0
 
 
 def test_a_topic_of_the_same_name_begins_empty(client, create):
     name = create()
-    old_id = metadata_of(client, name).topic_id
+    old_id = client.metadata_of(name).topic_id
     assert client.produce(name, 0, batch_of(3)).error_code == 0
     request = DeleteTopicsRequest(topic_names=[name], timeout_ms=5000)
     assert client.call(request, DeleteTopicsResponse, 5).responses[0].error_code == 0
     create()
-    assert metadata_of(client, name).topic_id != old_id
+    assert client.metadata_of(name).topic_id != old_id
     assert client.produce(name, 0, batch_of([(None, b"new")])).base_offset == 0
     fetched = client.fetch(FetchRequest(11, 0, 1, [FetchPartition(name, 0, 0, 1 << 20)]))
     assert values_of(fetched.partitions[0].records) == [(0, b"new")]

@@ -31,13 +31,6 @@ def eventually(check, within_s=10.0):
     return check()
 
 
-def metadata_of(client, name):
-    wanted = MetadataRequest.MetadataRequestTopic(name=name)
-    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
-    (topic,) = client.call(request, MetadataResponse, 12).topics
-    return topic
-
-
 class TestCreatePartitions:
     TOPIC = admin.CreatePartitionsRequest.CreatePartitionsTopic
 
@@ -66,11 +59,11 @@ class TestCreatePartitions:
     def test_in_every_version(self, client, create, version):
         name = create(1, **{"retention.ms": "5000000"})
         client.produce(name, 0, batch_of(2))
-        before = metadata_of(client, name)
+        before = client.metadata_of(name)
         assert self.ask(client, (name, 3), version=version) == {name: (0, None)}
-        assert eventually(lambda: len(metadata_of(client, name).partitions) == 3)
+        assert eventually(lambda: len(client.metadata_of(name).partitions) == 3)
         wait_until_served(client, name)
-        assert metadata_of(client, name).topic_id == before.topic_id
+        assert client.metadata_of(name).topic_id == before.topic_id
         assert client.produce(name, 2, batch_of(1)).base_offset == 0
         assert client.produce(name, 0, batch_of(1)).base_offset == 2
 
@@ -116,13 +109,13 @@ class TestCreatePartitions:
         assert self.ask(client, (name, 3), (name, 4)) == {
             name: (INVALID_REQUEST, "Duplicate topic name.")
         }
-        assert len(metadata_of(client, name).partitions) == 2
+        assert len(client.metadata_of(name).partitions) == 2
 
     def test_only_validated(self, client, create):
         name = create(1)
         assert self.ask(client, (name, 3), validate_only=True) == {name: (0, None)}
         assert self.ask(client, (name, 1), validate_only=True)[name][0] == INVALID_PARTITIONS
-        assert len(metadata_of(client, name).partitions) == 1
+        assert len(client.metadata_of(name).partitions) == 1
         assert self.ask(client, (name, 2, [[1]])) == {name: (0, None)}
 
     def test_too_many_at_once(self, client, topic, only_ours):
@@ -136,7 +129,7 @@ class TestCreatePartitions:
             assert client.produce("grown", 3, batch_of(2)).error_code == 0
             child.kill()
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
-            assert len(metadata_of(client, "grown").partitions) == 4
+            assert len(client.metadata_of("grown").partitions) == 4
             assert client.produce("grown", 3, batch_of(1)).base_offset == 2
             assert child.stop() == 0
 
@@ -334,7 +327,7 @@ class TestDescribeTopicPartitions:
     def test_what_a_partition_is(self, client, topic):
         request = self.REQUEST(topics=[self.REQUEST.TopicRequest(name=topic)])
         (found,) = client.call(request, admin.DescribeTopicPartitionsResponse, 0).topics
-        assert found.topic_id == metadata_of(client, topic).topic_id
+        assert found.topic_id == client.metadata_of(topic).topic_id
         assert found.topic_authorized_operations == 3576
         (partition,) = found.partitions
         assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 0)

@@ -1,5 +1,7 @@
 """Produce: appended in order, numbered, or refused with the code that clients know."""
 
+import uuid
+
 import pytest
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
@@ -23,7 +25,7 @@ def fetched_values(client, topic, partition=0):
     return values_of(client.fetch(FetchRequest(11, 0, 1, [ask])).partitions[0].records)
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 13))
 @pytest.mark.parametrize("acks", [1, -1])
 def test_every_version_numbers_the_records(client, topic, version, acks):
     for expected_offset in (0, 3, 6):
@@ -35,6 +37,23 @@ def test_every_version_numbers_the_records(client, topic, version, acks):
         if version >= 5:
             assert produced.log_start_offset == 0
     assert [offset for offset, _ in fetched_values(client, topic)] == list(range(9))
+
+
+def test_a_topic_by_its_id(client, topic):
+    topic_id = client.metadata_of(topic).topic_id
+    unknown = uuid.uuid4()
+    parts = [
+        ProducePartition("", 0, batch_of(2), topic_id),
+        ProducePartition("", 5, batch_of(2), topic_id),
+        ProducePartition("", 0, batch_of(2), unknown),
+    ]
+    request = ProduceRequest(13, None, -1, 5000, parts)
+    body = b"".join(bytes(part) for part in encode_produce_request(request))
+    client.send_body(0, 13, body)
+    results, _ = decode_produce_response(client.receive_body(0, 13), 13)
+    found = {(each.topic_id, each.partition): each.error_code for each in results}
+    assert found == {(topic_id, 0): 0, (topic_id, 5): 3, (unknown, 0): 100}
+    assert len(fetched_values(client, topic)) == 2
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -13,23 +13,29 @@ from kafka.protocol.producer import ProduceRequest as OracleProduceRequest
 from kafka.protocol.producer import ProduceResponse as OracleProduceResponse
 
 from pyspark_kafkalog.protocol import fetch, produce
+from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
 PRODUCE_VERSIONS = range(produce.MAX_VERSION + 1)
 FETCH_VERSIONS = range(fetch.MAX_VERSION + 1)
 RECORDS = bytes(range(256)) * 3
-IDS = {"orders": uuid.UUID(int=7), "other": uuid.UUID(int=2**127 + 5), "gone": uuid.UUID(int=9)}
+IDS = {
+    "orders": uuid.UUID(int=7),
+    "empty": uuid.UUID(int=8),
+    "other": uuid.UUID(int=2**127 + 5),
+    "gone": uuid.UUID(int=9),
+}
 
 
 def with_ids(items, version):
-    """From Fetch 13 on topics have an id instead of a name."""
-    if version > fetch.MAX_VERSION_WITH_NAMES:
+    """From version 13 on topics have an id instead of a name."""
+    if version > MAX_VERSION_WITH_NAMES:
         for item in items:
             item.topic_id, item.topic = IDS[item.topic], ""
     return items
 
 
 def topic_of(oracle_topic, version):
-    if version <= fetch.MAX_VERSION_WITH_NAMES:
+    if version <= MAX_VERSION_WITH_NAMES:
         return oracle_topic.topic
     (name,) = (name for name, topic_id in IDS.items() if topic_id == oracle_topic.topic_id)
     return name
@@ -50,12 +56,19 @@ def produce_request(version):
         transactional_id="tx-é" if version >= 3 else None,
         acks=-1,
         timeout_ms=1500,
-        partitions=[
-            produce.ProducePartition("orders", 0, RECORDS),
-            produce.ProducePartition("orders", 7, b"x"),
-            produce.ProducePartition("empty", 1, None),
-        ],
+        partitions=with_ids(
+            [
+                produce.ProducePartition("orders", 0, RECORDS),
+                produce.ProducePartition("orders", 7, b"x"),
+                produce.ProducePartition("empty", 1, None),
+            ],
+            version,
+        ),
     )
+
+
+def oracle_topic(name, version):
+    return {"name": name} if version <= MAX_VERSION_WITH_NAMES else {"topic_id": IDS[name]}
 
 
 def oracle_produce_request(version):
@@ -67,14 +80,14 @@ def oracle_produce_request(version):
         timeout_ms=1500,
         topic_data=[
             request.TopicProduceData(
-                name="orders",
+                **oracle_topic("orders", version),
                 partition_data=[
                     request.TopicProduceData.PartitionProduceData(index=0, records=RECORDS),
                     request.TopicProduceData.PartitionProduceData(index=7, records=b"x"),
                 ],
             ),
             request.TopicProduceData(
-                name="empty",
+                **oracle_topic("empty", version),
                 partition_data=[
                     request.TopicProduceData.PartitionProduceData(index=1, records=None)
                 ],
@@ -100,11 +113,14 @@ def test_produce_request_is_read_back_with_its_records_uncopied(version):
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_produce_response_agrees_with_the_oracle(version):
-    results = [
-        produce.ProducedPartition("orders", 0, 0, 42),
-        produce.ProducedPartition("orders", 7, 10, -1),
-        produce.ProducedPartition("empty", 1, 87, -1),
-    ]
+    results = with_ids(
+        [
+            produce.ProducedPartition("orders", 0, 0, 42),
+            produce.ProducedPartition("orders", 7, 10, -1),
+            produce.ProducedPartition("empty", 1, 87, -1),
+        ],
+        version,
+    )
     if version >= 2:
         results[0].log_append_time_ms = 1_700_000_000_000
     if version >= 5:
@@ -114,10 +130,10 @@ def test_produce_response_agrees_with_the_oracle(version):
     ours = bytes(produce.encode_produce_response(results, version, throttle_ms=5))
     oracle = OracleProduceResponse.decode(ours, version=version)
     assert [
-        (topic.name, part.index, part.error_code, part.base_offset)
+        (topic.topic_id or topic.name, part.index, part.error_code, part.base_offset)
         for topic in oracle.responses
         for part in topic.partition_responses
-    ] == [(r.topic, r.partition, r.error_code, r.base_offset) for r in results]
+    ] == [(r.topic_id or r.topic, r.partition, r.error_code, r.base_offset) for r in results]
     assert encoded_again(oracle, version) == ours
     decoded, throttle_ms = produce.decode_produce_response(memoryview(ours), version)
     assert decoded == results
