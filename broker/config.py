@@ -46,7 +46,12 @@ __all__ = ["BrokerConfig", "ConfigError", "Endpoint", "LogConfig"]
 _log = logging.getLogger(__name__)
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
-_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+_SHORT, _LONG, _DOUBLE, _LIST = (
+    ConfigType.SHORT,
+    ConfigType.LONG,
+    ConfigType.DOUBLE,
+    ConfigType.LIST,
+)
 
 _CODECS = one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 _GZIP_LEVELS = Legal("-1 or a number from 1 to 9", lambda level: level == -1 or 1 <= level <= 9)
@@ -804,6 +809,70 @@ class BrokerConfig:
         _LONG,
         5_000,
         "How often high watermarks are written down.",
+        at_least(1),
+    )
+    group_min_session_timeout_ms: int = option(
+        "group.min.session.timeout.ms",
+        _INT,
+        6_000,
+        "Shortest session timeout that a group's member may ask for.",
+    )
+    group_max_session_timeout_ms: int = option(
+        "group.max.session.timeout.ms",
+        _INT,
+        1_800_000,
+        "Longest session timeout that a group's member may ask for.",
+    )
+    group_initial_rebalance_delay_ms: int = option(
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        3_000,
+        "How long a new group waits for more members before its first rebalance ends.",
+    )
+    group_max_size: int = option(
+        "group.max.size", _INT, 2**31 - 1, "Most members of a group.", at_least(1)
+    )
+    offset_metadata_max_bytes: int = option(
+        "offset.metadata.max.bytes",
+        _INT,
+        4096,
+        "Longest text that a client may store with a committed offset.",
+    )
+    offsets_retention_minutes: int = option(
+        "offsets.retention.minutes",
+        _INT,
+        7 * 24 * 60,
+        "How long offsets are kept of groups without members, and of topics that a group does not "
+        "read any more.",
+        at_least(1),
+    )
+    offsets_retention_check_interval_ms: int = option(
+        "offsets.retention.check.interval.ms",
+        _LONG,
+        600_000,
+        "How often offsets to forget are looked for.",
+        at_least(1),
+    )
+    offsets_topic_num_partitions: int = option(
+        "offsets.topic.num.partitions",
+        _INT,
+        50,
+        "Partitions of __consumer_offsets; counts when the topic is made, at the first use of a "
+        "group.",
+        at_least(1),
+    )
+    offsets_topic_replication_factor: int = option(
+        "offsets.topic.replication.factor",
+        _SHORT,
+        3,
+        "Replicas of __consumer_offsets; no more than there are brokers.",
+        at_least(1),
+    )
+    offsets_topic_segment_bytes: int = option(
+        "offsets.topic.segment.bytes",
+        _INT,
+        100 << 20,
+        "segment.bytes of __consumer_offsets.",
         at_least(1),
     )
     given: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -16,6 +16,7 @@ from kafka.errors import InvalidConfigurationError
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -30,6 +31,7 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
@@ -186,6 +188,10 @@ def _parse_int(text: str) -> int:
     return _within(int(text), INT_MAX)
 
 
+def _parse_short(text: str) -> int:
+    return _within(int(text), SHORT_MAX)
+
+
 def _parse_long(text: str) -> int:
     return _within(int(text), LONG_MAX)
 
@@ -204,6 +210,7 @@ _PARSERS: dict[ConfigType, Callable[[str], Value]] = {
     ConfigType.BOOLEAN: _parse_boolean,
     ConfigType.STRING: str,
     ConfigType.INT: _parse_int,
+    ConfigType.SHORT: _parse_short,
     ConfigType.LONG: _parse_long,
     ConfigType.DOUBLE: float,
     ConfigType.LIST: _parse_list,
@@ -214,6 +221,7 @@ _TYPE_TEXTS = {
     ConfigType.BOOLEAN: "true or false",
     ConfigType.STRING: "text",
     ConfigType.INT: "a whole number of 32 bits",
+    ConfigType.SHORT: "a whole number of 16 bits",
     ConfigType.LONG: "a whole number of 64 bits",
     ConfigType.DOUBLE: "a number",
     ConfigType.LIST: "a comma-separated list",

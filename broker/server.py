@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kafka.errors import KafkaStorageError
+from kafka.errors import KafkaStorageError, NotCoordinatorError
 
 from broker.api.dispatcher import APIS, Dispatcher
 from broker.api.fetch_session import FetchSessionCache
@@ -23,6 +23,7 @@ from broker.api.request import ApiContext
 from broker.api.topic_names import is_topic_name
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
+    CONSUMER_OFFSETS,
     BrokerNode,
     ClusterMetadata,
     MetadataRecords,
@@ -30,7 +31,11 @@ from broker.cluster.metadata import (
     new_topic,
 )
 from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
+from broker.coordinator.group import GroupCoordinator
+from broker.coordinator.offsets import OffsetsTopic, offsets_topic_configs
 from broker.coordinator.producer_ids import ProducerIds
+from broker.coordinator.timers import Timers
+from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
 from broker.network.connection_quotas import ConnectionLimitOptions, resolve_overrides
@@ -63,6 +68,7 @@ class BrokerServer:
         self._is_serving = False
         self._is_stopping = False
         self._metrics: MetricsEndpoint | None = None
+        self._expiration: asyncio.Task[None] | None = None
         self._network = NetworkServer(
             lambda frame, connection: self._dispatcher(frame, connection),
             ConnectionLimits(config.socket_request_max_bytes),
@@ -131,6 +137,17 @@ class BrokerServer:
             self._changed,
         )
         self._changed(self._config)
+        self._offsets_topic = OffsetsTopic(
+            self._config, self._metadata, self._topics, self._replicas, system_clock_ms
+        )
+        self._groups = GroupCoordinator(
+            self._config,
+            self._offsets_topic,
+            Timers(self._loop.call_later, self._loop.time),
+            system_clock_ms,
+        )
+        self._offsets_topic.on_loaded = self._groups.take_over
+        self._topics.on_deleted = self._topic_deleted
         self._dispatcher = Dispatcher(
             ApiContext(
                 configs=self._configs,
@@ -138,6 +155,8 @@ class BrokerServer:
                 topics=self._topics,
                 replicas=self._replicas,
                 producer_ids=ProducerIds(self._store, self._config.broker_id, self._run_blocking),
+                groups=self._groups,
+                offsets_topic=self._offsets_topic,
                 convert=self._convert,
                 fetch_sessions=FetchSessionCache(
                     self._replicas,
@@ -149,9 +168,11 @@ class BrokerServer:
             self._loop,
         )
         self._logs.start()
+        self._offsets_topic.start_loading()
         self._network.start()
         self._schedule_checkpoint()
         self._is_serving = True
+        self._expiration = self._loop.create_task(self._expire_offsets())
 
     async def stop(self) -> None:
         """Takes no more requests, finishes what has begun, closes the logs cleanly."""
@@ -159,6 +180,9 @@ class BrokerServer:
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
             self._checkpoint_timer = None
+        if self._expiration is not None:
+            self._expiration.cancel()
+        self._resign_groups()  # who waits for other members hears of it now
         await self._network.close()
         await self._topics.drain()
         await self._configs.drain()
@@ -227,6 +251,23 @@ class BrokerServer:
         self._logs.close()
         self._store.close()
 
+    def _resign_groups(self) -> None:
+        self._offsets_topic.resign()
+        self._groups.resign(NotCoordinatorError())
+
+    def _topic_deleted(self, name: str) -> None:
+        if name == CONSUMER_OFFSETS:
+            self._resign_groups()
+        else:
+            self._groups.topic_deleted(name)
+
+    async def _expire_offsets(self) -> None:
+        """Looks for offsets to forget, every offsets.retention.check.interval.ms."""
+        while True:
+            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
+            for _ in self._groups.expire():
+                await asyncio.sleep(0)
+
     async def _run_blocking(self, function: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._metadata_thread, function)
 
@@ -269,7 +310,8 @@ class BrokerServer:
             if indexes != set(range(len(indexes))) or not is_topic_name(name):
                 _log.warning("topic.not_adopted topic=%r partitions=%r", name, sorted(indexes))
                 continue
-            topic = new_topic(name, len(indexes), self._config.broker_id, {})
+            configs = offsets_topic_configs(self._config) if name == CONSUMER_OFFSETS else {}
+            topic = new_topic(name, len(indexes), self._config.broker_id, configs)
             topic_id = self._logs.topic_id(topic.topic_partitions()[0])
             if topic_id is not None:
                 topic = replace(topic, topic_id=topic_id)

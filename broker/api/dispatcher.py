@@ -17,23 +17,33 @@ from broker.api import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
     elect_leaders,
     fetch,
     find_coordinator,
+    heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     list_partition_reassignments,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 from broker.api.request import Api, ApiContext, Body, Request
 from broker.api.request_stats import ApiStats, RequestStats
@@ -52,7 +62,15 @@ APIS: tuple[Api, ...] = (
     fetch.API,
     list_offsets.API,
     metadata.API,
+    offset_commit.API,
+    offset_fetch.API,
     find_coordinator.API,
+    join_group.API,
+    heartbeat.API,
+    leave_group.API,
+    sync_group.API,
+    describe_groups.API,
+    list_groups.API,
     api_versions.API,
     create_topics.API,
     delete_topics.API,
@@ -67,6 +85,8 @@ APIS: tuple[Api, ...] = (
     elect_leaders.API,
     alter_partition_reassignments.API,
     list_partition_reassignments.API,
+    delete_groups.API,
+    offset_delete.API,
     describe_cluster.API,
     describe_producers.API,
     describe_topic_partitions.API,
@@ -97,7 +117,8 @@ class Dispatcher:
             if len(frame) > api.max_request_bytes:
                 raise CloseConnection(f"a request of {len(frame)} bytes for api key {api.key}")
             header = decode_request_header(frame)
-            outcome = api.handle(Request(header, frame[header.body_position :]), self._context)
+            request = Request(header, frame[header.body_position :], connection.peer)
+            outcome = api.handle(request, self._context)
         except CloseConnection:
             self.stats.refused += 1
             raise

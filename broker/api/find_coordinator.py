@@ -1,7 +1,8 @@
-"""FindCoordinator (key 10), versions 0-5: this broker coordinates every group.
+"""FindCoordinator (key 10), versions 0-6: this broker coordinates every group.
 
-Left out until this broker has transactions: coordinators of transactional ids, refused with
-INVALID_REQUEST and a sentence that says so. Version 6 is for share groups.
+The first question makes `__consumer_offsets`; the answer comes when it is there. Several keys since
+version 4. Left out until this broker has transactions: coordinators of transactional ids, refused
+with INVALID_REQUEST and a sentence that says so; and the share groups of version 6.
 """
 
 from kafka.errors import BrokerResponseError, InvalidRequestError
@@ -12,12 +13,21 @@ from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.cluster.metadata import BrokerNode
 
 _GROUP, _TRANSACTION = 0, 1
+_BATCH_VERSION = 4
 _NOBODY = BrokerNode(-1, "", -1)
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(FindCoordinatorRequest)
-    error = _refusal(wanted.key_type)
+    error: BrokerResponseError | None = None
+    try:
+        if wanted.key_type == _TRANSACTION:
+            raise InvalidRequestError("transactions are not supported by this broker")
+        if wanted.key_type != _GROUP:
+            raise InvalidRequestError(f"unknown coordinator type {wanted.key_type}")
+        await context.offsets_topic.ensure()
+    except BrokerResponseError as raised:
+        error = raised
     code, message = wire_error(error)
     node = context.metadata.broker if error is None else _NOBODY
     answer = {
@@ -27,22 +37,14 @@ def handle(request: Request, context: ApiContext) -> Body:
         "error_code": code,
         "error_message": message,
     }
-    if request.version < 4:
+    if request.version < _BATCH_VERSION:
         return encoded(FindCoordinatorResponse(throttle_time_ms=0, **answer), request)
     coordinators = [
-        FindCoordinatorResponse.Coordinator(key=key, **answer)
+        FindCoordinatorResponse.Coordinator(key=key or "", **answer)
         for key in wanted.coordinator_keys or ()
     ]
     response = FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
     return encoded(response, request)
 
 
-def _refusal(key_type: int) -> BrokerResponseError | None:
-    if key_type == _GROUP:
-        return None
-    if key_type == _TRANSACTION:
-        return InvalidRequestError("transactions are not supported by this broker")
-    return InvalidRequestError(f"unknown coordinator type {key_type}")
-
-
-API = Api(key=10, min_version=0, max_version=5, handle=handle)
+API = Api(key=10, min_version=0, max_version=6, handle=handle)

@@ -18,7 +18,12 @@ from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
 from broker.api.topic_names import check_no_collision, check_topic_name
-from broker.cluster.metadata import TopicMetadata, new_topic
+from broker.cluster.metadata import (
+    CONSUMER_OFFSETS,
+    INTERNAL_TOPICS,
+    TopicMetadata,
+    new_topic,
+)
 
 # What the client may do: everything, since there is no authorizer. Kafka's AclOperation codes.
 TOPIC_OPERATIONS = frozenset((3, 4, 5, 6, 7, 8, 10, 11))
@@ -71,6 +76,9 @@ async def _create_and_answer(
 
 
 async def _auto_create(name: str, context: ApiContext) -> None:
+    if name == CONSUMER_OFFSETS:
+        await context.offsets_topic.ensure()
+        return
     check_topic_name(name)
     check_no_collision(name, (topic.name for topic in context.metadata.topics()))
     node_id = context.metadata.broker.node_id
@@ -111,7 +119,7 @@ def _found(topic: TopicMetadata) -> object:
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
         authorized_operations=NOT_ASKED,
     )
@@ -122,7 +130,7 @@ def _failed(topic: "MetadataRequest.MetadataRequestTopic", error: BrokerResponse
         error_code=wire_error(error)[0],
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[],
         authorized_operations=NOT_ASKED,
     )

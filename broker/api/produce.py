@@ -23,6 +23,7 @@ from kafka.errors import (
     BrokerResponseError,
     InvalidRecordError,
     InvalidRequiredAcksError,
+    InvalidTopicError,
     InvalidTxnStateError,
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
@@ -31,6 +32,7 @@ from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request
+from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.network.connection import CloseConnection
@@ -171,6 +173,8 @@ def _refusals(wanted: ProduceRequest, context: ApiContext) -> _Refusals:
     refusals = {}
     for index, part in enumerate(wanted.partitions):
         try:
+            if part.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(f"{part.topic} is written by brokers alone")
             _check_records(part, wanted.version)
             if part.topic_id is not None:
                 part.topic = _name_of(part.topic_id, context)

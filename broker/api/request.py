@@ -17,6 +17,8 @@ from kafka.protocol.data_container import DataContainer
 from broker.api.fetch_session import FetchSessionCache
 from broker.cluster.metadata import ClusterMetadata
 from broker.config import BrokerConfig
+from broker.coordinator.group import GroupCoordinator
+from broker.coordinator.offsets import OffsetsTopic
 from broker.coordinator.producer_ids import ProducerIds
 from broker.network.connection import CloseConnection
 from broker.network.send import Part
@@ -77,6 +79,8 @@ class ApiContext:
     topics: TopicManager
     replicas: ReplicaManager
     producer_ids: ProducerIds
+    groups: GroupCoordinator
+    offsets_topic: OffsetsTopic
     convert: RunInThread
     fetch_sessions: FetchSessionCache
     api_ranges: tuple[ApiRange, ...]
@@ -88,10 +92,12 @@ class ApiContext:
 
 
 class Request(NamedTuple):
-    """One request: `body` is what follows the header, a writable view of the received frame."""
+    """One request: `body` is what follows the header, a writable view of the received frame;
+    `peer` is HOST:PORT of who sent it."""
 
     header: RequestHeader
     body: memoryview
+    peer: str = ""
 
     @property
     def version(self) -> int:
@@ -177,6 +183,12 @@ def _fields_of(container_class: Any, version: int) -> tuple[tuple[str, ...], ...
         tuple(name for name, field in fields.items() if field.is_struct()),
         tuple(name for name, field in fields.items() if field.is_array()),
     )
+
+
+def settle(answer: "asyncio.Future[T]", result: T) -> None:
+    """Ends a wait, unless who waited has gone."""
+    if not answer.done():
+        answer.set_result(result)
 
 
 def encoded(message: Any, request: Request) -> list[Part]:

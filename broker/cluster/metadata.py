@@ -17,6 +17,10 @@ from broker.cluster import znodes
 from broker.cluster.store import Create, Delete, MetadataStore, NodeExistsError, Operation, Set
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
+CONSUMER_OFFSETS = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset((CONSUMER_OFFSETS, "__transaction_state"))
+"""Topics that brokers write for themselves: clients may read them, and not produce to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:

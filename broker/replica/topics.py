@@ -56,6 +56,8 @@ class TopicManager:
         self._tasks: set[asyncio.Task[Any]] = set()
         # Held by who changes a topic that is there, or begins to delete it.
         self._altering = asyncio.Lock()
+        # Told the name of each topic that is gone.
+        self.on_deleted: Callable[[str], None] = lambda name: None
 
     async def create(self, topic: TopicMetadata) -> None:
         """Raises TopicAlreadyExistsError, KafkaStorageError."""
@@ -173,6 +175,7 @@ class TopicManager:
 
     async def _delete(self, topic: TopicMetadata) -> None:
         await self._remove(topic)
+        self.on_deleted(topic.name)
         _log.info("topic.deleted topic=%r", topic.name)
 
     async def _remove(self, topic: TopicMetadata) -> None:

@@ -193,7 +193,7 @@ class RawClient:
 
 
 @contextmanager
-def broker_under_test(data_dir: Path) -> Iterator[str]:
+def broker_under_test(data_dir: Path, properties: Mapping[str, str] | None = None) -> Iterator[str]:
     """HOST:PORT of a broker: ours as a child, or the one named by KAFKALOG_TEST_BOOTSTRAP.
 
     With the latter the same tests ask Apache Kafka, and so tell what the right answers are.
@@ -202,7 +202,7 @@ def broker_under_test(data_dir: Path) -> Iterator[str]:
     if oracle is not None:
         yield oracle
         return
-    with BrokerChild(data_dir) as child:
+    with BrokerChild(data_dir, properties) as child:
         yield child.address
         log = child.stderr()
         assert "level=error" not in log, log

@@ -9,6 +9,7 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from tests.broker.api.group_client import GroupClient
 from tests.broker.child import RawClient, broker_under_test
 
 _NUMBERS = itertools.count()
@@ -17,7 +18,9 @@ _RUN = uuid.uuid4().hex[:8]
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory):
-    with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
+    # As Kafka's own quick start, and the reference broker of these tests.
+    properties = {"group.initial.rebalance.delay.ms": "0"}
+    with broker_under_test(tmp_path_factory.mktemp("broker"), properties) as address:
         yield address
 
 
@@ -88,6 +91,20 @@ def wait_until_served(client: RawClient, name: str) -> None:
 @pytest.fixture
 def topic(create):
     return create()
+
+
+@pytest.fixture
+def group(client, topic_name):
+    """A GroupClient of a group that nobody has used, when its coordinator is there."""
+    group = GroupClient(client, f"group-of-{topic_name}")
+    group.find_coordinator()
+    return group
+
+
+@pytest.fixture
+def another(connect, group):
+    """another() -> a GroupClient of the same group on a connection of its own."""
+    return lambda: GroupClient(connect(), group.group_id)
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+"""DeleteGroups (key 42), versions 0-2: deletes groups without members, and what they committed."""
+
+from kafka.errors import BrokerResponseError
+from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(DeleteGroupsRequest)
+    results = []
+    for group_id in dict.fromkeys(name or "" for name in wanted.groups_names or ()):
+        error: BrokerResponseError | None = None
+        try:
+            context.groups.delete(group_id)
+            await context.offsets_topic.wait_for_flush(group_id)
+        except BrokerResponseError as raised:
+            error = raised
+        results.append(
+            DeleteGroupsResponse.DeletableGroupResult(
+                group_id=group_id, error_code=wire_error(error)[0]
+            )
+        )
+    return encoded(DeleteGroupsResponse(throttle_time_ms=0, results=results), request)
+
+
+API = Api(key=42, min_version=0, max_version=2, handle=handle)

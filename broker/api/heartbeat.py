@@ -1,0 +1,26 @@
+"""Heartbeat (key 12), versions 0-4: a group's member is alive, and hears whether to join again."""
+
+from kafka.errors import BrokerResponseError
+from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(HeartbeatRequest)
+    error: BrokerResponseError | None = None
+    try:
+        context.groups.heartbeat(
+            wanted.group_id or "",
+            wanted.generation_id,
+            wanted.member_id or "",
+            wanted.group_instance_id,
+        )
+    except BrokerResponseError as raised:
+        error = raised
+    response = HeartbeatResponse(throttle_time_ms=0, error_code=wire_error(error)[0])
+    return encoded(response, request)
+
+
+API = Api(key=12, min_version=0, max_version=4, handle=handle)

@@ -1,0 +1,46 @@
+"""LeaveGroup (key 13), versions 0-5: members go at once instead of by their session's end.
+
+Before version 3 one member, whose error is the answer's; since then several, each with its own.
+"""
+
+from kafka.errors import BrokerResponseError
+from kafka.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+_BATCH_VERSION = 3
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(LeaveGroupRequest)
+    if request.version < _BATCH_VERSION:
+        identities: list[tuple[str, str | None]] = [(wanted.member_id or "", None)]
+    else:
+        identities = [
+            (member.member_id or "", member.group_instance_id) for member in wanted.members or ()
+        ]
+    error: BrokerResponseError | None = None
+    errors: list[BrokerResponseError | None] = []
+    try:
+        errors = context.groups.leave(wanted.group_id or "", identities)
+    except BrokerResponseError as raised:
+        error = raised
+    if request.version < _BATCH_VERSION and errors:
+        error = errors[0]
+    response = LeaveGroupResponse(
+        throttle_time_ms=0,
+        error_code=wire_error(error)[0],
+        members=[
+            LeaveGroupResponse.MemberResponse(
+                member_id=member_id,
+                group_instance_id=instance_id,
+                error_code=wire_error(each)[0],
+            )
+            for (member_id, instance_id), each in zip(identities, errors, strict=False)
+        ],
+    )
+    return encoded(response, request)
+
+
+API = Api(key=13, min_version=0, max_version=5, handle=handle)

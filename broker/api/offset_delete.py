@@ -1,0 +1,57 @@
+"""OffsetDelete (key 47), versions 0-0: forgets what a group has committed and no member reads.
+
+Partitions that do not exist are refused one by one, and so are topics that members subscribe to.
+"""
+
+from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse
+from kafka.structs import TopicPartition
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(OffsetDeleteRequest)
+    group_id = wanted.group_id or ""
+    errors: dict[TopicPartition, BrokerResponseError | None] = {}
+    for topic in wanted.topics or ():
+        for part in topic.partitions or ():
+            place = TopicPartition(topic.name or "", part.partition_index)
+            is_known = _exists(place, context)
+            errors[place] = None if is_known else UnknownTopicOrPartitionError()
+    known = [place for place, error in errors.items() if error is None]
+    try:
+        errors |= dict(zip(known, context.groups.delete_offsets(group_id, known), strict=True))
+        await context.offsets_topic.wait_for_flush(group_id)
+    except BrokerResponseError as error:
+        code = wire_error(error)[0]
+        return encoded(
+            OffsetDeleteResponse(error_code=code, throttle_time_ms=0, topics=[]), request
+        )
+    return _answer(errors, request)
+
+
+def _exists(place: TopicPartition, context: ApiContext) -> bool:
+    topic = context.metadata.topic(place.topic)
+    return topic is not None and 0 <= place.partition < len(topic.partitions)
+
+
+def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Body:
+    topic_class = OffsetDeleteResponse.OffsetDeleteResponseTopic
+    topics: dict[str, list[object]] = {}
+    for place, error in errors.items():
+        topics.setdefault(place.topic, []).append(
+            topic_class.OffsetDeleteResponsePartition(
+                partition_index=place.partition, error_code=wire_error(error)[0]
+            )
+        )
+    response = OffsetDeleteResponse(
+        error_code=0,
+        throttle_time_ms=0,
+        topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()],
+    )
+    return encoded(response, request)
+
+
+API = Api(key=47, min_version=0, max_version=0, handle=handle)

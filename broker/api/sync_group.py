@@ -1,0 +1,53 @@
+"""SyncGroup (key 14), versions 0-5: the leader says who gets what; each member asks for its part.
+
+The answer comes when the leader has said it. Version 3 adds static members, 5 the protocol's type
+and name, which must be the group's (KIP-559).
+"""
+
+import asyncio
+import functools
+
+from kafka.errors import InconsistentGroupProtocolError
+from kafka.protocol.consumer import SyncGroupRequest, SyncGroupResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded, settle
+from broker.coordinator.group import SyncAsk
+from broker.coordinator.group_metadata import SyncResult
+
+# The leader's request has the assignment of every member.
+_MAX_REQUEST_BYTES = 16 << 20
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(SyncGroupRequest)
+    if request.version >= 5 and (wanted.protocol_type is None or wanted.protocol_name is None):
+        return _answer(SyncResult(InconsistentGroupProtocolError()), request)
+    ask = SyncAsk(
+        group_id=wanted.group_id or "",
+        generation=wanted.generation_id,
+        member_id=wanted.member_id or "",
+        instance_id=wanted.group_instance_id,
+        protocol_type=wanted.protocol_type,
+        protocol_name=wanted.protocol_name,
+        assignments={
+            each.member_id or "": bytes(each.assignment or b"") for each in wanted.assignments or ()
+        },
+    )
+    answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+    context.groups.sync(ask, functools.partial(settle, answer))
+    return _answer(await answer, request)
+
+
+def _answer(synced: SyncResult, request: Request) -> Body:
+    response = SyncGroupResponse(
+        throttle_time_ms=0,
+        error_code=wire_error(synced.error)[0],
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+    return encoded(response, request)
+
+
+API = Api(key=14, min_version=0, max_version=5, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)
