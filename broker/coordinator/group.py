@@ -183,6 +183,7 @@ class GroupCoordinator:
             group = GroupMetadata(ask.group_id, self._clock())
         if not self._has_room(group, ask.member_id):
             self._forget_member(group, ask.member_id)
+            self._complete_join_if_all_are_here(group)
             raise GroupMaxSizeReachedError(f"group.max.size={self._config.group_max_size}")
         if not group.supports(ask.protocol_type, ask.protocols):
             raise InconsistentGroupProtocolError()

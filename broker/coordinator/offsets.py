@@ -235,7 +235,7 @@ def read_groups(log: Log) -> dict[str, GroupMetadata]:
 
     Raises OSError, CorruptRecordError, and OffsetOutOfRangeError when the log is cut meanwhile.
     """
-    reading = _Reading()
+    replay = GroupReplay()
     offset, end_offset = log.log_start_offset, log.log_end_offset
     while offset < end_offset:
         found = log.read(offset, _READ_BYTES, end_offset)
@@ -246,14 +246,14 @@ def read_groups(log: Log) -> dict[str, GroupMetadata]:
                 next_offset = header.next_offset
                 check_crc(data, header)
                 if not header.is_control and not header.is_transactional:
-                    reading.add(decode_records(data, header))
+                    replay.add(decode_records(data, header))
         if next_offset <= offset:
             break  # nothing but what compaction has emptied
         offset = next_offset
-    return reading.groups
+    return replay.groups
 
 
-class _Reading:
+class GroupReplay:
     """The groups, as far as they have been read: the last record of a key counts."""
 
     def __init__(self) -> None:
