@@ -182,8 +182,8 @@ class BrokerServer:
             self._checkpoint_timer = None
         if self._expiration is not None:
             self._expiration.cancel()
-        self._resign_groups()  # who waits for other members hears of it now
         await self._network.close()
+        self._resign_groups()  # no timer of theirs writes to a log that is closed
         await self._topics.drain()
         await self._configs.drain()
         await self._run_blocking(self._close_logs)

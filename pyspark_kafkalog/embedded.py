@@ -48,7 +48,8 @@ class EmbeddedBroker:
     ) -> None:
         self._given_data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._port = port
-        self._config = dict(config or {})
+        # As in Kafka's own quick start: a notebook's first consumer has nobody to wait for.
+        self._config = {"group.initial.rebalance.delay.ms": "0", **(config or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._address = ""

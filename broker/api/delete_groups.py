@@ -10,7 +10,7 @@ from broker.api.request import Api, ApiContext, Body, Request, encoded
 async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(DeleteGroupsRequest)
     results = []
-    for group_id in dict.fromkeys(name or "" for name in wanted.groups_names or ()):
+    for group_id in dict.fromkeys(wanted.groups_names):
         error: BrokerResponseError | None = None
         try:
             context.groups.delete(group_id)

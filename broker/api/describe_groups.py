@@ -21,7 +21,7 @@ _GROUP = DescribeGroupsResponse.DescribedGroup
 def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(DescribeGroupsRequest)
     described = []
-    for group_id in dict.fromkeys(group_id or "" for group_id in wanted.groups or ()):
+    for group_id in dict.fromkeys(wanted.groups):
         try:
             group = context.groups.group(group_id)
         except GroupIdNotFoundError as error:

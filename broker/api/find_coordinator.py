@@ -40,8 +40,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
     if request.version < _BATCH_VERSION:
         return encoded(FindCoordinatorResponse(throttle_time_ms=0, **answer), request)
     coordinators = [
-        FindCoordinatorResponse.Coordinator(key=key or "", **answer)
-        for key in wanted.coordinator_keys or ()
+        FindCoordinatorResponse.Coordinator(key=key, **answer) for key in wanted.coordinator_keys
     ]
     response = FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
     return encoded(response, request)

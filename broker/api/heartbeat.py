@@ -12,9 +12,9 @@ def handle(request: Request, context: ApiContext) -> Body:
     error: BrokerResponseError | None = None
     try:
         context.groups.heartbeat(
-            wanted.group_id or "",
+            wanted.group_id,
             wanted.generation_id,
-            wanted.member_id or "",
+            wanted.member_id,
             wanted.group_instance_id,
         )
     except BrokerResponseError as raised:

@@ -54,8 +54,8 @@ def _ask(request: Request) -> JoinAsk:
     session_timeout_ms = wanted.session_timeout_ms
     rebalance_timeout_ms = wanted.rebalance_timeout_ms
     return JoinAsk(
-        group_id=wanted.group_id or "",
-        member_id=wanted.member_id or "",
+        group_id=wanted.group_id,
+        member_id=wanted.member_id,
         instance_id=wanted.group_instance_id,
         client_id=request.header.client_id or "",
         client_host="/" + request.peer.rpartition(":")[0],
@@ -63,10 +63,9 @@ def _ask(request: Request) -> JoinAsk:
         rebalance_timeout_ms=(
             session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
         ),
-        protocol_type=wanted.protocol_type or "",
+        protocol_type=wanted.protocol_type,
         protocols=tuple(
-            MemberProtocol(protocol.name or "", bytes(protocol.metadata or b""))
-            for protocol in wanted.protocols or ()
+            MemberProtocol(protocol.name, bytes(protocol.metadata)) for protocol in wanted.protocols
         ),
         reason=wanted.reason or "",
         requires_known_member_id=request.version >= 4,

@@ -15,15 +15,13 @@ _BATCH_VERSION = 3
 def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(LeaveGroupRequest)
     if request.version < _BATCH_VERSION:
-        identities: list[tuple[str, str | None]] = [(wanted.member_id or "", None)]
+        identities: list[tuple[str, str | None]] = [(wanted.member_id, None)]
     else:
-        identities = [
-            (member.member_id or "", member.group_instance_id) for member in wanted.members or ()
-        ]
+        identities = [(member.member_id, member.group_instance_id) for member in wanted.members]
     error: BrokerResponseError | None = None
     errors: list[BrokerResponseError | None] = []
     try:
-        errors = context.groups.leave(wanted.group_id or "", identities)
+        errors = context.groups.leave(wanted.group_id, identities)
     except BrokerResponseError as raised:
         error = raised
     if request.version < _BATCH_VERSION and errors:

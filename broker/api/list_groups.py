@@ -15,8 +15,8 @@ _TYPE = "classic"
 
 def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(ListGroupsRequest)
-    states = {(state or "").lower() for state in wanted.states_filter or ()}
-    types = {(type_name or "").lower() for type_name in wanted.types_filter or ()}
+    states = {state.lower() for state in wanted.states_filter}
+    types = {type_name.lower() for type_name in wanted.types_filter}
     groups = [
         ListGroupsResponse.ListedGroup(
             group_id=group.group_id,

@@ -44,8 +44,8 @@ async def _commit_all(
     offsets: list[tuple[TopicPartition, CommittedOffset]],
 ) -> list[BrokerResponseError | None]:
     ask = CommitAsk(
-        group_id=wanted.group_id or "",
-        member_id=wanted.member_id or "",
+        group_id=wanted.group_id,
+        member_id=wanted.member_id,
         instance_id=wanted.group_instance_id,
         generation=wanted.generation_id_or_member_epoch,
         offsets=offsets,
@@ -64,10 +64,10 @@ async def _commit_all(
 def _partitions(
     wanted: OffsetCommitRequest, context: ApiContext
 ) -> "Iterator[tuple[TopicPartition, TopicMetadata | None, OffsetCommitRequest]]":
-    for topic in wanted.topics or ():
+    for topic in wanted.topics:
         known = context.metadata.topic(topic.name)
-        for part in topic.partitions or ():
-            yield TopicPartition(topic.name or "", part.partition_index), known, part
+        for part in topic.partitions:
+            yield TopicPartition(topic.name, part.partition_index), known, part
 
 
 def _commit(

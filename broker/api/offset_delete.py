@@ -13,11 +13,11 @@ from broker.api.request import Api, ApiContext, Body, Request, encoded
 
 async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(OffsetDeleteRequest)
-    group_id = wanted.group_id or ""
+    group_id = wanted.group_id
     errors: dict[TopicPartition, BrokerResponseError | None] = {}
-    for topic in wanted.topics or ():
-        for part in topic.partitions or ():
-            place = TopicPartition(topic.name or "", part.partition_index)
+    for topic in wanted.topics:
+        for part in topic.partitions:
+            place = TopicPartition(topic.name, part.partition_index)
             is_known = _exists(place, context)
             errors[place] = None if is_known else UnknownTopicOrPartitionError()
     known = [place for place, error in errors.items() if error is None]

@@ -38,7 +38,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
     try:
         if request.version == 0:  # its clients look for no coordinator
             await context.offsets_topic.ensure()
-        committed = context.groups.committed(wanted.group_id or "")
+        committed = context.groups.committed(wanted.group_id)
         topics = _topics(_offsets(committed, wanted.topics), None)
     except BrokerResponseError as raised:
         error = raised
@@ -52,11 +52,11 @@ async def handle(request: Request, context: ApiContext) -> Body:
 
 def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchResponse:
     groups = []
-    for group in {group.group_id or "": group for group in wanted.groups or ()}.values():
+    for group in {group.group_id: group for group in wanted.groups}.values():
         topics: list[object] = []
         error: BrokerResponseError | None = None
         try:
-            committed = context.groups.committed(group.group_id or "")
+            committed = context.groups.committed(group.group_id)
             topics = [
                 _GROUP_TOPIC(
                     name=name,
@@ -83,9 +83,9 @@ def _offsets(committed: _Committed, asked: Iterable[Any] | None) -> _Offsets:
             by_topic.setdefault(place.topic, {})[place.partition] = found
         return by_topic
     for topic in asked:
-        name = topic.name or ""
+        name = topic.name
         parts = by_topic.setdefault(name, {})
-        for index in topic.partition_indexes or ():
+        for index in topic.partition_indexes:
             parts[index] = committed.get(TopicPartition(name, index), _NOTHING)
     return by_topic
 

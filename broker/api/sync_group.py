@@ -24,15 +24,13 @@ async def handle(request: Request, context: ApiContext) -> Body:
     if request.version >= 5 and (wanted.protocol_type is None or wanted.protocol_name is None):
         return _answer(SyncResult(InconsistentGroupProtocolError()), request)
     ask = SyncAsk(
-        group_id=wanted.group_id or "",
+        group_id=wanted.group_id,
         generation=wanted.generation_id,
-        member_id=wanted.member_id or "",
+        member_id=wanted.member_id,
         instance_id=wanted.group_instance_id,
         protocol_type=wanted.protocol_type,
         protocol_name=wanted.protocol_name,
-        assignments={
-            each.member_id or "": bytes(each.assignment or b"") for each in wanted.assignments or ()
-        },
+        assignments={each.member_id: bytes(each.assignment) for each in wanted.assignments},
     )
     answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
     context.groups.sync(ask, functools.partial(settle, answer))

@@ -86,6 +86,7 @@ class OffsetsTopic:
         self._topic_id: uuid.UUID | None = None
         self._partition_count = 0
         self._loaded: set[int] = set()
+        self._to_load: set[int] = set()
         self._creation: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
         self.on_loaded: OnLoaded = lambda groups: None
@@ -99,12 +100,15 @@ class OffsetsTopic:
     def check_coordinates(self, group_id: str) -> None:
         if not self._partition_count:
             raise NotCoordinatorError()
-        if self.partition_of(group_id) not in self._loaded:
+        partition = self.partition_of(group_id)
+        if partition in self._to_load:
             raise CoordinatorLoadInProgressError()
+        if partition not in self._loaded:  # it could not be read
+            raise NotCoordinatorError()
 
     @property
     def is_loading(self) -> bool:
-        return len(self._loaded) < self._partition_count
+        return bool(self._to_load)
 
     # Creating and reading it.
 
@@ -157,6 +161,7 @@ class OffsetsTopic:
                 self._loaded.add(topic_partition.partition)
             else:
                 logs[topic_partition.partition] = log
+        self._to_load = set(logs)
         if logs:
             loop = asyncio.get_running_loop()
             self._loading = loop.create_task(self._load(topic, logs))
@@ -177,11 +182,13 @@ class OffsetsTopic:
                 groups = await loop.run_in_executor(None, read_groups, log)
             except (OSError, BrokerResponseError, CorruptRecordError) as error:
                 _log.error("groups.not_loaded partition=%d reason=%r", partition, str(error))
+                self._to_load.discard(partition)
                 continue
             if self._topic_id != topic.topic_id:
                 return
             self.on_loaded(groups.values())
             self._loaded.add(partition)
+            self._to_load.discard(partition)
             offsets = sum(len(group.offsets) for group in groups.values())
             _log.info(
                 "groups.loaded partition=%d groups=%d offsets=%d", partition, len(groups), offsets
@@ -192,6 +199,7 @@ class OffsetsTopic:
         self._topic_id = None
         self._partition_count = 0
         self._loaded.clear()
+        self._to_load.clear()
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
@@ -250,41 +258,37 @@ def read_groups(log: Log) -> dict[str, GroupMetadata]:
         if next_offset <= offset:
             break  # nothing but what compaction has emptied
         offset = next_offset
-    return replay.groups
+    return replay.groups()
 
 
 class GroupReplay:
-    """The groups, as far as they have been read: the last record of a key counts."""
+    """Records on their way to groups: the last one of each key counts, as compaction has it, and
+    no other is looked into."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, GroupMetadata] = {}
+        self._values: dict[bytes, bytes] = {}
 
     def add(self, records: Iterable[OffsetRecord]) -> None:
-        for record in records:
-            key = decode_key(record.key)
+        values = self._values
+        for key, value in records:
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+
+    def groups(self) -> dict[str, GroupMetadata]:
+        """Raises CorruptRecordError."""
+        groups: dict[str, GroupMetadata] = {}
+        commits: list[tuple[OffsetKey, bytes]] = []
+        for key_bytes, value in self._values.items():
+            key = decode_key(key_bytes)
             if isinstance(key, OffsetKey):
-                self._add_commit(key, record.value)
+                commits.append((key, value))
             elif key is not None:
-                self._add_group(key.group_id, record.value)
-
-    def _add_commit(self, key: OffsetKey, value: bytes | None) -> None:
-        group = self.groups.get(key.group_id)
-        if value is None:
-            if group is not None:
-                group.offsets.pop(key.topic_partition, None)
-            return
-        if group is None:
-            group = self.groups[key.group_id] = GroupMetadata(key.group_id, NO_TIMESTAMP)
-        group.offsets[key.topic_partition] = decode_commit(value)
-
-    def _add_group(self, group_id: str, value: bytes | None) -> None:
-        known = self.groups.pop(group_id, None)
-        offsets = {} if known is None else known.offsets
-        if value is not None:
-            group = GroupMetadata.restored(group_id, decode_group(value))
-        elif offsets:
-            group = GroupMetadata(group_id, NO_TIMESTAMP)
-        else:
-            return
-        group.offsets = offsets
-        self.groups[group_id] = group
+                groups[key.group_id] = GroupMetadata.restored(key.group_id, decode_group(value))
+        for key, value in commits:
+            group = groups.get(key.group_id)
+            if group is None:  # of consumers by themselves
+                group = groups[key.group_id] = GroupMetadata(key.group_id, NO_TIMESTAMP)
+            group.offsets[key.topic_partition] = decode_commit(value)
+        return groups

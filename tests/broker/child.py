@@ -48,6 +48,7 @@ class BrokerChild:
         arguments: tuple[str, ...] = (),
     ) -> None:
         overrides = [f"--override={name}={value}" for name, value in (properties or {}).items()]
+        self.data_dir = data_dir
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._log = b""
         self.process = subprocess.Popen(

@@ -7,6 +7,12 @@ and 1 of the commits, which it has given up.
 import os
 
 import pytest
+from kafka.protocol.admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from tests.broker.api.group_client import GroupClient
@@ -202,6 +208,22 @@ def test_groups_are_listed(group):
     assert group.listed(states=["Empty"]) is None
     assert group.listed(types=["Classic"]) is not None
     assert group.listed(types=["consumer"]) is None
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_lists(group, client, version):
+    group.stable()
+    request = ListGroupsRequest(states_filter=[], types_filter=[])
+    response = client.call(request, ListGroupsResponse, version)
+    assert group.group_id in {each.group_id for each in response.groups}
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_every_version_deletes(group, topic, client, version):
+    group.commit(topic, {0: 1})
+    request = DeleteGroupsRequest(groups_names=[group.group_id])
+    (result,) = client.call(request, DeleteGroupsResponse, version).results
+    assert (result.group_id, result.error_code) == (group.group_id, 0)
 
 
 def test_groups_are_deleted(group, topic):

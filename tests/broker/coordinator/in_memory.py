@@ -96,7 +96,7 @@ class Coordinated:
         self.groups = self._coordinator()
         replay = GroupReplay()
         replay.add(self.log.records)
-        self.groups.take_over(replay.groups.values())
+        self.groups.take_over(replay.groups().values())
 
     def join(
         self,

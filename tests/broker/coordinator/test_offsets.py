@@ -1,0 +1,122 @@
+"""What is read of __consumer_offsets at start, from real logs."""
+
+import pytest
+from kafka.errors import CorruptRecordError
+from kafka.structs import TopicPartition
+
+from broker.config import LogConfig
+from broker.coordinator.group_metadata import GroupState
+from broker.coordinator.offset_records import (
+    CommittedOffset,
+    GroupSnapshot,
+    MemberSnapshot,
+    OffsetKey,
+    OffsetRecord,
+    commit_record,
+    commit_tombstone,
+    encode_batch,
+    group_record,
+    group_tombstone,
+)
+from broker.coordinator.offsets import read_groups
+from broker.log.log import Log
+from pyspark_kafkalog.record.batch import TRANSACTIONAL_BIT, seal
+from pyspark_kafkalog.record.control import TransactionMarker
+
+NOW_MS = 1_700_000_000_000
+MEMBER = MemberSnapshot("m", "one", "client", "/127.0.0.1", 20_000, 10_000, b"wish", b"part")
+STABLE = GroupSnapshot("consumer", 3, "range", "m", NOW_MS, (MEMBER,))
+EMPTY = GroupSnapshot("consumer", 4, None, None, NOW_MS, ())
+
+
+@pytest.fixture
+def log(tmp_path):
+    opened = Log(tmp_path, LogConfig(segment_bytes=4000, index_interval_bytes=200), was_clean=True)
+    yield opened
+    opened.close()
+
+
+def append(log: Log, *records: OffsetRecord) -> None:
+    log.append(memoryview(encode_batch(records, NOW_MS)), 0)
+
+
+def commit(group: str, partition: int, offset: int) -> OffsetRecord:
+    key = OffsetKey(group, TopicPartition("t", partition))
+    return commit_record(key, CommittedOffset(offset, -1, "", NOW_MS))
+
+
+def test_an_empty_log_has_no_groups(log):
+    assert read_groups(log) == {}
+
+
+def test_the_last_record_of_each_key_counts(log):
+    for offset in range(300):
+        append(log, commit("g", offset % 3, offset), commit("h", 0, offset))
+    assert log.segment_count > 3
+    groups = read_groups(log)
+    offsets = {place.partition: each.offset for place, each in groups["g"].offsets.items()}
+    assert offsets == {0: 297, 1: 298, 2: 299}
+    assert groups["h"].offsets[TopicPartition("t", 0)].offset == 299
+
+
+def test_what_was_deleted_stays_away(log):
+    append(log, commit("g", 0, 1), commit("g", 1, 1), group_record("g", EMPTY))
+    append(log, commit_tombstone(OffsetKey("g", TopicPartition("t", 0))))
+    append(log, commit("gone", 0, 1), group_record("gone", EMPTY))
+    append(
+        log,
+        commit_tombstone(OffsetKey("gone", TopicPartition("t", 0))),
+        group_tombstone("gone"),
+    )
+    groups = read_groups(log)
+    assert {place.partition for place in groups["g"].offsets} == {1}
+    assert list(groups) == ["g"]
+
+
+def test_offsets_outlive_the_record_of_their_group(log):
+    append(log, commit("g", 0, 1), group_record("g", EMPTY))
+    append(log, group_tombstone("g"))
+    group = read_groups(log)["g"]
+    assert (group.state, group.protocol_type, len(group.offsets)) == (GroupState.EMPTY, None, 1)
+
+
+def test_a_group_is_what_its_last_record_says(log):
+    append(log, group_record("g", EMPTY))
+    append(log, group_record("g", STABLE))
+    append(log, commit("g", 0, 1))
+    group = read_groups(log)["g"]
+    assert (group.state, group.generation, group.leader_id) == (GroupState.STABLE, 3, "m")
+    assert group.snapshot() == STABLE
+    assert group.static_member_id("one") == "m"
+    assert len(group.offsets) == 1
+
+
+def test_records_of_transactions_and_of_other_kinds_are_passed_over(log):
+    transactional = encode_batch([commit("g", 0, 9)], NOW_MS)
+    transactional[22] |= TRANSACTIONAL_BIT
+    seal(transactional, 5, 0, 0)
+    append(log, commit("g", 0, 1), OffsetRecord(b"\x00\x03\x00\x01g", b"\x00\x00"))
+    log.append(memoryview(transactional), 0, transactional=True)
+    log.append_end_marker(5, 0, TransactionMarker(is_commit=True, coordinator_epoch=0), 0)
+    append(log, commit("g", 1, 2))
+    offsets = {
+        place.partition: each.offset for place, each in read_groups(log)["g"].offsets.items()
+    }
+    assert offsets == {0: 1, 1: 2}
+
+
+def test_a_flipped_bit_is_noticed(log, tmp_path):
+    append(log, commit("g", 0, 1))
+    path = tmp_path / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        read_groups(log)
+
+
+def test_reading_begins_where_the_log_begins(log):
+    for offset in range(100):
+        append(log, commit("g", offset, offset))
+    log.advance_log_start_offset(50)
+    assert min(place.partition for place in read_groups(log)["g"].offsets) == 50

@@ -1,0 +1,150 @@
+"""Groups outlive their broker: on a real process, killed, and with its topic damaged or deleted."""
+
+import pytest
+from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from broker.coordinator.offsets import java_hash_magnitude
+from tests.broker.api.group_client import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NOT_COORDINATOR,
+    GroupClient,
+)
+from tests.broker.child import BrokerChild, RawClient
+
+PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2"}
+TOPIC = "orders"
+GROUP = "readers"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(**properties) -> a broker on the same data; all are killed at the end."""
+    children: list[BrokerChild] = []
+
+    def start_broker(**properties) -> BrokerChild:
+        children.append(BrokerChild(tmp_path, PROPERTIES | properties))
+        return children[-1]
+
+    yield start_broker
+    for child in children:
+        child.close()
+
+
+def member_of(child: BrokerChild, group_id: str = GROUP) -> GroupClient:
+    return GroupClient(RawClient(child.host, child.port), group_id)
+
+
+def make_topic(group: GroupClient, name: str = TOPIC) -> None:
+    wanted = MetadataRequest.MetadataRequestTopic(name=name)
+    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
+    assert group.client.call(request, MetadataResponse, 9).topics[0].error_code == 0
+
+
+def delete_topic(group: GroupClient, name: str) -> None:
+    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=5000)
+    response = group.client.call(request, DeleteTopicsResponse, 5)
+    assert response.responses[0].error_code == 0
+
+
+def test_members_go_on_after_sigkill(start):
+    child = start()
+    group = member_of(child)
+    make_topic(group)
+    group.find_coordinator()
+    group.stable(instance_id="one")
+    assert group.commit(TOPIC, {0: 7}, metadata="so far", instance_id="one") == {0: 0}
+    group.client.socket.close()
+    child.kill()
+    child = start()
+    again = member_of(child)
+    again.find_coordinator()
+    again.member_id, again.generation = group.member_id, group.generation
+    assert again.heartbeat(instance_id="one") == 0
+    assert again.sync(instance_id="one").assignment == b"mine"
+    assert again.committed() == {(TOPIC, 0): (7, "so far")}
+    assert again.commit(TOPIC, {0: 8}, instance_id="one") == {0: 0}
+    assert again.join(instance_id="one").generation_id == 2
+    assert child.stop() == 0
+    again.client.socket.close()
+
+
+def test_without_the_topic_nobody_coordinates(start):
+    child = start()
+    group = member_of(child)
+    assert group.heartbeat(member_id="m", generation=1) == NOT_COORDINATOR
+    assert group.join().error_code == NOT_COORDINATOR
+    assert group.list_error() == 0
+    group.find_coordinator()
+    group.stable()
+    group.client.socket.close()
+
+
+def test_clients_of_zookeepers_time_look_for_no_coordinator(start):
+    group = member_of(start())
+    make_topic(group)
+    assert group.commit(TOPIC, {0: 5}, version=0) == {0: 0}
+    assert group.committed({TOPIC: [0]}, version=0) == {(TOPIC, 0): (5, "")}
+    group.client.socket.close()
+
+
+def test_offsets_go_with_their_topic(start):
+    child = start()
+    group = member_of(child)
+    make_topic(group)
+    make_topic(group, "other")
+    group.find_coordinator()
+    group.commit(TOPIC, {0: 1})
+    group.commit("other", {0: 2})
+    delete_topic(group, TOPIC)
+    assert group.committed() == {("other", 0): (2, "")}
+    group.client.socket.close()
+
+
+def test_deleting_the_internal_topic_forgets_all_groups(start):
+    child = start()
+    group = member_of(child)
+    make_topic(group)
+    group.find_coordinator()
+    group.commit(TOPIC, {0: 1})
+    delete_topic(group, "__consumer_offsets")
+    assert group.fetch_response().error_code == NOT_COORDINATOR
+    group.find_coordinator()
+    assert group.committed() == {}
+    assert group.commit(TOPIC, {0: 2}) == {0: 0}
+    group.client.socket.close()
+
+
+def test_a_damaged_partition_harms_its_own_groups_alone(start, tmp_path):
+    child = start()
+    group, other = member_of(child), member_of(child, "others")
+    make_topic(group)
+    group.find_coordinator()
+    for each in (group, other):
+        assert each.commit(TOPIC, {0: 1}) == {0: 0}
+        each.client.socket.close()
+    assert child.stop() == 0
+    (path,) = tmp_path.glob(f"__consumer_offsets-{java_hash_magnitude(GROUP) % 50}/*.log")
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    child = start()
+    group, other = member_of(child), member_of(child, "others")
+    other.find_coordinator()
+    assert other.committed() == {(TOPIC, 0): (1, "")}
+    code = group.fetch_response().error_code
+    while code == COORDINATOR_LOAD_IN_PROGRESS:
+        code = group.fetch_response().error_code
+    assert code == NOT_COORDINATOR
+    assert "groups.not_loaded" in child.stderr()
+    for each in (group, other):
+        each.client.socket.close()
+
+
+def test_a_commit_waits_for_the_disk_where_the_policy_asks_for_it(start):
+    group = member_of(start(**{"log.flush.interval.messages": "1"}))
+    make_topic(group)
+    group.find_coordinator()
+    assert group.commit(TOPIC, {0: 1}) == {0: 0}
+    assert group.committed() == {(TOPIC, 0): (1, "")}
+    group.client.socket.close()
