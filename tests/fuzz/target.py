@@ -13,6 +13,7 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kafka.errors import KafkaError
@@ -63,6 +64,8 @@ KEPT = "kept"
 ANSWER_S = 10.0
 _MAX_DECOMPRESSED_BYTES = 1 << 20
 _FETCH = b"\0\1"
+# Who joins a group or waits for its assignment leaves at once.
+_WAITS_FOR_OTHERS = (b"\0\x0b", b"\0\x0e")
 _STORED_CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 _COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 
@@ -106,13 +109,21 @@ class BrokerTarget:
 
     async def _answer(self, frame: bytes, fetch_wait_s: float) -> bytes | None:
         try:
-            answer: Any = self.server._dispatcher(memoryview(bytearray(frame)), None)  # type: ignore[arg-type]
+            answer: Any = self.server._dispatcher(
+                memoryview(bytearray(frame)),
+                SimpleNamespace(peer="127.0.0.1:1"),  # type: ignore[arg-type]
+            )
             if isinstance(answer, asyncio.Future):
                 if frame[:2] == _FETCH:
                     is_converted = frame[2:4] < b"\0\4"
                     await asyncio.wait([answer], timeout=fetch_wait_s if is_converted else 0)
                     if not answer.done():
                         answer.cancel()  # the peer left
+                        return None
+                if frame[:2] in _WAITS_FOR_OTHERS:
+                    await asyncio.sleep(0)
+                    if not answer.done():
+                        answer.cancel()
                         return None
                 answer = await asyncio.wait_for(answer, ANSWER_S)
         except CloseConnection:
