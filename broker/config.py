@@ -154,7 +154,10 @@ def _parses_as_address(text: str) -> bool:
 
 _IP_OVERRIDES = Legal("HOST:CONNECTIONS, comma-separated", _parses_as_ip_overrides)
 _ADDRESS = Legal("HOST:PORT", _parses_as_address)
-_LISTENERS = Legal("PLAINTEXT://HOST:PORT, comma-separated", _parses_as_endpoints)
+_LISTENERS = Legal(
+    "PLAINTEXT://HOST:PORT, comma-separated, and no listener of another name (such as CONTROLLER)",
+    _parses_as_endpoints,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1103,4 +1106,4 @@ def _check_lags(prefix: str, min_lag_ms: int, max_lag_ms: int) -> None:
 
 def _nearest(name: str, keys: Mapping[str, ConfigKey]) -> str:
     matches = difflib.get_close_matches(name, [key.name for key in keys.values()], 1)
-    return f"nearest={matches[0]}" if matches else "nearest=none"
+    return f"nearest={matches[0]}" if matches else "no property has a name like that"

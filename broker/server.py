@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from broker.metrics.endpoint import MetricsEndpoint
 
 _log = logging.getLogger(__name__)
+
+_ADOPTED_TOPIC_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 T = TypeVar("T")
 
@@ -300,7 +302,9 @@ class BrokerServer:
     def _adopt_logs(self, known: dict[str, TopicMetadata]) -> None:
         """Logs without a topic: a data directory of Apache Kafka's, or one whose metadata is lost.
 
-        They become topics again, if all partitions up to the last are there.
+        They become topics again, if all partitions up to the last are there. What was set on them
+        is not known: by the defaults retention would delete what a compacted topic, or one that is
+        kept for ever, still holds. So nothing is deleted until somebody says so.
         """
         found: defaultdict[str, set[int]] = defaultdict(set)
         for topic_partition in self._logs.all_logs():
@@ -310,14 +314,22 @@ class BrokerServer:
             if indexes != set(range(len(indexes))) or not is_topic_name(name):
                 _log.warning("topic.not_adopted topic=%r partitions=%r", name, sorted(indexes))
                 continue
-            configs = offsets_topic_configs(self._config) if name == CONSUMER_OFFSETS else {}
+            configs: Mapping[str, str] = _ADOPTED_TOPIC_CONFIGS
+            if name == CONSUMER_OFFSETS:
+                configs = offsets_topic_configs(self._config)
             topic = new_topic(name, len(indexes), self._config.broker_id, configs)
             topic_id = self._logs.topic_id(topic.topic_partitions()[0])
             if topic_id is not None:
                 topic = replace(topic, topic_id=topic_id)
             self._records.create_topic(topic)
             known[name] = topic
-            _log.warning("topic.adopted topic=%r partitions=%d", name, len(indexes))
+            self._replicas.set_configs(topic)
+            _log.warning(
+                "topic.adopted topic=%r partitions=%d configs=%r",
+                name,
+                len(indexes),
+                ",".join(f"{key}={value}" for key, value in configs.items()),
+            )
 
     def _schedule_checkpoint(self) -> None:
         interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000

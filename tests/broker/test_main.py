@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
+from kafka.errors import OffsetOutOfRangeError
 from kafka.protocol.admin import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -38,9 +40,17 @@ def run_broker(*arguments, stdin=None):
     return completed.returncode, completed.stdout, completed.stderr
 
 
-def create_topic(client, name, partitions=1):
-    topic = CreateTopicsRequest.CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+def create_topic(client, name, partitions=1, **configs):
+    topic_class = CreateTopicsRequest.CreatableTopic
+    topic = topic_class(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        assignments=[],
+        configs=[
+            topic_class.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ],
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
     assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0
@@ -294,3 +304,28 @@ def test_neither_arrow_nor_spark_is_loaded():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout == "[]\n"
+
+
+def first_of(client, topic):
+    """(error code, values) of a fetch from offset 0."""
+    ask = FetchPartition(topic, 0, 0, 1 << 20)
+    (found,) = client.fetch(FetchRequest(12, 10, 1, [ask])).partitions
+    return found.error_code, [] if found.records is None else values_of(bytes(found.records))
+
+
+def test_logs_that_lost_their_topic_are_kept_until_somebody_says_otherwise(tmp_path):
+    old = batch_of([(None, b"old")], timestamp_ms=1_000_000_000_000)
+    with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
+        create_topic(client, "kept", retention_ms="-1")
+        assert client.produce("kept", 0, old).error_code == 0
+        assert child.stop() == 0
+    (tmp_path / "metadata.db").unlink()
+    with BrokerChild(tmp_path, {"log.retention.check.interval.ms": "100"}) as child:
+        assert "topic.adopted topic='kept' partitions=1 configs='retention.ms=-1" in child.stderr()
+        with RawClient(child.host, child.port) as client:
+            create_topic(client, "not-kept", retention_ms="1")
+            assert client.produce("not-kept", 0, old).error_code == 0
+            deadline = time.monotonic() + 20
+            while first_of(client, "not-kept")[0] != OffsetOutOfRangeError.errno:
+                assert time.monotonic() < deadline
+            assert first_of(client, "kept") == (0, [(0, b"old")])
