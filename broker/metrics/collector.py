@@ -188,16 +188,6 @@ def _log_metrics(logs: LogManager) -> Iterator[Metric]:
         _LOG + "num_log_segments", "Segments of all logs", sum(log.segment_count for log in every)
     )
     yield _gauge(
-        _LOG + "log_start_offset",
-        "Sum of the log start offsets",
-        sum(log.log_start_offset for log in every),
-    )
-    yield _gauge(
-        _LOG + "log_end_offset",
-        "Sum of the log end offsets",
-        sum(log.log_end_offset for log in every),
-    )
-    yield _gauge(
         _REPLICAS + "offline_replica_count",
         "Logs that could not be opened, or take no more appends",
         logs.offline_count + sum(log.has_failed for log in every),
