@@ -49,6 +49,7 @@ GIGABYTE = 1 << 30
 VALUE_BYTES = 1_000_000
 FETCH_VERSION = 12
 REQUESTS = 300
+LARGE_REQUESTS = 50
 START_MS = 1_700_000_000_000
 TOPIC = "grown"
 
@@ -139,9 +140,10 @@ def against_size(data_dir: Path, gigabytes: int) -> list[str]:
     with BrokerChild(data_dir) as broker, RawClient(broker.host, broker.port) as client:
         small, large = bytes(zeros_batch(100)), bytes(zeros_batch(VALUE_BYTES))
         appended = median_us(lambda: client.produce(TOPIC, 0, small))
-        appended_large = median_us(lambda: client.produce(TOPIC, 0, large), 50)
+        appended_large = median_us(lambda: client.produce(TOPIC, 0, large), LARGE_REQUESTS)
         anywhere = median_us(lambda: fetch(client, choose.randrange(count)))
-        at_end = median_us(lambda: fetch(client, count + REQUESTS - 1), 100)
+        last = count + REQUESTS + LARGE_REQUESTS - 1
+        at_end = median_us(lambda: fetch(client, last), 100)
         memory = broker.resident_bytes()
         assert broker.stop() == 0
     figures = (appended, appended_large, anywhere, at_end)
@@ -162,7 +164,8 @@ def against_partitions(data_dir: Path, partitions: int) -> list[str]:
         def append(records: bytes) -> Callable[[], object]:
             return lambda: client.produce("many", choose.randrange(partitions), records)
 
-        appended, appended_large = median_us(append(batch)), median_us(append(large), 50)
+        appended = median_us(append(batch))
+        appended_large = median_us(append(large), LARGE_REQUESTS)
         anywhere = median_us(lambda: fetch(client, 0, "many", choose.randrange(partitions)))
         memory = broker.resident_bytes()
         assert broker.stop() == 0
