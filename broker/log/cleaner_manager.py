@@ -182,6 +182,7 @@ class LogCleaner:
             if result is not None:
                 self._finished(chosen, result, int((time.monotonic() - started) * 1000))
         except (CleaningFailedError, CorruptRecordError, KafkaStorageError, OSError) as error:
+            worker.close()  # it may be at work still: its answers are none for the next log
             self._failed(chosen, error)
         finally:
             with self._changed:

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 
 import pytest
+from kafka.errors import KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
@@ -235,6 +236,27 @@ class TestProcess:
         with pytest.raises(CleaningFailedError, match="No such file"):
             list(process.clean(dataclasses.replace(job, directory=tmp_path / "none")))
         process.close()
+
+    def test_what_is_left_of_a_failed_cleaning_is_no_answer_for_the_next_log(self, tmp_path, log):
+        directory = tmp_path / "users-0"
+        directory.mkdir()
+        users = Log(directory, CONFIG, was_clean=True)
+        fill(users, 30, keys=20)
+        users.append(batch([b"x"] * 15, keys=[b"a%d" % number for number in range(15)]), 0)
+        users.roll()
+        cleaner = cleaner_of({ORDERS: log, USERS: users}, DiskFiles(), lambda: NOW_MS)
+        process = CleanerProcess(SETTINGS)
+
+        def refuse(cleaned, replaced):
+            raise KafkaStorageError("compact failed")
+
+        log.replace_segments = refuse
+        while cleaner.clean_next(process):
+            pass
+        process.close()
+        assert cleaner.figures().uncleanable_logs == 1
+        assert users.first_dirty_offset == 45
+        assert len(rows(users)) == 35
 
     def test_it_ends_with_the_broker(self, tmp_path, log):
         process = CleanerProcess(SETTINGS)
