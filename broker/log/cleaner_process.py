@@ -88,8 +88,12 @@ class CleanerProcess:
     def close(self) -> None:
         """Ends the child; the next `clean` starts another."""
         with self._lock:
-            process, self._process = self._process, None
             self._is_killed = False
+        self._end_child()
+
+    def _end_child(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
@@ -98,21 +102,29 @@ class CleanerProcess:
 
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._process is not None and self._process.poll() is not None:
-            self.close()  # someone else has ended it while it was idle
+            self._end_child()  # someone else has ended it while it was idle
         with self._lock:
-            if self._process is None:
-                path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", __name__],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    cwd=_ROOT,
-                    env=os.environ | {"PYTHONPATH": path},
-                )
-                # If it has died already, the next message finds out.
-                with contextlib.suppress(OSError):
-                    _send(self._process.stdin, self._settings)
-            return self._process
+            if not self._is_killed:
+                if self._process is None:
+                    self._process = self._new_child()
+                return self._process
+        # Called off before it began: whoever did so waits for the end of the cleaning.
+        self.close()
+        raise CleaningAbortedError
+
+    def _new_child(self) -> "subprocess.Popen[bytes]":
+        path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+            env=os.environ | {"PYTHONPATH": path},
+        )
+        # If it has died already, the next message finds out.
+        with contextlib.suppress(OSError):
+            _send(process.stdin, self._settings)
+        return process
 
 
 def _send(pipe: IO[bytes] | None, message: object) -> None:

@@ -237,6 +237,21 @@ class TestProcess:
             list(process.clean(dataclasses.replace(job, directory=tmp_path / "none")))
         process.close()
 
+    def test_one_that_is_killed_before_it_begins_never_begins(self, tmp_path, log):
+        process = CleanerProcess(SETTINGS)
+        job = self.job(tmp_path, log)
+        process.kill()
+        with pytest.raises(CleaningAbortedError):
+            list(process.clean(job))
+        list(process.clean(job))
+        process._process.kill()
+        process._process.wait()
+        process.kill()
+        with pytest.raises(CleaningAbortedError):
+            list(process.clean(job))
+        assert list(process.clean(job))[-1].end_offset == 100
+        process.close()
+
     def test_what_is_left_of_a_failed_cleaning_is_no_answer_for_the_next_log(self, tmp_path, log):
         directory = tmp_path / "users-0"
         directory.mkdir()
