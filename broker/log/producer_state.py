@@ -136,7 +136,7 @@ class ProducerStateManager:
             ):
                 return batch
         expected = (entry.last_sequence + 1) % _SEQUENCES
-        if entry.batches and header.base_sequence != expected:
+        if header.base_sequence != expected:
             raise _out_of_order(header, str(expected))
         return None
 

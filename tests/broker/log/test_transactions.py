@@ -8,6 +8,7 @@ import pytest
 from kafka.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
 )
 from kafka.record.memory_records import MemoryRecords
@@ -220,6 +221,17 @@ class TestFencing:
         producers.end(1, COMMIT, epoch=5)
         with pytest.raises(TransactionCoordinatorFencedError):
             producers.end(1, dataclasses.replace(COMMIT, coordinator_epoch=2), epoch=5)
+
+    def test_after_a_marker_with_a_new_epoch_the_sequence_begins_at_zero(self, open_log):
+        log = open_log()
+        producers = Producers(log)
+        producers.send(1, 2, epoch=5)
+        producers.end(1, COMMIT, epoch=6)
+        for again in (log, open_log()):
+            with pytest.raises(OutOfOrderSequenceNumberError, match="expected 0"):
+                again.append(batch([b"2nd"], producer=(1, 6, 1)), 0)
+        log.append(batch([b"1st"], producer=(1, 6, 0)), 0)
+        log.append(batch([b"2nd"], producer=(1, 6, 1)), 0)
 
     def test_a_batch_outside_the_open_transaction_is_refused(self, log):
         Producers(log).send(1)
