@@ -316,9 +316,14 @@ class LogSegment:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The largest timestamp, or the file's own age where batches have none."""
-        if self.max_timestamp.timestamp_ms >= 0:
-            return self.max_timestamp.timestamp_ms
+        """The largest timestamp, or the file's own age where batches have none.
+
+        Where compaction left no record, that of the first emptied batch: the file is as young as
+        the last cleaning, and would keep all that follows from retention.
+        """
+        for timestamp_ms in (self.max_timestamp.timestamp_ms, self.first_timestamp_ms):
+            if timestamp_ms >= 0:
+                return timestamp_ms
         return self._files.modified_ms(self.path(LOG_SUFFIX))
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from broker.log.cleaner import (
     Throttler,
     group_segments,
 )
+from broker.log.files import DiskFiles
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import DELETE_HORIZON_BIT, batches
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -370,6 +371,21 @@ class TestWithOthers:
         assert names(files, directory) == []
         compact(log, files, clock)
         assert [row.offset for row in rows(log)] == [56, 57, 58, 59]
+
+    def test_retention_counts_an_emptied_segment_by_the_time_of_its_records(self, tmp_path, clock):
+        policies = ("compact", "delete")
+        config = dataclasses.replace(CONFIG, cleanup_policy=policies, retention_ms=1000)
+        log = Log(tmp_path, config, clock, was_clean=True)
+        value = b"." * 900
+        put(log, (b"k", value))
+        put(log, (b"other", value))
+        put(log, (b"k", value))
+        compact(log, DiskFiles(), clock)
+        first, *_ = log.segments
+        assert [header.record_count for header in batches(first.file.pread(2000, 0))] == [0]
+        clock.now_ms += 1001
+        assert log.delete_old_segments(3) > 1
+        assert rows(log) == []
 
     def test_the_end_of_the_log_ends_it(self, log, files, clock, directory):
         self.filled(log)
