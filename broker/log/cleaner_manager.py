@@ -195,13 +195,21 @@ class LogCleaner:
     def _work(self) -> None:
         worker = self._new_worker(_settings(self._config))
         while not self._stopping:
-            if not self.clean_next(worker):
+            if not self._cleaned_next(worker):
                 worker.close()
                 with self._changed:
                     if not self._stopping:
                         backoff_s = max(1, self._config.log_cleaner_backoff_ms) / 1000
                         self._changed.wait(min(backoff_s, threading.TIMEOUT_MAX))
         worker.close()
+
+    def _cleaned_next(self, worker: CleanerWorker) -> bool:
+        try:
+            return self.clean_next(worker)
+        except Exception:
+            # A bug: without this thread no log would be compacted any more.
+            _log.exception("cleaner.failed")
+            return False
 
     def _choose(self, worker: CleanerWorker) -> CleanableLog | None:
         """The filthiest log that is due, noted as in progress."""

@@ -193,6 +193,23 @@ class TestManager:
         manager.close()
         assert manager.cleaner.figures().failures == 0
 
+    def test_a_bug_does_not_end_the_thread(self, tmp_path, caplog):
+        manager = self.opened(tmp_path)
+        done = self.wait_for_cleaning(manager)
+        fill(manager.create(ORDERS), 100)
+        choose, failures = manager.cleaner._choose, [ZeroDivisionError("a bug")]
+
+        def choose_later(worker):
+            if failures:
+                raise failures.pop()
+            return choose(worker)
+
+        manager.cleaner._choose = choose_later
+        manager.start()
+        assert done.wait(20)
+        manager.close()
+        assert "a bug" in caplog.text
+
     def test_one_that_fails_does_not_keep_the_others(self, tmp_path, caplog):
         manager = self.opened(tmp_path)
         done = self.wait_for_cleaning(manager)
