@@ -68,6 +68,8 @@ class CleanableLog:
     dirty_bytes: int
     is_overdue: bool
     """A record in the dirty part is older than max.compaction.lag.ms."""
+    truncations: int
+    """Of the log, before it was looked at."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -245,6 +247,7 @@ class LogCleaner:
     def _cleanable(self, topic_partition: TopicPartition, log: Log) -> CleanableLog:
         now_ms = self._clock()
         config = log.config
+        truncations = log.truncations
         first_dirty = log.first_dirty_offset
         stable_until = log.stable_until(self._high_watermark_of(topic_partition, log))
         segments = log.segments
@@ -275,6 +278,7 @@ class LogCleaner:
             sum(each.size_bytes for each in segments[:-1] if each not in dirty),
             sum(segment.size_bytes for segment in cleanable),
             is_overdue=oldest_ms < now_ms - config.max_compaction_lag_ms,
+            truncations=truncations,
         )
 
     def _clean(self, chosen: CleanableLog, worker: CleanerWorker) -> CleaningResult | None:
@@ -347,7 +351,7 @@ class LogCleaner:
             _log.warning("cleaner.leftovers dir=%s reason=%r", log.directory, str(error))
 
     def _finished(self, chosen: CleanableLog, result: CleaningResult, duration_ms: int) -> None:
-        chosen.log.mark_clean(result.end_offset)
+        chosen.log.mark_clean(result.end_offset, chosen.truncations)
         self._checkpoint()
         stats = result.stats
         with self._changed:

@@ -156,6 +156,11 @@ class Log:
         return max(self._first_dirty_offset, self._log_start_offset)
 
     @property
+    def truncations(self) -> int:
+        """How often the log was truncated since it was opened."""
+        return self._truncations
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 
@@ -641,10 +646,12 @@ class Log:
                 for producer_id, entry in self._producers.entries.items()
             }
 
-    def mark_clean(self, offset: int) -> None:
-        """Compaction has done its work below `offset`."""
+    def mark_clean(self, offset: int, truncations: int) -> None:
+        """Compaction that began after so many `truncations` has done its work below `offset`. What
+        was appended after another one it has not seen: then nothing is marked."""
         with self._lock:
-            self._first_dirty_offset = min(offset, self._next_offset)
+            if truncations == self._truncations:
+                self._first_dirty_offset = offset
 
     def replace_segments(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
         """Puts `cleaned`, whose files are named `.cleaned`, whole and synced, in the place of

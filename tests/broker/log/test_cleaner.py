@@ -360,6 +360,28 @@ class TestWithOthers:
         compact(log, files, clock)
         assert [row.key for row in rows(log)].count(b"k1") == 1
 
+    def test_a_truncation_at_its_end_leaves_what_comes_next_dirty(self, log, files, clock):
+        put(log, (b"k", b"old"), (b"z", b"1"))
+        log.roll()
+        put(log, (b"z", b"2"))
+        log.roll()
+        cleaner = cleaner_of({TP: log}, files, clock)
+        finished = cleaner._finished
+
+        def truncated_before(*arguments):
+            log.truncate_to(2)
+            put(log, (b"k", None))
+            log.roll()
+            finished(*arguments)
+
+        cleaner._finished = truncated_before
+        cleaner.clean_next(InlineWorker(files))
+        for _ in range(3):
+            put(log, (b"z", b"end"))
+            compact(log, files, clock)
+            clock.now_ms += 1001
+        assert b"k" not in [row.key for row in rows(log)]
+
     def test_retention_ends_it(self, directory, files, clock):
         config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=30)
         log = Log(directory, config, clock, files, was_clean=True)
