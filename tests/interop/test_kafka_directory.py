@@ -1,5 +1,6 @@
 """A data directory that Apache Kafka wrote and was stopped or killed opens here, all intact."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.interop
 
 KafkaDirectory = tuple[Path, dict[tuple[str, int], list[bytes]]]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+COMMITTED = [TopicPartition("plain-none", 0, 77), TopicPartition("plain-lz4", 1, 99)]
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "1000"}
 
 
@@ -48,7 +50,22 @@ def write(bootstrap: str) -> dict[tuple[str, int], list[bytes]]:
         expected[f"plain-{codec}", 0] = values[0::2]
         expected[f"plain-{codec}", 1] = values[1::2]
     expected["transactions", 0] = write_transactions(bootstrap)
+    commit(bootstrap)
     return expected
+
+
+def commit(bootstrap: str) -> None:
+    """Kafka is its first group's coordinator some moments after it said so."""
+    group = Consumer({"bootstrap.servers": bootstrap, "group.id": "kept"})
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            group.commit(offsets=COMMITTED, asynchronous=False)
+            break
+        except KafkaException:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    group.close()
 
 
 def write_transactions(bootstrap: str) -> list[bytes]:
@@ -127,6 +144,10 @@ def test_every_record_is_intact(kafka_directory: KafkaDirectory) -> None:
     broker_id = {"broker.id": "1"}
     with BrokerChild(directory, broker_id) as broker:
         assert read(broker.address, expected) == expected
+        group = Consumer({"bootstrap.servers": broker.address, "group.id": "kept"})
+        found = group.committed(COMMITTED, timeout=20)
+        assert [each.offset for each in found] == [77, 99]
+        group.close()
         producer = ConfluentProducer({"bootstrap.servers": broker.address})
         producer.produce("plain-none", b"one more", partition=0)
         assert producer.flush(10) == 0

@@ -40,6 +40,8 @@ class SimulatedMember:
     generation: int = -1
     owned: frozenset[int] = frozenset()
     paused: bool = False
+    busy: bool = False
+    """Heartbeats go on, but nothing else does, as in a consumer that is long at one batch."""
     fenced: bool = False
     joins: list[JoinResult] | None = None
     syncs: list[SyncResult] | None = None
@@ -55,7 +57,7 @@ class Rebalancing(RuleBasedStateMachine):
         super().__init__()
         self.coordinated = Coordinated()
         self.members: list[SimulatedMember] = []
-        self.stable_generation = 0
+        self.stable: tuple[int, dict[str, bytes]] = (0, {})
         self.numbers = 0
 
     # What happens to members.
@@ -88,6 +90,13 @@ class Rebalancing(RuleBasedStateMachine):
         member.paused = not member.paused
         self.act()
 
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def begin_or_end_work(self, data):
+        member = self.pick(data)
+        member.busy = not member.busy
+        self.act()
+
     @precondition(lambda self: any(m.instance_id for m in self.members) and len(self.members) < 8)
     @rule(data=st.data())
     def come_back(self, data):
@@ -104,7 +113,7 @@ class Rebalancing(RuleBasedStateMachine):
         """Subscribes to other things, or (the leader) saw a topic change: joins again."""
         member = self.pick(data)
         member.wishes = wishes
-        if member.is_idle and not member.paused and not member.fenced:
+        if member.is_idle and not (member.paused or member.busy or member.fenced):
             self.join(member)
             self.act()
 
@@ -130,8 +139,12 @@ class Rebalancing(RuleBasedStateMachine):
             return
         assigned = [p for m in group.members.values() for p in json.loads(m.assignment or b"[]")]
         assert sorted(assigned) == sorted(PARTITIONS), group.members
-        assert group.generation >= self.stable_generation
-        self.stable_generation = group.generation
+        assignments = {m.instance_id or m.member_id: m.assignment for m in group.members.values()}
+        generation, known = self.stable
+        assert group.generation >= generation
+        if group.generation == generation:  # nobody came, nobody went, nothing was moved
+            assert assignments == known
+        self.stable = group.generation, assignments
 
     @invariant()
     def at_most_one_may_commit(self):
@@ -145,8 +158,15 @@ class Rebalancing(RuleBasedStateMachine):
         for member in self.members:
             member.paused = False
         self.run_for(SETTLE_S)
-        live = [member for member in self.members if not member.fenced]
         group = self.group()
+        live = [
+            member
+            for member in self.members
+            if not member.fenced
+            and (not member.busy or (member.generation >= 0 and self.may_commit(group, member)))
+        ]
+        if all(member.busy for member in live) and live:
+            return  # static ones, say, are waited for as long as they heartbeat
         if not live:
             assert group is None or group.state is GroupState.EMPTY, group.state
             assert not any(self.coordinated.timers._entries)
@@ -154,9 +174,9 @@ class Rebalancing(RuleBasedStateMachine):
         assert group is not None
         assert group.state is GroupState.STABLE, group.state
         assert {member.member_id for member in live} == set(group.members)
-        assert all(member.is_idle for member in live)
+        assert all(member.is_idle for member in live if not member.busy)
         assert sorted(p for member in live for p in member.owned) == sorted(PARTITIONS)
-        for member in live:
+        for member in (each for each in live if not each.busy):
             self.coordinated.commit({TopicPartition("t", 0): 1}, *self.identity(member))
         self.one_owner_in_a_stable_generation()
 
@@ -188,7 +208,7 @@ class Rebalancing(RuleBasedStateMachine):
             self.coordinated.time.advance(step_s)
             seconds -= step_s
             for member in self.members:
-                if member.is_idle and member.generation >= 0:
+                if (member.is_idle or member.busy) and member.generation >= 0:
                     self.heartbeat(member)
             self.act()
             self.coordinated.time.advance(0.003)
@@ -200,7 +220,7 @@ class Rebalancing(RuleBasedStateMachine):
         while moved:
             moved = False
             for member in self.members:
-                if not member.paused and not member.fenced:
+                if not (member.paused or member.busy or member.fenced):
                     moved |= self.step(member)
 
     def step(self, member) -> bool:
@@ -255,7 +275,8 @@ class Rebalancing(RuleBasedStateMachine):
                 GROUP, member.generation, member.member_id, member.instance_id
             )
         except BrokerResponseError as error:
-            self.react(member, error)
+            if not member.busy:
+                self.react(member, error)
 
     def react(self, member, error):
         member.owned = frozenset()
