@@ -30,6 +30,7 @@ from pyspark_kafkalog.source.partitions import (
     SubscribeTopics,
     Subscription,
 )
+from pyspark_kafkalog.source.trigger_limits import DEFAULT_MAX_TRIGGER_DELAY_MS, TriggerLimits
 
 _CLIENT_PREFIX = "kafka."
 _BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
@@ -41,6 +42,7 @@ _SOURCE_OPTIONS = (
     "failOnDataLoss",
     "includeHeaders",
 )
+_STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SINK_OPTIONS = ("topic",)
 # Spark hands its own options of a write to the sink as well.
 _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
@@ -52,9 +54,6 @@ _NOT_SUPPORTED_YET = (
     "startingOffsetsByTimestampStrategy",
     "endingTimestamp",
     "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
     "fetchOffset.numRetries",
@@ -84,6 +83,22 @@ _REFUSED_BY_SINK = MappingProxyType(
     }
 )
 
+_LARGEST_LONG = 2**63 - 1
+# Spark's time strings, in ms; without a unit they are in ms.
+_TIME_UNITS_MS = MappingProxyType(
+    {
+        "us": 1 / 1000,
+        "ms": 1,
+        "": 1,
+        "s": 1000,
+        "m": 60_000,
+        "min": 60_000,
+        "h": 3_600_000,
+        "d": 86_400_000,
+    }
+)
+_TIME = re.compile(r"([0-9]{1,18})([a-z]*)")
+
 _log = logging.getLogger(__name__)
 
 
@@ -97,6 +112,7 @@ class SourceOptions:
     ending: OffsetLimit
     fail_on_data_loss: bool
     include_headers: bool
+    trigger_limits: TriggerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +149,7 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
         else OffsetLimit(everywhere=LATEST),
         fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
         include_headers=_boolean(values, "includeHeaders", default=False),
+        trigger_limits=_trigger_limits(values),
     )
 
 
@@ -144,7 +161,11 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
     parsed = check_source_options(options)
     _refuse_symbol("startingOffsets", parsed.starting, LATEST, "latest (-1)")
     _refuse_symbol("endingOffsets", parsed.ending, EARLIEST, "earliest (-2)")
-    _warn_unknown(_lowered(options), _SOURCE_OPTIONS)
+    values = _lowered(options)
+    for name in _STREAM_OPTIONS:
+        if name.lower() in values:
+            warn_once(f"Option {name} has no effect in a batch query.")
+    _warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
     return parsed
 
 
@@ -160,7 +181,7 @@ def stream_options(options: Mapping[str, str]) -> SourceOptions:
             "trigger(availableNow=True) stops at the offsets that are the latest when it starts."
         )
     parsed = check_source_options({"startingoffsets": "latest", **values})
-    _warn_unknown(values, _SOURCE_OPTIONS)
+    _warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
     return parsed
 
 
@@ -244,6 +265,56 @@ def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise InvalidOptionError(f"Option {name} must be true or false, got {text!r}.")
     return text.strip().lower() == "true"
+
+
+def _whole_number(
+    values: Mapping[str, str], name: str, least: int, most: int = _LARGEST_LONG
+) -> int | None:
+    text = values.get(name.lower())
+    if text is None:
+        return None
+    digits = text.strip().removeprefix("+")
+    # int() would take underscores, and digits of other scripts.
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))):
+        raise _no_whole_number(name, least, most, text)
+    if not least <= int(digits) <= most:
+        raise _no_whole_number(name, least, most, text)
+    return int(digits)
+
+
+def _no_whole_number(name: str, least: int, most: int, text: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"Option {name} must be a whole number from {least} to {most}, got {text[:80]!r}."
+    )
+
+
+def _milliseconds(values: Mapping[str, str], name: str, default_ms: int) -> int:
+    """One of Spark's time strings, such as 90s or 15m."""
+    text = values.get(name.lower())
+    if text is None:
+        return default_ms
+    found = _TIME.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _TIME_UNITS_MS:
+        raise InvalidOptionError(
+            f"Option {name} must be a whole number with one of the units us, ms, s, m, min, h, d, "
+            f"for example 15m; got {text[:80]!r}."
+        )
+    return int(int(found[1]) * _TIME_UNITS_MS[found[2]])
+
+
+def _trigger_limits(values: Mapping[str, str]) -> TriggerLimits:
+    limits = TriggerLimits(
+        max_offsets=_whole_number(values, "maxOffsetsPerTrigger", least=1),
+        min_offsets=_whole_number(values, "minOffsetsPerTrigger", least=0),
+        max_delay_ms=_milliseconds(values, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+    )
+    least, most = limits.min_offsets, limits.max_offsets
+    if least is not None and most is not None and least > most:
+        raise InvalidOptionError(
+            f"Option minOffsetsPerTrigger is {least}, which is more than the {most} of "
+            "maxOffsetsPerTrigger."
+        )
+    return limits
 
 
 def _refuse_symbol(option: str, limit: OffsetLimit, symbol: int, words: str) -> None:

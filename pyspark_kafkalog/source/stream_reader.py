@@ -11,7 +11,13 @@ from typing import Any, TypeAlias
 
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.deadline import Deadline
@@ -36,6 +42,7 @@ from pyspark_kafkalog.source.partitions import (
 )
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.source.trigger_limits import TriggerDelay, limit_untils
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
@@ -59,6 +66,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first_batch_is_empty = options.starting.mentions(LATEST)
         self._has_planned = False
         self._available_now: Offsets | None = None
+        limits = options.trigger_limits
+        self._delay = TriggerDelay(limits.min_offsets or 0, limits.max_delay_ms)
 
     @PlainErrors()
     def initialOffset(self) -> JsonOffsets:
@@ -74,6 +83,19 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._available_now = self._latest_offsets({})
 
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark hands back to `latestOffset` unless the trigger is to read everything.
+
+        Spark for Python has no limit that is both a least and a most, nor one with a delay, so
+        that this only says whether there is any; `latestOffset` looks at the options.
+        """
+        limits = self._options.trigger_limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
     @PlainErrors()
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Up to where the next micro-batch may read.
@@ -85,6 +107,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = from_json(start)
         is_first, self._has_planned = not self._has_planned, True
         if is_first and self._first_batch_is_empty and known == self._initial:
+            self._delay.begin()
             return start
         latest = self._available_now
         # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
@@ -98,7 +121,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_gone(known.keys() - latest.keys())
             for tp in sorted(_lost(known, latest)):
                 self._report_went_back(tp, known[tp], latest[tp])
-        return to_json(latest)
+        if isinstance(limit, ReadAllAvailable) or not self._options.trigger_limits:
+            return to_json(latest)
+        limited = self._within_limits(known, latest)
+        return start if limited is None else to_json(limited)
 
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
@@ -146,6 +172,19 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connected().refresh()
             latest = offsets_at(self._connected(), self._assigned(), LATEST)
         return latest
+
+    def _within_limits(self, known: Offsets, latest: Offsets) -> Offsets | None:
+        """`latest`, or as much of it as one micro-batch may take; None where it is to wait.
+
+        What is available now is no more than that however long it waits, and a query that must
+        end with it cannot wait for more.
+        """
+        new = sorted(latest.keys() - known.keys())
+        starts = known | offsets_at(self._connected(), new, EARLIEST)
+        if self._available_now is None and self._delay.waits(starts, latest):
+            return None
+        max_offsets = self._options.trigger_limits.max_offsets
+        return latest if max_offsets is None else limit_untils(max_offsets, starts, latest)
 
     def _ranges(self, starts: Offsets, ends: Offsets) -> list[OffsetRange]:
         # Asked for a batch before planning one, with an initial offset: a query was stopped in its

@@ -23,9 +23,13 @@ class Landing:
         """A running query that looks for new records all the time."""
         return self._writer(options).trigger(processingTime="50 milliseconds").start(self.target)
 
+    def start_now(self, **options):
+        """A running query that ends with what is there now."""
+        return self._writer(options).trigger(availableNow=True).start(self.target)
+
     def run(self, **options):
         """Reads what is there now and stops; returns how many rows that was."""
-        query = self._writer(options).trigger(availableNow=True).start(self.target)
+        query = self.start_now(**options)
         assert query.awaitTermination(60)
         return sum(progress.numInputRows for progress in query.recentProgress)
 
@@ -110,6 +114,33 @@ def test_a_checkpoint_beyond_the_end_of_the_log_stops_the_query(landing, topics)
     topics.fill(topic, 1)
     with pytest.raises(Exception, match=f"DataLossError: Partition {topic}-0 went back"):
         landing.run(**options)
+
+
+def test_a_limit_for_each_trigger_holds_in_every_batch_up_to_the_end(landing, topics):
+    topic = topics.create(2)
+    topics.fill(topic, 30, 10)
+    limits = {"maxOffsetsPerTrigger": 15, "minOffsetsPerTrigger": 15}
+    query = landing.start_now(subscribe=topic, startingOffsets="earliest", **limits)
+    assert query.awaitTermination(60)
+    rows = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+    assert sum(rows) == 40
+    assert len(rows) >= 3
+    assert max(rows) <= 15
+    assert landing.offsets() == every_offset(30, 10)
+
+
+def test_a_batch_waits_for_enough_offsets(landing, topics):
+    topic = topics.create()
+    topics.fill(topic, 2)
+    query = landing.start(subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger=5)
+    query.processAllAvailable()
+    topics.fill(topic, 4)
+    query.processAllAvailable()
+    assert landing.offsets() == every_offset(2)
+    topics.fill(topic, 1)
+    query.processAllAvailable()
+    query.stop()
+    assert landing.offsets() == every_offset(7)
 
 
 def test_options_of_batch_reads_alone_are_refused(landing):

@@ -16,6 +16,7 @@ from pyspark_kafkalog.source.options import (
     warn_once,
 )
 from pyspark_kafkalog.source.partitions import AssignPartitions, SubscribePattern, SubscribeTopics
+from pyspark_kafkalog.source.trigger_limits import TriggerLimits
 
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
 READ = {**BROKERS, "subscribe": "orders"}
@@ -45,6 +46,42 @@ def test_a_stream_starts_at_the_latest_offsets_by_default():
     assert stream_options(spark_options()).starting == OffsetLimit(everywhere=LATEST)
     earliest = stream_options(spark_options(startingOffsets="earliest"))
     assert earliest.starting == OffsetLimit(everywhere=EARLIEST)
+
+
+def test_the_limits_of_a_stream_have_sparks_defaults():
+    assert stream_options(spark_options()).trigger_limits == TriggerLimits(None, None, 900_000)
+    given = {"maxOffsetsPerTrigger": " 100 ", "minOffsetsPerTrigger": "100"}
+    limits = stream_options(spark_options(**given)).trigger_limits
+    assert limits == TriggerLimits(100, 100, 900_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("2500us", 2),
+        ("7", 7),
+        ("20ms", 20),
+        ("90S", 90_000),
+        ("5m", 300_000),
+        ("2min", 120_000),
+        (" 1h", 3_600_000),
+        ("1d", 86_400_000),
+    ],
+)
+def test_delays_are_sparks_time_strings(text, expected_ms):
+    options = stream_options(spark_options(maxTriggerDelay=text))
+    assert options.trigger_limits.max_delay_ms == expected_ms
+
+
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"]
+)
+def test_the_limits_of_a_stream_have_no_effect_in_a_batch_read(caplog, name):
+    batch_options(spark_options(**{name: "10"}))
+    assert f"Option {name} has no effect in a batch query" in caplog.text
+    caplog.clear()
+    stream_options(spark_options(**{name: "10"}))
+    assert not caplog.records
 
 
 def test_values_are_read_as_spark_reads_them():
@@ -81,7 +118,17 @@ def test_the_other_ways_to_subscribe(name, text, subscription):
         ({"kafka.value.deserializer": "x"}, "value.deserializer is not supported"),
         ({"kafka.enable.auto.commit": "true"}, "enable.auto.commit is not supported"),
         ({"kafka.interceptor.classes": "x"}, "interceptor.classes is not supported"),
-        ({"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger .* not supported by kafkalog yet"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number from 1 to"),
+        ({"maxOffsetsPerTrigger": "1_0"}, "maxOffsetsPerTrigger must be .* got '1_0'"),
+        ({"minOffsetsPerTrigger": "-1"}, "minOffsetsPerTrigger must be a whole number from 0 to"),
+        ({"minOffsetsPerTrigger": "9" * 19}, "minOffsetsPerTrigger must be a whole number"),
+        (
+            {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
+            "minOffsetsPerTrigger is 11, which is more than the 10 of maxOffsetsPerTrigger",
+        ),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be .* for example 15m; got 'soon'"),
+        ({"maxTriggerDelay": "1.5h"}, "maxTriggerDelay must be"),
+        ({"maxTriggerDelay": "2 weeks"}, "maxTriggerDelay must be"),
         ({"startingTimestamp": "10"}, "startingTimestamp .* not supported by kafkalog yet"),
         ({"minPartitions": "10"}, "minPartitions .* not supported by kafkalog yet"),
     ],

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
 from pyspark_kafkalog.source import stream_reader
@@ -181,3 +181,79 @@ def test_a_reader_travels_without_its_connection(cluster):
     assert copy.initialOffset() == stream.initialOffset()
     stream.stop()
     assert cluster.closed
+
+
+def test_spark_is_told_whether_there_are_limits(cluster):
+    assert reader().getDefaultReadLimit() == ALL
+    assert reader(maxOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
+    assert reader(minOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMinRows(7)
+    both = reader(maxOffsetsPerTrigger="7", minOffsetsPerTrigger="3")
+    assert both.getDefaultReadLimit() == ReadMaxRows(7)
+
+
+def batches(stream, start):
+    """The ends of micro-batches until one is where the one before it was."""
+    ends = []
+    while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
+        ends.append(end)
+        start = end
+    return ends
+
+
+def test_a_micro_batch_takes_a_share_of_each_partition(cluster):
+    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    assert batches(stream, stream.initialOffset()) == [
+        {"orders": {"0": 7, "1": 8}},
+        {"orders": {"0": 9, "1": 16}},
+        {"orders": {"0": 10, "1": 20}},
+    ]
+
+
+def test_a_trigger_that_is_to_read_everything_has_no_limits(cluster):
+    limits = {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1"}
+    stream = reader(startingOffsets="earliest", **limits)
+    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
+
+
+def test_a_limited_query_reads_what_is_available_now_in_several_batches(cluster):
+    limits = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10"}
+    stream = reader(startingOffsets="earliest", **limits)
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    cluster.logs["orders"] = [(5, 100), (0, 100), (0, 100)]
+    ends = batches(stream, start)
+    assert ends[-1] == {"orders": {"0": 10, "1": 20}}
+    assert len(ends) == 3
+
+
+def test_a_new_partition_is_limited_from_its_beginning(cluster):
+    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    cluster.logs["orders"] = [(5, 10), (0, 20), (90, 100)]
+    start = {"orders": {"0": 10, "1": 10}}
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert end == {"orders": {"0": 10, "1": 15, "2": 95}}
+
+
+def test_a_micro_batch_waits_for_enough_offsets_or_until_its_time_has_come(cluster):
+    stream = reader(minOffsetsPerTrigger="3", maxTriggerDelay="1h")
+    limit = stream.getDefaultReadLimit()
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, limit) == start
+    cluster.logs["orders"] = [(5, 12), (0, 20)]
+    assert stream.latestOffset(start, limit) == start
+    cluster.logs["orders"] = [(5, 12), (0, 21)]
+    assert stream.latestOffset(start, limit) == {"orders": {"0": 12, "1": 21}}
+    impatient = reader(minOffsetsPerTrigger="3", maxTriggerDelay="0")
+    assert impatient.latestOffset(start, limit) == {"orders": {"0": 12, "1": 21}}
+    cluster.logs["orders"] = [(5, 13), (0, 21)]
+    seen = {"orders": {"0": 12, "1": 21}}
+    assert impatient.latestOffset(seen, limit) == {"orders": {"0": 13, "1": 21}}
+
+
+def test_the_first_batch_of_a_query_does_not_wait(cluster):
+    stream = reader(startingOffsets="earliest", minOffsetsPerTrigger="1000")
+    limit = stream.getDefaultReadLimit()
+    end = stream.latestOffset(stream.initialOffset(), limit)
+    assert end == {"orders": {"0": 10, "1": 20}}
+    cluster.logs["orders"] = [(5, 12), (0, 20)]
+    assert stream.latestOffset(end, limit) == end
