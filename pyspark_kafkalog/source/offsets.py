@@ -1,7 +1,8 @@
 """Offsets as Spark's Kafka connector writes them, and what "earliest" and "latest" stand for.
 
-Owns the JSON forms of the options `startingOffsets`, `endingOffsets` and `assign`, and of the
-offsets in a streaming checkpoint: `{"topic": {"0": 123}}`, where 123 is the *next* offset to read.
+Owns the JSON forms of the options `assign`, `startingOffsets`, `endingOffsets` and those two by
+timestamp, and of the offsets in a streaming checkpoint: `{"topic": {"0": 123}}`, where 123 is the
+*next* offset to read.
 Plain functions of their arguments: never talks to a broker, imports neither Spark nor Arrow.
 """
 
@@ -18,6 +19,7 @@ from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
 EARLIEST = -2
 LATEST = -1
 OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+TIMES_EXAMPLE = '{"topicA":{"0":1700000000000,"1":1700000000000}}'
 ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[2,4]}'
 _LARGEST_OFFSET = 2**63 - 1
 _LARGEST_PARTITION = 2**31 - 1
@@ -50,6 +52,38 @@ class OffsetLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """Where a read begins or ends by time: at the first record that is as late, or later.
+
+    `by_partition` holds ms since the epoch for each partition; where it is None, `everywhere_ms`
+    is for all of them. A partition without such a record begins or ends at LATEST, or is an error
+    unless `latest_if_none`. `option` is where the user said so.
+    """
+
+    option: str
+    latest_if_none: bool
+    everywhere_ms: int = 0
+    by_partition: Mapping[TopicPartition, int] | None = None
+
+    def mentions(self, symbol: int) -> bool:
+        """True if a partition may turn out to begin or end at `symbol` (EARLIEST or LATEST)."""
+        return symbol == LATEST and self.latest_if_none
+
+    def times(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The time of each of `partitions`, in ms.
+
+        Raises InvalidOptionError if the option names other partitions.
+        """
+        if self.by_partition is None:
+            return dict.fromkeys(partitions, self.everywhere_ms)
+        _check_same_partitions(self.option, self.by_partition, partitions)
+        return dict(self.by_partition)
+
+
+Limit: TypeAlias = OffsetLimit | TimeLimit
+
+
+@dataclass(frozen=True, slots=True)
 class LogBounds:
     """What the log holds now: the first offset of each partition, and the one after its last."""
 
@@ -65,24 +99,15 @@ def parse_offset_limit(option: str, text: str) -> OffsetLimit:
     symbol = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if symbol is not None:
         return OffsetLimit(everywhere=symbol)
-    by_partition: Offsets = {}
-    for topic, offsets in _json_object(option, text, OFFSETS_EXAMPLE).items():
-        if not isinstance(offsets, dict):
-            raise _malformed(option, f"the offsets of topic {topic!r} are no object", text)
-        for partition, offset in offsets.items():
-            place = f"partition {partition!r} of topic {topic!r}"
-            if not (partition.isascii() and partition.isdigit()):
-                raise _malformed(option, f"{place} is not a partition number", text)
-            if int(partition) > _LARGEST_PARTITION:
-                raise _malformed(option, f"{place} is not a partition number", text)
-            if not _is_integer(offset) or not EARLIEST <= offset <= _LARGEST_OFFSET:
-                raise _malformed(
-                    option, f"{place} has {offset!r}, neither an offset nor -2 or -1", text
-                )
-            by_partition[TopicPartition(topic, int(partition))] = offset
-    if not by_partition:
-        raise _malformed(option, "it names no partition", text)
+    by_partition = _by_partition(
+        option, text, OFFSETS_EXAMPLE, EARLIEST, "neither an offset nor -2 or -1"
+    )
     return OffsetLimit(by_partition=by_partition)
+
+
+def parse_times(option: str, text: str) -> dict[TopicPartition, int]:
+    """JSON such as TIMES_EXAMPLE, in ms since the epoch; raises InvalidOptionError."""
+    return _by_partition(option, text, TIMES_EXAMPLE, 0, "which is not a time in milliseconds")
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
@@ -158,15 +183,37 @@ def describe(partitions: Iterable[TopicPartition]) -> str:
     return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown
 
 
+def _by_partition(
+    option: str, text: str, example: str, least: int, expected: str
+) -> dict[TopicPartition, int]:
+    """A number of at least `least` for each partition that JSON such as `example` names."""
+    by_partition: dict[TopicPartition, int] = {}
+    for topic, numbers in _json_object(option, text, example).items():
+        if not isinstance(numbers, dict):
+            raise _malformed(option, f"the offsets of topic {topic!r} are no object", text, example)
+        for partition, number in numbers.items():
+            place = f"partition {partition!r} of topic {topic!r}"
+            is_number = partition.isascii() and partition.isdigit()
+            if not is_number or int(partition) > _LARGEST_PARTITION:
+                raise _malformed(option, f"{place} is not a partition number", text, example)
+            if not _is_integer(number) or not least <= number <= _LARGEST_OFFSET:
+                problem = f"{place} has {number!r}, {expected}"
+                raise _malformed(option, problem, text, example)
+            by_partition[TopicPartition(topic, int(partition))] = number
+    if not by_partition:
+        raise _malformed(option, "it names no partition", text, example)
+    return by_partition
+
+
 def _check_same_partitions(
     option: str, named: Collection[TopicPartition], assigned: Collection[TopicPartition]
 ) -> None:
     missing, unknown = set(assigned) - set(named), set(named) - set(assigned)
     if missing or unknown:
+        advice = "" if option.endswith("ByTimestamp") else "; use -1 for latest, -2 for earliest"
         raise InvalidOptionError(
-            f"Option {option} must name every partition that is read, and no other; use -1 for "
-            f"latest, -2 for earliest. Not named: {describe(missing)}. "
-            f"Named but not read: {describe(unknown)}."
+            f"Option {option} must name every partition that is read, and no other{advice}. "
+            f"Not named: {describe(missing)}. Named but not read: {describe(unknown)}."
         )
 
 
@@ -198,7 +245,7 @@ def _malformed(
     option: str, problem: str, text: str, example: str = OFFSETS_EXAMPLE
 ) -> InvalidOptionError:
     shown = text if len(text) <= 200 else text[:200] + "..."
-    words = "" if example == ASSIGN_EXAMPLE else "earliest, latest or "
+    words = "earliest, latest or " if example == OFFSETS_EXAMPLE else ""
     return InvalidOptionError(
         f"Option {option} is malformed: {problem}. Expected {words}e.g. {example}, got {shown}"
     )

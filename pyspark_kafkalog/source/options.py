@@ -19,10 +19,13 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
+    Limit,
     OffsetLimit,
+    TimeLimit,
     describe,
     parse_assignment,
     parse_offset_limit,
+    parse_times,
 )
 from pyspark_kafkalog.source.partitions import (
     AssignPartitions,
@@ -37,7 +40,12 @@ _BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _SOURCE_OPTIONS = (
     *_SUBSCRIPTIONS,
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "startingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "endingOffsets",
     "failOnDataLoss",
     "includeHeaders",
@@ -49,11 +57,6 @@ _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
 # Spark's options that would change which rows are read, or how; ignoring them is no choice.
 _NOT_SUPPORTED_YET = (
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
     "minPartitions",
     "maxRecordsPerPartition",
     "fetchOffset.numRetries",
@@ -108,8 +111,8 @@ class SourceOptions:
 
     client: ClientConfig
     subscription: Subscription
-    starting: OffsetLimit
-    ending: OffsetLimit
+    starting: Limit
+    ending: Limit
     fail_on_data_loss: bool
     include_headers: bool
     trigger_limits: TriggerLimits
@@ -136,17 +139,11 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
                 f"Option {name} of Spark's Kafka connector is not supported by kafkalog yet; "
                 "remove it."
             )
-    starting = values.get("startingoffsets")
-    ending = values.get("endingoffsets")
     return SourceOptions(
         client=_client_config(values),
         subscription=_subscription(values),
-        starting=parse_offset_limit("startingOffsets", starting)
-        if starting is not None
-        else OffsetLimit(everywhere=EARLIEST),
-        ending=parse_offset_limit("endingOffsets", ending)
-        if ending is not None
-        else OffsetLimit(everywhere=LATEST),
+        starting=_limit(values, "starting", EARLIEST, _starts_at_latest_if_none(values)),
+        ending=_limit(values, "ending", LATEST, latest_if_none=True),
         fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
         include_headers=_boolean(values, "includeHeaders", default=False),
         trigger_limits=_trigger_limits(values),
@@ -156,11 +153,15 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
 def batch_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of `spark.read`: startingOffsets defaults to earliest, endingOffsets to latest.
 
+    Of several options that say where to start or end, a time for all partitions goes before times
+    of each, and these before offsets, as in Spark.
+
     Raises InvalidOptionError; warns about options that nobody knows.
     """
     parsed = check_source_options(options)
     _refuse_symbol("startingOffsets", parsed.starting, LATEST, "latest (-1)")
     _refuse_symbol("endingOffsets", parsed.ending, EARLIEST, "earliest (-2)")
+    _check_times(parsed.starting, parsed.ending)
     values = _lowered(options)
     for name in _STREAM_OPTIONS:
         if name.lower() in values:
@@ -175,11 +176,15 @@ def stream_options(options: Mapping[str, str]) -> SourceOptions:
     Raises InvalidOptionError; warns about options that nobody knows.
     """
     values = _lowered(options)
-    if "endingoffsets" in values:
-        raise InvalidOptionError(
-            "Option endingOffsets is not valid in streaming queries; remove it. A query with "
-            "trigger(availableNow=True) stops at the offsets that are the latest when it starts."
-        )
+    for name in ("endingOffsets", "endingOffsetsByTimestamp"):
+        if name.lower() in values:
+            raise InvalidOptionError(
+                f"Option {name} is not valid in streaming queries; remove it. A query with "
+                "trigger(availableNow=True) stops at the offsets that are the latest when it "
+                "starts."
+            )
+    if "endingtimestamp" in values:
+        warn_once("Option endingTimestamp has no effect in a streaming query.")
     parsed = check_source_options({"startingoffsets": "latest", **values})
     _warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
     return parsed
@@ -267,6 +272,41 @@ def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
     return text.strip().lower() == "true"
 
 
+def _limit(values: Mapping[str, str], which: str, default: int, latest_if_none: bool) -> Limit:
+    """Where to start or end, by the first of Spark's three options that is given."""
+    option = f"{which}Timestamp"
+    time_ms = _whole_number(values, option, least=0)
+    if time_ms is not None:
+        return TimeLimit(option, latest_if_none, everywhere_ms=time_ms)
+    option = f"{which}OffsetsByTimestamp"
+    text = values.get(option.lower())
+    if text is not None:
+        return TimeLimit(option, latest_if_none, by_partition=parse_times(option, text))
+    option = f"{which}Offsets"
+    text = values.get(option.lower())
+    return OffsetLimit(everywhere=default) if text is None else parse_offset_limit(option, text)
+
+
+def _starts_at_latest_if_none(values: Mapping[str, str]) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    text = values.get(name.lower(), "error")
+    if text.strip().lower() not in ("error", "latest"):
+        raise InvalidOptionError(f"Option {name} must be error or latest, got {text[:80]!r}.")
+    return text.strip().lower() == "latest"
+
+
+def _check_times(starting: Limit, ending: Limit) -> None:
+    if not (isinstance(starting, TimeLimit) and isinstance(ending, TimeLimit)):
+        return
+    begins, ends = starting.by_partition or {}, ending.by_partition or {}
+    for tp in sorted(begins.keys() & ends.keys()):
+        if begins[tp] > ends[tp]:
+            raise InvalidOptionError(
+                f"Option {starting.option} has {begins[tp]} for {describe([tp])}, which is later "
+                f"than the {ends[tp]} of {ending.option}."
+            )
+
+
 def _whole_number(
     values: Mapping[str, str], name: str, least: int, most: int = _LARGEST_LONG
 ) -> int | None:
@@ -317,8 +357,8 @@ def _trigger_limits(values: Mapping[str, str]) -> TriggerLimits:
     return limits
 
 
-def _refuse_symbol(option: str, limit: OffsetLimit, symbol: int, words: str) -> None:
-    if limit.mentions(symbol):
+def _refuse_symbol(option: str, limit: Limit, symbol: int, words: str) -> None:
+    if isinstance(limit, OffsetLimit) and limit.mentions(symbol):
         named = limit.by_partition or {}
         where = describe(tp for tp, offset in named.items() if offset == symbol)
         place = f" for {where}" if named else ""

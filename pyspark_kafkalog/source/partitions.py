@@ -16,9 +16,11 @@ from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
+    Limit,
     LogBounds,
     OffsetLimit,
     Offsets,
+    TimeLimit,
     describe,
     report_data_loss,
     resolve,
@@ -128,24 +130,52 @@ def offsets_at(cluster: "Cluster", partitions: list[TopicPartition], symbol: int
     return {tp: found[tp].offset for tp in partitions}
 
 
+def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -> OffsetLimit:
+    """`limit` in offsets; asks the brokers where it is one of time.
+
+    To be called before `log_bounds`: what is found later may lie beyond the end that is known.
+    Raises InvalidOptionError where a partition has no record as late as its time, and must.
+    """
+    if isinstance(limit, OffsetLimit):
+        return limit
+    times = limit.times(partitions)
+    found: Offsets = {}
+    for time_ms in sorted(set(times.values())):
+        asked = [tp for tp in partitions if times[tp] == time_ms]
+        offsets = cluster.list_offsets(asked, time_ms)
+        found |= {tp: offsets[tp].offset for tp in asked if tp in offsets}
+    if not limit.latest_if_none:
+        for tp in partitions:
+            if tp not in found:
+                raise InvalidOptionError(
+                    f"Option {limit.option}: partition {describe([tp])} has no record of the time "
+                    f"{times[tp]} or later. To start such partitions at their end, set the option "
+                    "startingOffsetsByTimestampStrategy to latest."
+                )
+    return OffsetLimit(by_partition={tp: found.get(tp, LATEST) for tp in partitions})
+
+
 def plan_batch(
     cluster: "Cluster",
     subscription: Subscription,
-    starting: OffsetLimit,
-    ending: OffsetLimit,
+    starting: Limit,
+    ending: Limit,
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
     """The non-empty ranges of a batch read, sorted by topic and partition.
 
-    Raises UnknownTopicError; InvalidOptionError where the options contradict each other or name
-    other partitions; DataLossError where they name offsets that are not there (with
-    `fail_on_data_loss` false: warns and reads what is there).
+    Raises UnknownTopicError; InvalidOptionError where the options contradict each other, name
+    other partitions or a time without a record; DataLossError where they name offsets that are not
+    there (with `fail_on_data_loss` false: warns and reads what is there).
     """
     partitions = subscription.partitions(cluster)
+    first, last = locate(cluster, starting, partitions), locate(cluster, ending, partitions)
     bounds = log_bounds(cluster, partitions)
-    starts = resolve("startingOffsets", starting, partitions, bounds)
-    untils = resolve("endingOffsets", ending, partitions, bounds)
-    _check_order(starting.named_offsets(), ending.named_offsets())
+    starts = resolve("startingOffsets", first, partitions, bounds)
+    untils = resolve("endingOffsets", last, partitions, bounds)
+    begins_by = starting.option if isinstance(starting, TimeLimit) else "startingOffsets"
+    ends_by = ending.option if isinstance(ending, TimeLimit) else "endingOffsets"
+    _check_order(begins_by, first.named_offsets(), ends_by, last.named_offsets())
     starts = clamp_starts(starts, bounds, fail_on_data_loss)
     untils = _clamp_untils(untils, bounds, fail_on_data_loss)
     return ranges_between(starts, untils)
@@ -193,12 +223,13 @@ def _clamp_untils(untils: Offsets, bounds: LogBounds, fail_on_data_loss: bool) -
     return {tp: min(until, bounds.latest[tp]) for tp, until in untils.items()}
 
 
-def _check_order(starts: Offsets, untils: Offsets) -> None:
+def _check_order(begins_by: str, starts: Offsets, ends_by: str, untils: Offsets) -> None:
     for tp in sorted(starts.keys() & untils.keys()):
         if starts[tp] > untils[tp]:
             raise InvalidOptionError(
-                f"Option startingOffsets names offset {starts[tp]} of partition "
-                f"{tp.topic}-{tp.partition}, which is after offset {untils[tp]} of endingOffsets."
+                f"Option {begins_by} begins at offset {starts[tp]} of partition "
+                f"{tp.topic}-{tp.partition}, which is after offset {untils[tp]}, where {ends_by} "
+                "ends."
             )
 
 

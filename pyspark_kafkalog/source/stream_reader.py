@@ -36,6 +36,7 @@ from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import (
     OffsetRange,
     clamp_starts,
+    locate,
     log_bounds,
     offsets_at,
     ranges_between,
@@ -74,8 +75,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts. Spark asks more than once and must hear the same each time."""
         if self._initial is None:
             partitions = self._assigned()
+            starting = locate(self._connected(), self._options.starting, partitions)
             bounds = log_bounds(self._connected(), partitions)
-            starts = resolve("startingOffsets", self._options.starting, partitions, bounds)
+            starts = resolve("startingOffsets", starting, partitions, bounds)
             self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
         return to_json(self._initial)
 

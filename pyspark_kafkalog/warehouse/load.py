@@ -22,7 +22,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import Offsets, resolve
 from pyspark_kafkalog.source.options import SourceOptions, batch_options
-from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, log_bounds
+from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets
 from pyspark_kafkalog.warehouse.target import open_target
@@ -122,12 +122,14 @@ def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> 
     next load would not know that the records before it were given up.
     """
     partitions = options.subscription.partitions(cluster)
+    ending = locate(cluster, options.ending, partitions)
+    starting = None if last else locate(cluster, options.starting, partitions)
     bounds = log_bounds(cluster, partitions)
-    untils = resolve("endingOffsets", options.ending, partitions, bounds)
-    if last:
+    untils = resolve("endingOffsets", ending, partitions, bounds)
+    if starting is None:
         wanted = {tp: last.get(tp, bounds.earliest[tp]) for tp in partitions}
     else:
-        wanted = resolve("startingOffsets", options.starting, partitions, bounds)
+        wanted = resolve("startingOffsets", starting, partitions, bounds)
     try:
         starts = clamp_starts(wanted, bounds, options.fail_on_data_loss)
     except DataLossError as error:

@@ -166,3 +166,16 @@ def test_offsets_beyond_the_end_are_data_loss(read, topics):
     assert "DataLossError: " in message
     assert f"{topic}-0 ends at offset 3, and offsets from 4 were asked for" in message
     assert read(**beyond, failOnDataLoss="false").load().count() == 0
+
+
+def test_a_read_between_two_times(read, topics):
+    topic = topics.create(2)
+    for partition, times in enumerate([(1000, 2000, 3000, 4000), (1500, 2500)]):
+        for time_ms in times:
+            topics.append(topic, [b"v"], partition=partition, timestamp=time_ms)
+    between = {"startingTimestamp": 2000, "endingTimestamp": 4000}
+    assert offsets_of(read(subscribe=topic, **between).load()) == every_offset((1, 3), (1, 2))
+    each = {"startingOffsetsByTimestamp": positions(topic, 4000, 2500)}
+    assert offsets_of(read(subscribe=topic, **each).load()) == every_offset((3, 4), (1, 2))
+    message = message_of(read(subscribe=topic, startingTimestamp=3000).load().count)
+    assert f"partition {topic}-1 has no record of the time 3000 or later" in message

@@ -7,7 +7,10 @@ from pyspark_kafkalog.source.offsets import EARLIEST, LATEST
 
 
 class FakeCluster:
-    """Logs are given as {topic: [(earliest, latest) of each partition]} and may be changed."""
+    """Logs are given as {topic: [(earliest, latest) of each partition]} and may be changed.
+
+    The record at offset n has the time n * 1000.
+    """
 
     def __init__(self, **logs):
         self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
@@ -20,11 +23,22 @@ class FakeCluster:
         return {name: list(range(len(self.logs[name]))) for name in wanted}
 
     def list_offsets(self, partitions, timestamp):
+        if timestamp >= 0:
+            return self._offsets_at_time(partitions, timestamp)
         end = {EARLIEST: 0, LATEST: 1}[timestamp]
         return {
             tp: OffsetAndTimestamp(self.logs[tp.topic][tp.partition][end], -1, -1)
             for tp in partitions
         }
+
+    def _offsets_at_time(self, partitions, timestamp):
+        found = {}
+        for tp in partitions:
+            earliest, latest = self.logs[tp.topic][tp.partition]
+            offset = max(earliest, -(-timestamp // 1000))
+            if offset < latest:
+                found[tp] = OffsetAndTimestamp(offset, offset * 1000, -1)
+        return found
 
     def refresh(self):
         pass

@@ -18,6 +18,7 @@ from pyspark_kafkalog.source.offsets import (
     from_json,
     parse_assignment,
     parse_offset_limit,
+    parse_times,
     report_data_loss,
     resolve,
     to_json,
@@ -73,6 +74,27 @@ def test_malformed_offsets_name_the_option_the_place_and_an_example(text, proble
     assert "endingOffsets" in str(caught.value)
     assert '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}' in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+def test_json_names_a_time_for_each_partition():
+    assert parse_times("o", '{"a":{"0":0,"1":1700000000000}}') == {A0: 0, A1: 1_700_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a":{"0":-1}}', "partition '0' of topic 'a' has -1, which is not a time in millis"),
+        ('{"a":{"0":"now"}}', "'now', which is not a time"),
+        ("latest", "not valid JSON at line 1 column 1"),
+        ('{"a":1700000000000}', "no object"),
+        ("{}", "it names no partition"),
+    ],
+)
+def test_malformed_times_name_the_option_the_place_and_an_example(text, problem):
+    with pytest.raises(InvalidOptionError, match=re.escape(problem)) as caught:
+        parse_times("endingOffsetsByTimestamp", text)
+    assert "Option endingOffsetsByTimestamp is malformed" in str(caught.value)
+    assert 'Expected e.g. {"topicA":{"0":1700000000000,' in str(caught.value)
 
 
 def test_an_assignment_is_sorted_and_without_repetitions():

@@ -7,7 +7,7 @@ from kafka.structs import TopicPartition
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit
+from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, TimeLimit
 from pyspark_kafkalog.source.options import (
     batch_options,
     check_source_options,
@@ -129,7 +129,10 @@ def test_the_other_ways_to_subscribe(name, text, subscription):
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be .* for example 15m; got 'soon'"),
         ({"maxTriggerDelay": "1.5h"}, "maxTriggerDelay must be"),
         ({"maxTriggerDelay": "2 weeks"}, "maxTriggerDelay must be"),
-        ({"startingTimestamp": "10"}, "startingTimestamp .* not supported by kafkalog yet"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp must be a whole number .*'yest"),
+        ({"endingTimestamp": "-1"}, "endingTimestamp must be a whole number from 0"),
+        ({"startingOffsetsByTimestamp": "1000"}, "startingOffsetsByTimestamp is malformed"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "Strategy must be error or latest"),
         ({"minPartitions": "10"}, "minPartitions .* not supported by kafkalog yet"),
     ],
 )
@@ -169,9 +172,52 @@ def test_a_batch_read_neither_starts_at_the_latest_nor_ends_at_the_earliest(give
         batch_options(spark_options(**given))
 
 
-def test_a_stream_has_no_ending_offsets():
-    with pytest.raises(InvalidOptionError, match="endingOffsets is not valid in streaming"):
-        stream_options(spark_options(endingOffsets="latest"))
+@pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_ending_offsets(name):
+    with pytest.raises(InvalidOptionError, match=f"{name} is not valid in streaming"):
+        stream_options(spark_options(**{name: "latest"}))
+
+
+def test_an_ending_time_has_no_effect_on_a_stream(caplog):
+    stream_options(spark_options(endingTimestamp="1000"))
+    assert "endingTimestamp has no effect in a streaming query" in caplog.text
+
+
+TIMES = '{"orders":{"0":1000}}'
+ORDERS_0 = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize("parse", [batch_options, stream_options])
+def test_a_time_for_all_goes_before_times_of_each_and_these_before_offsets(parse):
+    # What goes behind is not even looked at, as in Spark.
+    given = {"startingOffsets": "nonsense", "startingOffsetsByTimestamp": TIMES}
+    by_partition = parse(spark_options(**given)).starting
+    assert by_partition == TimeLimit(
+        "startingOffsetsByTimestamp", False, by_partition={ORDERS_0: 1000}
+    )
+    given = {"startingOffsetsByTimestamp": "nonsense", "startingTimestamp": " 2000 "}
+    assert parse(spark_options(**given)).starting == TimeLimit("startingTimestamp", False, 2000)
+
+
+def test_the_end_of_a_batch_read_may_be_a_time():
+    ending = batch_options(spark_options(endingOffsetsByTimestamp=TIMES)).ending
+    assert ending == TimeLimit("endingOffsetsByTimestamp", True, by_partition={ORDERS_0: 1000})
+    given = {"endingTimestamp": "3000", "endingOffsets": "earliest"}
+    assert batch_options(spark_options(**given)).ending == TimeLimit("endingTimestamp", True, 3000)
+
+
+def test_a_start_without_a_record_may_be_the_latest():
+    strategy = {"startingOffsetsByTimestampStrategy": "LATEST", "startingTimestamp": "1"}
+    starting = stream_options(spark_options(**strategy)).starting
+    assert starting == TimeLimit("startingTimestamp", True, 1)
+    assert starting.mentions(LATEST)
+
+
+def test_times_must_not_be_the_wrong_way_round():
+    later = TIMES.replace("1000", "1001")
+    given = {"startingOffsetsByTimestamp": later, "endingOffsetsByTimestamp": TIMES}
+    with pytest.raises(InvalidOptionError, match="has 1001 for orders-0, which is later than the"):
+        batch_options(spark_options(**given))
 
 
 @pytest.mark.parametrize(

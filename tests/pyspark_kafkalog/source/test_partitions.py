@@ -6,7 +6,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit
+from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, TimeLimit
 from pyspark_kafkalog.source.partitions import (
     AssignPartitions,
     OffsetRange,
@@ -100,3 +100,69 @@ def test_a_range_is_checked_and_travels():
     assert pickle.loads(pickle.dumps(offset_range)) == offset_range
     with pytest.raises(ValueError, match="not a range"):
         OffsetRange("orders", 0, 10, 5)
+
+
+def since(time_ms=0, latest_if_none=False, **by_partition):
+    named = {TopicPartition("orders", int(name[1:])): ms for name, ms in by_partition.items()}
+    option = "startingOffsetsByTimestamp" if named else "startingTimestamp"
+    return TimeLimit(option, latest_if_none, time_ms, named or None)
+
+
+def until(time_ms=0, **by_partition):
+    limit = since(time_ms, latest_if_none=True, **by_partition)
+    option = limit.option.replace("starting", "ending")
+    return TimeLimit(option, True, limit.everywhere_ms, limit.by_partition)
+
+
+def test_times_are_looked_up_in_each_partition():
+    assigned = AssignPartitions((TopicPartition("orders", 0), TopicPartition("orders", 1)))
+    first, second = OffsetRange("orders", 0, 7, 10), OffsetRange("orders", 1, 7, 20)
+    assert plan(assigned, since(6001)) == [first, second]
+    assert plan(assigned, since(p0=3000, p1=19_000)) == [
+        OffsetRange("orders", 0, 5, 10),
+        OffsetRange("orders", 1, 19, 20),
+    ]
+    assert plan(assigned, since(6000), until(9000)) == [
+        OffsetRange("orders", 0, 6, 9),
+        OffsetRange("orders", 1, 6, 9),
+    ]
+    assert plan(assigned, FROM_EARLIEST, until(p0=99_000, p1=2000)) == [
+        OffsetRange("orders", 0, 5, 10),
+        OffsetRange("orders", 1, 0, 2),
+    ]
+
+
+def test_a_start_later_than_every_record_is_an_error_or_the_end():
+    with pytest.raises(InvalidOptionError, match="startingTimestamp: partition orders-0 has no r"):
+        plan(ORDERS, since(15_000))
+    ranges = plan(ORDERS, since(15_000, latest_if_none=True))
+    assert ranges == [OffsetRange("orders", 1, 15, 20)]
+
+
+def test_times_must_name_exactly_the_partitions_that_are_read():
+    with pytest.raises(
+        InvalidOptionError, match=r"startingOffsetsByTimestamp must name .*orders-2"
+    ):
+        plan(ORDERS, since(p0=1, p1=1))
+
+
+def test_times_must_not_give_offsets_the_wrong_way_round():
+    assigned = AssignPartitions((TopicPartition("orders", 1),))
+    with pytest.raises(
+        InvalidOptionError, match=r"startingTimestamp begins at offset 9 of .*orders-1"
+    ):
+        plan(assigned, since(9000), until(8000))
+    named = OffsetLimit(by_partition={TopicPartition("orders", 1): 12})
+    with pytest.raises(InvalidOptionError, match="after offset 8, where endingTimestamp ends"):
+        plan(assigned, named, until(8000))
+
+
+def test_records_that_come_while_a_time_is_looked_up_are_no_data_loss():
+    class Growing(FakeCluster):
+        def list_offsets(self, partitions, timestamp):
+            self.logs["orders"] = [(first, last + 10) for first, last in self.logs["orders"]]
+            return super().list_offsets(partitions, timestamp)
+
+    cluster = Growing(orders=[(0, 10)])
+    ranges = plan_batch(cluster, ORDERS, since(19_000), TO_LATEST, True)
+    assert ranges == [OffsetRange("orders", 0, 19, 40)]

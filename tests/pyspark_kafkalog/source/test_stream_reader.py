@@ -5,7 +5,7 @@ import pickle
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.source import stream_reader
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -257,3 +257,26 @@ def test_the_first_batch_of_a_query_does_not_wait(cluster):
     assert end == {"orders": {"0": 10, "1": 20}}
     cluster.logs["orders"] = [(5, 12), (0, 20)]
     assert stream.latestOffset(end, limit) == end
+
+
+def test_a_stream_starts_at_a_time(cluster):
+    assert reader(startingTimestamp="9000").initialOffset() == {"orders": {"0": 9, "1": 9}}
+    times = '{"orders":{"0":7000,"1":15000}}'
+    stream = reader(startingOffsetsByTimestamp=times)
+    assert stream.initialOffset() == {"orders": {"0": 7, "1": 15}}
+    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
+
+
+def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(cluster):
+    late = {"startingTimestamp": "15000"}
+    with pytest.raises(InvalidOptionError, match="partition orders-0 has no record"):
+        reader(**late).initialOffset()
+    late["startingOffsetsByTimestampStrategy"] = "latest"
+    stream = reader(**late)
+    initial = stream.initialOffset()
+    assert initial == {"orders": {"0": 10, "1": 15}}
+    assert stream.latestOffset(initial, ALL) == initial
+    cluster.logs["orders"] = [(5, 30), (0, 30)]
+    restarted = reader(**late)
+    assert restarted.partitions(restarted.initialOffset(), initial) == []
+    assert restarted.latestOffset(initial, ALL) == {"orders": {"0": 30, "1": 30}}

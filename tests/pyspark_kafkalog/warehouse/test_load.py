@@ -35,6 +35,12 @@ class FakeCluster:
         return {"orders": list(range(len(self._bounds)))}
 
     def list_offsets(self, partitions, timestamp):
+        if timestamp >= 0:  # The record at offset n has the time n.
+            return {
+                tp: OffsetAndTimestamp(timestamp, timestamp, -1)
+                for tp in partitions
+                if timestamp < self._bounds[tp.partition][1]
+            }
         end = 0 if timestamp == EARLIEST else 1
         return {
             tp: OffsetAndTimestamp(self._bounds[tp.partition][end], -1, -1) for tp in partitions
@@ -51,6 +57,13 @@ def planned(
 
 def test_the_first_load_takes_all_there_is():
     assert planned((0, 10), (5, 7), (3, 3)) == [(0, 0, 10), (1, 5, 7)]
+
+
+def test_the_first_load_begins_at_a_time_and_later_ones_go_on():
+    times = {"startingTimestamp": "5", "endingTimestamp": "8"}
+    assert planned((0, 10), (0, 7), **times) == [(0, 5, 8), (1, 5, 7)]
+    times = {"startingTimestamp": "99", "endingTimestamp": "9"}
+    assert planned((0, 10), last={ORDERS_0: 8}, **times) == [(0, 8, 9)]
 
 
 def test_the_first_load_begins_at_starting_offsets():
