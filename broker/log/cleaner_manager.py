@@ -36,13 +36,20 @@ from broker.log.cleaner import (
     CleaningResult,
     SegmentExtent,
 )
-from broker.log.cleaner_process import CleaningAbortedError, CleaningFailedError
+from broker.log.cleaner_process import (
+    CleaningAbortedError,
+    CleaningDeferredError,
+    CleaningFailedError,
+)
 from broker.log.clock import Clock
 from broker.log.files import Files
 from broker.log.log import Log
 from broker.log.segment import LogSegment
 
 _log = logging.getLogger(__name__)
+
+# A log whose disk refused is left alone for so long.
+_DEFERRED_MS = 60_000
 
 
 class CleanerWorker(Protocol):
@@ -123,6 +130,7 @@ class LogCleaner:
         self._changed = threading.Condition()
         self._in_progress: dict[TopicPartition, CleanerWorker] = {}
         self._uncleanable: dict[TopicPartition, Log] = {}
+        self._deferred_until_ms: dict[TopicPartition, int] = {}
         self._totals = CleanerStats()
         self._cleanings = self._failures = self._last_duration_ms = 0
         self._max_dirty_ratio = 0.0
@@ -158,6 +166,7 @@ class LogCleaner:
                 worker.kill()
                 self._changed.wait_for(lambda: topic_partition not in self._in_progress)
             self._uncleanable.pop(topic_partition, None)
+            self._deferred_until_ms.pop(topic_partition, None)
 
     def figures(self) -> CleanerFigures:
         with self._changed:
@@ -183,8 +192,11 @@ class LogCleaner:
             result = self._clean(chosen, worker)
             if result is not None:
                 self._finished(chosen, result, int((time.monotonic() - started) * 1000))
-        except (CleaningFailedError, CorruptRecordError, KafkaStorageError, OSError) as error:
+        except (CleaningDeferredError, KafkaStorageError, OSError) as error:
             worker.close()  # it may be at work still: its answers are none for the next log
+            self._defer(chosen, error)
+        except (CleaningFailedError, CorruptRecordError) as error:
+            worker.close()
             self._failed(chosen, error)
         finally:
             with self._changed:
@@ -225,6 +237,7 @@ class LogCleaner:
                 and not log.is_closed
                 and topic_partition not in self._in_progress
                 and self._uncleanable.get(topic_partition) is not log
+                and self._deferred_until_ms.get(topic_partition, 0) <= self._clock()
                 and (candidate := self._looked_at(topic_partition, log)) is not None
             ]
             self._max_dirty_ratio = max((each.dirty_ratio for each in candidates), default=0.0)
@@ -375,6 +388,19 @@ class LogCleaner:
             stats.records_without_key,
             duration_ms,
         )
+
+    def _defer(self, chosen: CleanableLog, error: Exception) -> None:
+        """A full disk, say: there may be space again."""
+        with self._changed:
+            self._deferred_until_ms[chosen.topic_partition] = self._clock() + _DEFERRED_MS
+            self._failures += 1
+        _log.error(
+            "log.not_cleaned dir=%s reason=%r note=%r",
+            chosen.log.directory,
+            str(error.args[-1] if error.args else error),
+            f"tried again in {_DEFERRED_MS // 1000} s",
+        )
+        self._remove_cleaned(chosen.log)
 
     def _failed(self, chosen: CleanableLog, error: Exception) -> None:
         with self._changed:

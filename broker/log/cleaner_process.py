@@ -45,6 +45,10 @@ class CleaningFailedError(Exception):
     """A log could not be cleaned; the message says why."""
 
 
+class CleaningDeferredError(Exception):
+    """The disk refused: it may do no longer some time later. The message says what it was."""
+
+
 class CleaningAbortedError(Exception):
     """The cleaning was called off."""
 
@@ -59,12 +63,15 @@ class CleanerProcess:
         self._is_killed = False
 
     def clean(self, job: CleaningJob) -> Iterator[CleanedSegment | CleaningResult]:
-        """As Cleaner.clean. Raises CleaningFailedError, and CleaningAbortedError after `kill`."""
+        """As Cleaner.clean. Raises CleaningFailedError, CleaningDeferredError, and
+        CleaningAbortedError after `kill`."""
         process = self._started()
         try:
             _send(process.stdin, job)
             while True:
                 answer = _receive(process.stdout)
+                if isinstance(answer, OSError):
+                    raise CleaningDeferredError(str(answer))
                 if isinstance(answer, str):
                     raise CleaningFailedError(answer)
                 yield answer
@@ -168,12 +175,14 @@ def main() -> None:
 
 def _answers(
     cleaner: Cleaner, job: CleaningJob
-) -> Iterator["CleanedSegment | CleaningResult | str"]:
+) -> Iterator["CleanedSegment | CleaningResult | str | OSError"]:
     try:
         yield from cleaner.clean(job)
     except BrokerResponseError as error:
         yield str(error.args[0] if error.args else error)
-    except (OSError, ValueError, MemoryError) as error:
+    except OSError as error:
+        yield error
+    except (ValueError, MemoryError) as error:
         yield f"{type(error).__name__}: {error}"
 
 

@@ -456,6 +456,10 @@ class TestDamage:
         assert cleaner.figures().failures == 1
         assert len(rows(log)) == 60
         assert names(files, directory) == []
+        assert not cleaner.clean_next(InlineWorker(files))
+        clock.now_ms += 60_001
+        assert cleaner.clean_next(InlineWorker(files))
+        assert len(rows(log)) == 1
 
 
 @pytest.mark.parametrize("power_loss", [False, True])

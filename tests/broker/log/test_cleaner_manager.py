@@ -9,7 +9,11 @@ from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
 from broker.log.cleaner import CleanerSettings
-from broker.log.cleaner_process import CleanerProcess, CleaningAbortedError, CleaningFailedError
+from broker.log.cleaner_process import (
+    CleanerProcess,
+    CleaningAbortedError,
+    CleaningDeferredError,
+)
 from broker.log.files import DiskFiles
 from broker.log.log import Log
 from broker.log.manager import LogManager
@@ -250,7 +254,7 @@ class TestProcess:
         with pytest.raises(CleaningAbortedError):
             list(process.clean(job))
         killer.join()
-        with pytest.raises(CleaningFailedError, match="No such file"):
+        with pytest.raises(CleaningDeferredError, match="No such file"):
             list(process.clean(dataclasses.replace(job, directory=tmp_path / "none")))
         process.close()
 
@@ -286,7 +290,7 @@ class TestProcess:
         while cleaner.clean_next(process):
             pass
         process.close()
-        assert cleaner.figures().uncleanable_logs == 1
+        assert cleaner.figures().failures == 1
         assert users.first_dirty_offset == 45
         assert len(rows(users)) == 35
 
