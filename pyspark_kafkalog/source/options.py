@@ -33,6 +33,7 @@ from pyspark_kafkalog.source.partitions import (
     SubscribeTopics,
     Subscription,
 )
+from pyspark_kafkalog.source.splitting import Splitting
 from pyspark_kafkalog.source.trigger_limits import DEFAULT_MAX_TRIGGER_DELAY_MS, TriggerLimits
 
 _CLIENT_PREFIX = "kafka."
@@ -49,6 +50,8 @@ _SOURCE_OPTIONS = (
     "endingOffsets",
     "failOnDataLoss",
     "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
 )
 _STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SINK_OPTIONS = ("topic",)
@@ -57,8 +60,6 @@ _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
 # Spark's options that would change which rows are read, or how; ignoring them is no choice.
 _NOT_SUPPORTED_YET = (
-    "minPartitions",
-    "maxRecordsPerPartition",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
@@ -86,6 +87,7 @@ _REFUSED_BY_SINK = MappingProxyType(
     }
 )
 
+_LARGEST_INT = 2**31 - 1
 _LARGEST_LONG = 2**63 - 1
 # Spark's time strings, in ms; without a unit they are in ms.
 _TIME_UNITS_MS = MappingProxyType(
@@ -115,6 +117,7 @@ class SourceOptions:
     ending: Limit
     fail_on_data_loss: bool
     include_headers: bool
+    splitting: Splitting
     trigger_limits: TriggerLimits
 
 
@@ -146,6 +149,10 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
         ending=_limit(values, "ending", LATEST, latest_if_none=True),
         fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
         include_headers=_boolean(values, "includeHeaders", default=False),
+        splitting=Splitting(
+            min_partitions=_whole_number(values, "minPartitions", least=1, most=_LARGEST_INT),
+            max_records=_whole_number(values, "maxRecordsPerPartition", least=1),
+        ),
         trigger_limits=_trigger_limits(values),
     )
 

@@ -18,6 +18,7 @@ from pyspark_kafkalog.source.offsets import describe, report_data_loss
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange, plan_batch
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.splitting import split_ranges
 
 
 class KafkalogReader(DataSourceReader):
@@ -45,7 +46,7 @@ class KafkalogReader(DataSourceReader):
                 options.ending,
                 options.fail_on_data_loss,
             )
-        return [InputPartition(offset_range) for offset_range in ranges]
+        return [InputPartition(piece) for piece in split_ranges(ranges, options.splitting)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Spark makes up an InputPartition(None) when there are no partitions.

@@ -43,6 +43,7 @@ from pyspark_kafkalog.source.partitions import (
 )
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.source.splitting import split_ranges
 from pyspark_kafkalog.source.trigger_limits import TriggerDelay, limit_untils
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
@@ -130,9 +131,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
-        """One InputPartition for each partition that has offsets between `start` and `end`."""
+        """What lies between `start` and `end`: of each partition in one piece, or more if asked."""
         ranges = self._ranges(from_json(start), from_json(end))
-        return [InputPartition(offset_range) for offset_range in ranges]
+        return [InputPartition(piece) for piece in split_ranges(ranges, self._options.splitting)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         with PlainErrors():

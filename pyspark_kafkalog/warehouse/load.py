@@ -21,8 +21,9 @@ from pyspark_kafkalog import errors
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import Offsets, resolve
-from pyspark_kafkalog.source.options import SourceOptions, batch_options
+from pyspark_kafkalog.source.options import SourceOptions, batch_options, warn_once
 from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
+from pyspark_kafkalog.source.splitting import Splitting
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets
 from pyspark_kafkalog.warehouse.target import open_target
@@ -97,6 +98,8 @@ def load(
             "a load needs a name, for example nightly: it finds its place by it"
         )
     source = batch_options(options)
+    if source.splitting != Splitting():
+        warn_once("Options minPartitions and maxRecordsPerPartition have no effect on a load.")
     opened = open_target(target)
     last = opened.last_offsets(name)
     with Cluster(source.client) as cluster:

@@ -179,3 +179,14 @@ def test_a_read_between_two_times(read, topics):
     assert offsets_of(read(subscribe=topic, **each).load()) == every_offset((3, 4), (1, 2))
     message = message_of(read(subscribe=topic, startingTimestamp=3000).load().count)
     assert f"partition {topic}-1 has no record of the time 3000 or later" in message
+
+
+def test_large_partitions_are_split_into_more_tasks(read, topics):
+    topic = topics.create(2)
+    topics.fill(topic, 25_000, 10)
+    frame = read(subscribe=topic, minPartitions=5).load()
+    assert frame.rdd.getNumPartitions() == 5
+    assert offsets_of(frame) == every_offset((0, 25_000), (0, 10))
+    small = read(subscribe=topic, maxRecordsPerPartition=10_000).load()
+    assert small.rdd.getNumPartitions() == 4
+    assert offsets_of(small) == every_offset((0, 25_000), (0, 10))

@@ -16,6 +16,7 @@ from pyspark_kafkalog.source.options import (
     warn_once,
 )
 from pyspark_kafkalog.source.partitions import AssignPartitions, SubscribePattern, SubscribeTopics
+from pyspark_kafkalog.source.splitting import Splitting
 from pyspark_kafkalog.source.trigger_limits import TriggerLimits
 
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -84,6 +85,13 @@ def test_the_limits_of_a_stream_have_no_effect_in_a_batch_read(caplog, name):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("parse", [batch_options, stream_options])
+def test_ranges_are_split_where_asked_for(parse):
+    assert parse(spark_options()).splitting == Splitting(None, None)
+    given = {"minPartitions": "8", "maxRecordsPerPartition": "1000"}
+    assert parse(spark_options(**given)).splitting == Splitting(8, 1000)
+
+
 def test_values_are_read_as_spark_reads_them():
     given = spark_options(failOnDataLoss="FALSE", includeHeaders=" true ", subscribe=" a ,b,,a")
     options = batch_options(given)
@@ -133,7 +141,9 @@ def test_the_other_ways_to_subscribe(name, text, subscription):
         ({"endingTimestamp": "-1"}, "endingTimestamp must be a whole number from 0"),
         ({"startingOffsetsByTimestamp": "1000"}, "startingOffsetsByTimestamp is malformed"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "Strategy must be error or latest"),
-        ({"minPartitions": "10"}, "minPartitions .* not supported by kafkalog yet"),
+        ({"minPartitions": "0"}, "minPartitions must be a whole number from 1 to 2147483647, g"),
+        ({"minPartitions": "2147483648"}, "minPartitions must be a whole number"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be a whole number from 1"),
     ],
 )
 @pytest.mark.parametrize("parse", [check_source_options, batch_options, stream_options])

@@ -109,6 +109,18 @@ def test_a_read_that_may_lose_data_goes_on_where_the_log_begins(fetches, caplog,
         assert "Offsets 12 up to 16 of partition orders-3 are gone" in caplog.text
 
 
+def test_a_read_is_split_into_tasks(monkeypatch):
+    cluster = nullcontext(FakeCluster(orders=[(0, 10), (3, 5)]))
+    monkeypatch.setattr(reader, "Cluster", lambda config: cluster)
+    planned = KafkalogReader(options(minPartitions="4"), ["value"]).partitions()
+    assert [(piece.value.partition, piece.value.start_offset) for piece in planned] == [
+        (0, 0),
+        (0, 3),
+        (0, 6),
+        (1, 3),
+    ]
+
+
 def test_the_partition_that_spark_makes_up_for_none_is_empty():
     assert list(KafkalogReader(options(), ["value"]).read(InputPartition(None))) == []
 

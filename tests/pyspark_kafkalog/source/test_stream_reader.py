@@ -280,3 +280,14 @@ def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(cluste
     restarted = reader(**late)
     assert restarted.partitions(restarted.initialOffset(), initial) == []
     assert restarted.latestOffset(initial, ALL) == {"orders": {"0": 30, "1": 30}}
+
+
+def test_a_micro_batch_is_split_into_tasks(cluster):
+    stream = reader(startingOffsets="earliest", minPartitions="4", maxRecordsPerPartition="7")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    assert ranges(stream.partitions(stream.initialOffset(), end)) == [
+        OffsetRange("orders", 0, 5, 10),
+        OffsetRange("orders", 1, 0, 6),
+        OffsetRange("orders", 1, 6, 13),
+        OffsetRange("orders", 1, 13, 20),
+    ]

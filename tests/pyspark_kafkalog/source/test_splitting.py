@@ -1,0 +1,76 @@
+"""How ranges are cut into tasks, by the rule of Spark's Kafka connector."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.splitting import Splitting, split_ranges
+
+
+def ranges_of(*sizes):
+    return [OffsetRange("orders", number, 5, 5 + size) for number, size in enumerate(sizes)]
+
+
+def split(sizes, min_partitions=None, max_records=None):
+    """The (partition, size) of each piece."""
+    pieces = split_ranges(ranges_of(*sizes), Splitting(min_partitions, max_records))
+    return [(piece.partition, piece.offset_count) for piece in pieces]
+
+
+def test_nothing_is_split_unless_asked_for():
+    assert split([5, 0, 7]) == [(0, 5), (2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "min_partitions", "pieces"),
+    [
+        ([5, 7], 2, [(0, 5), (1, 7)]),
+        ([5, 7], 1, [(0, 5), (1, 7)]),
+        ([10], 3, [(0, 3), (0, 3), (0, 4)]),
+        ([2], 3, [(0, 1), (0, 1)]),
+        ([0, 0], 3, []),
+        # The small ones stay whole, the large one gets the other tasks.
+        ([1, 1, 100], 5, [(0, 1), (1, 1), (2, 33), (2, 33), (2, 34)]),
+        ([10, 90], 4, [(0, 10), (1, 30), (1, 30), (1, 30)]),
+        ([50, 50], 3, [(0, 25), (0, 25), (1, 25), (1, 25)]),
+        ([10, 10, 10], 4, [(0, 10), (1, 10), (2, 10)]),
+    ],
+)
+def test_a_least_number_of_tasks_splits_the_large_ranges(sizes, min_partitions, pieces):
+    assert split(sizes, min_partitions) == pieces
+
+
+@pytest.mark.parametrize(
+    ("sizes", "max_records", "pieces"),
+    [
+        ([5, 0, 3], 5, [(0, 5), (2, 3)]),
+        ([11, 3], 5, [(0, 3), (0, 4), (0, 4), (1, 3)]),
+        ([3], 1, [(0, 1), (0, 1), (0, 1)]),
+    ],
+)
+def test_a_most_for_each_task_cuts_equal_pieces(sizes, max_records, pieces):
+    assert split(sizes, max_records=max_records) == pieces
+
+
+def test_both_first_cut_by_the_most_and_then_up_to_the_least():
+    assert split([10, 4], min_partitions=3, max_records=5) == [(0, 5), (0, 5), (1, 4)]
+    more = split([8, 8], min_partitions=8, max_records=4)
+    assert more == [(0, 2)] * 4 + [(1, 2)] * 4
+
+
+@given(
+    st.lists(st.integers(0, 1000), max_size=8),
+    st.none() | st.integers(1, 50),
+    st.none() | st.integers(1, 500),
+)
+def test_the_pieces_are_the_whole(sizes, min_partitions, max_records):
+    ranges = ranges_of(*sizes)
+    pieces = split_ranges(ranges, Splitting(min_partitions, max_records))
+    assert pieces == sorted(pieces)
+    assert all(piece.offset_count for piece in pieces)
+    assert max_records is None or all(piece.offset_count <= max_records for piece in pieces)
+    offsets = [(p.partition, n) for p in pieces for n in range(p.start_offset, p.until_offset)]
+    assert offsets == [
+        (p.partition, n) for p in ranges for n in range(p.start_offset, p.until_offset)
+    ]
