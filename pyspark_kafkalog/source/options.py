@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from pyspark_kafkalog.client import properties as client_properties
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.fetcher import POLL_TIMEOUT_MS
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
@@ -52,18 +53,19 @@ _SOURCE_OPTIONS = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    "kafkaConsumer.pollTimeoutMs",
 )
-_STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_OPTIONS = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
 _SINK_OPTIONS = ("topic",)
 # Spark hands its own options of a write to the sink as well.
 _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
-# Spark's options that would change which rows are read, or how; ignoring them is no choice.
-_NOT_SUPPORTED_YET = (
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "kafkaConsumer.pollTimeoutMs",
-)
 # Consumer groups: partitions are planned by Spark, so that there is no group to name.
 _NO_EFFECT = ("groupIdPrefix", "kafka.group.id")
 
@@ -87,6 +89,8 @@ _REFUSED_BY_SINK = MappingProxyType(
     }
 )
 
+_SPARK_OFFSET_ATTEMPTS = 3
+_SPARK_OFFSET_INTERVAL_MS = 1000
 _LARGEST_INT = 2**31 - 1
 _LARGEST_LONG = 2**63 - 1
 # Spark's time strings, in ms; without a unit they are in ms.
@@ -108,6 +112,18 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetRetries:
+    """How often, and how long apart, a stream asks for offsets that lack what it has seen before.
+
+    What brokers refuse or do not answer is asked again by the client, for
+    `kafka.request.timeout.ms`.
+    """
+
+    attempts: int = 25
+    interval_ms: int = 200
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What a read was asked for; `starting` and `ending` hold the defaults where not given."""
 
@@ -119,6 +135,8 @@ class SourceOptions:
     include_headers: bool
     splitting: Splitting
     trigger_limits: TriggerLimits
+    poll_timeout_ms: int
+    offset_retries: OffsetRetries
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +154,6 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
     """
     values = _lowered(options)
     _refuse(values, _REFUSED_BY_SOURCE)
-    for name in _NOT_SUPPORTED_YET:
-        if name.lower() in values:
-            raise InvalidOptionError(
-                f"Option {name} of Spark's Kafka connector is not supported by kafkalog yet; "
-                "remove it."
-            )
     return SourceOptions(
         client=_client_config(values),
         subscription=_subscription(values),
@@ -154,6 +166,9 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
             max_records=_whole_number(values, "maxRecordsPerPartition", least=1),
         ),
         trigger_limits=_trigger_limits(values),
+        poll_timeout_ms=_whole_number(values, "kafkaConsumer.pollTimeoutMs", least=1)
+        or POLL_TIMEOUT_MS,
+        offset_retries=_offset_retries(values),
     )
 
 
@@ -362,6 +377,19 @@ def _trigger_limits(values: Mapping[str, str]) -> TriggerLimits:
             "maxOffsetsPerTrigger."
         )
     return limits
+
+
+def _offset_retries(values: Mapping[str, str]) -> OffsetRetries:
+    """Ours where nothing is said; where one of the two is, Spark's default for the other."""
+    attempts = _whole_number(values, "fetchOffset.numRetries", 0, _LARGEST_INT)
+    interval_ms = _whole_number(values, "fetchOffset.retryIntervalMs", 0, _LARGEST_INT)
+    if attempts is None and interval_ms is None:
+        return OffsetRetries()
+    return OffsetRetries(
+        # In Spark it is the first attempt that counts as one, too.
+        attempts=max(1, _SPARK_OFFSET_ATTEMPTS if attempts is None else attempts),
+        interval_ms=_SPARK_OFFSET_INTERVAL_MS if interval_ms is None else interval_ms,
+    )
 
 
 def _refuse_symbol(option: str, limit: Limit, symbol: int, words: str) -> None:

@@ -69,7 +69,13 @@ def read_range(
     with Cluster(options.client) as cluster:
         while position < until_offset:
             try:
-                fetcher = Fetcher(cluster, offset_range.topic_partition, position, until_offset)
+                fetcher = Fetcher(
+                    cluster,
+                    offset_range.topic_partition,
+                    position,
+                    until_offset,
+                    options.poll_timeout_ms,
+                )
                 for fetched in fetcher.records():
                     yield from decoder.decode(
                         fetched.records, fetched.start_offset, until_offset, fetched.aborted

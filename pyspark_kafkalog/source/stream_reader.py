@@ -6,6 +6,7 @@ pickled to the tasks and only ever gets `read()` called. So what `read()` needs 
 InputPartition. Commits nothing: the offsets of a query live in its checkpoint.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +21,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -47,10 +47,6 @@ from pyspark_kafkalog.source.splitting import split_ranges
 from pyspark_kafkalog.source.trigger_limits import TriggerDelay, limit_untils
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
-
-_DOUBTED_MS = 5_000
-_DOUBTED_AGAIN_S = 0.2
-"""How long, and how often, offsets are asked for again that lack what a query has already seen."""
 
 
 class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -169,9 +165,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         the next one, and read again from its beginning.
         """
         latest = offsets_at(self._connected(), self._assigned(), LATEST)
-        doubted_until = Deadline(_DOUBTED_MS)
-        while _lost(known, latest) and not doubted_until.expired:
-            doubted_until.pause(_DOUBTED_AGAIN_S)
+        retries = self._options.offset_retries
+        for _ in range(retries.attempts - 1):
+            if not _lost(known, latest):
+                break
+            time.sleep(retries.interval_ms / 1000)
             self._connected().refresh()
             latest = offsets_at(self._connected(), self._assigned(), LATEST)
         return latest

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, TimeLimit
 from pyspark_kafkalog.source.options import (
+    OffsetRetries,
     batch_options,
     check_source_options,
     sink_options,
@@ -75,7 +76,14 @@ def test_delays_are_sparks_time_strings(text, expected_ms):
 
 
 @pytest.mark.parametrize(
-    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"]
+    "name",
+    [
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+    ],
 )
 def test_the_limits_of_a_stream_have_no_effect_in_a_batch_read(caplog, name):
     batch_options(spark_options(**{name: "10"}))
@@ -83,6 +91,19 @@ def test_the_limits_of_a_stream_have_no_effect_in_a_batch_read(caplog, name):
     caplog.clear()
     stream_options(spark_options(**{name: "10"}))
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("given", "retries"),
+    [
+        ({}, OffsetRetries(25, 200)),
+        ({"fetchOffset.numRetries": "7"}, OffsetRetries(7, 1000)),
+        ({"fetchOffset.retryIntervalMs": "10"}, OffsetRetries(3, 10)),
+        ({"fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "0"}, OffsetRetries(1, 0)),
+    ],
+)
+def test_how_often_offsets_are_asked_for(given, retries):
+    assert stream_options(spark_options(**given)).offset_retries == retries
 
 
 @pytest.mark.parametrize("parse", [batch_options, stream_options])
@@ -141,6 +162,9 @@ def test_the_other_ways_to_subscribe(name, text, subscription):
         ({"endingTimestamp": "-1"}, "endingTimestamp must be a whole number from 0"),
         ({"startingOffsetsByTimestamp": "1000"}, "startingOffsetsByTimestamp is malformed"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "Strategy must be error or latest"),
+        ({"kafkaConsumer.pollTimeoutMs": "0"}, "pollTimeoutMs must be a whole number from 1 to"),
+        ({"fetchOffset.numRetries": "many"}, "fetchOffset.numRetries must be a whole number"),
+        ({"fetchOffset.retryIntervalMs": "1s"}, "fetchOffset.retryIntervalMs must be a whole num"),
         ({"minPartitions": "0"}, "minPartitions must be a whole number from 1 to 2147483647, g"),
         ({"minPartitions": "2147483648"}, "minPartitions must be a whole number"),
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be a whole number from 1"),

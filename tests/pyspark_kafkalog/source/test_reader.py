@@ -39,9 +39,10 @@ def fetches(monkeypatch):
         script = ()
         starts = ()
 
-        def __init__(self, cluster, tp, start_offset, until_offset):
+        def __init__(self, cluster, tp, start_offset, until_offset, poll_timeout_ms):
             assert (tp.topic, tp.partition) == ("orders", 3)
             type(self).starts = (*self.starts, start_offset)
+            type(self).poll_timeout_ms = poll_timeout_ms
             self.position = start_offset
 
         def records(self):
@@ -81,6 +82,15 @@ RANGE = OffsetRange("orders", 3, 10, 20)
 def test_a_range_is_read_to_its_end(fetches):
     fetches.script = ([12, 14, 20],)
     assert offsets(read_range(options(), ["offset"], RANGE)) == [10, 11, 12, 13, 14, 15]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected_ms"), [({}, 120_000), ({"kafkaConsumer.pollTimeoutMs": "500"}, 500)]
+)
+def test_a_partition_may_show_no_progress_for_the_poll_timeout(fetches, given, expected_ms):
+    fetches.script = ([20],)
+    assert offsets(read_range(options(**given), ["offset"], RANGE)) == [10, 11]
+    assert fetches.poll_timeout_ms == expected_ms
 
 
 def test_offsets_that_retention_takes_meanwhile_are_data_loss(fetches):

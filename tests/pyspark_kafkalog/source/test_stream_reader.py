@@ -19,13 +19,13 @@ ALL = ReadAllAvailable()
 def cluster(monkeypatch):
     fake = FakeCluster(orders=[(5, 10), (0, 20)])
     monkeypatch.setattr(stream_reader, "Cluster", lambda config: fake)
-    monkeypatch.setattr(stream_reader, "_DOUBTED_MS", 20)
-    monkeypatch.setattr(stream_reader, "_DOUBTED_AGAIN_S", 0.005)
     return fake
 
 
 def reader(**options):
-    given = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders", **options}
+    quick = {"fetchOffset.numRetries": "4", "fetchOffset.retryIntervalMs": "5"}
+    read = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+    given = {**read, **quick, **options}
     chosen = {name: value for name, value in given.items() if value is not None}
     return KafkalogStreamReader(stream_options(chosen), ["value"])
 
@@ -126,6 +126,16 @@ def test_a_lower_end_is_asked_for_again_before_it_is_believed(cluster):
     cluster.logs["orders"] = [(5, 9), (0, 20)]
     cluster.refresh = lambda: cluster.logs.update(orders=[(5, 12), (0, 20)])
     assert reader().latestOffset(start, ALL) == {"orders": {"0": 12, "1": 20}}
+
+
+def test_lower_ends_are_asked_for_as_often_as_the_option_says(cluster):
+    start, asked = {"orders": {"0": 10, "1": 21}}, []
+    cluster.refresh = lambda: asked.append("again")
+    for attempts in (0, 1, 5):
+        asked.clear()
+        with pytest.raises(DataLossError, match="went back"):
+            reader(**{"fetchOffset.numRetries": str(attempts)}).latestOffset(start, ALL)
+        assert len(asked) == max(0, attempts - 1)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
