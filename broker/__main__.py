@@ -95,6 +95,8 @@ def load_config(options: argparse.Namespace) -> BrokerConfig:
     if options.data_dir is not None:
         given["log.dirs"] = str(options.data_dir)
     if options.listen is not None:
+        if "listeners" in given:
+            raise StartError("--listen and --override listeners=... name the same: give one")
         given["listeners"] = f"PLAINTEXT://{options.listen}"
     if options.metrics_listen is not None:
         given["metrics.listener"] = options.metrics_listen

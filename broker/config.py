@@ -59,6 +59,8 @@ _TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 _POLICIES = each_of("delete", "compact")
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
+# Who sets these relies on clients being told apart.
+_PROTECTION = ("authorizer.class.name", "sasl.enabled.mechanisms", "super.users")
 _META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 _STORED = "Kept and described; nothing in this broker acts on it."
 
@@ -891,6 +893,10 @@ class BrokerConfig:
         keys = _BROKER_KEYS
         values, unknown = split_known(keys, given)
         for name in unknown:
+            if name in _PROTECTION and given[name].strip():
+                raise ConfigError(
+                    f"{name} is set, but this broker has nothing of the kind: remove it"
+                )
             _log.warning("config.unknown name=%s %s", name, _nearest(name, keys))
         if "node.id" in given and given.get("broker.id", given["node.id"]) != given["node.id"]:
             raise ConfigError("broker.id and node.id differ: set one of them, or both the same")

@@ -353,15 +353,19 @@ class LogLoader:
                 self._drop(later)
                 self._was_cut = True
                 break
+        # What was synced does not go in a crash: the disk has lost it.
+        synced_records = max(0, recovery_point - end_offset) if reason else 0
+        level = logging.WARNING if reason else logging.INFO
         _log.log(
-            logging.WARNING if reason else logging.INFO,
+            logging.ERROR if synced_records else level,
             "log.recovered dir=%s recovery_point=%d log_end_offset=%d scanned_bytes=%d "
-            "cut_bytes=%d reason=%r duration_ms=%d",
+            "cut_bytes=%d cut_synced_offsets=%d reason=%r duration_ms=%d",
             self._directory,
             recovery_point,
             end_offset,
             scanned_bytes,
             cut_bytes,
+            synced_records,
             reason,
             (time.monotonic() - started) * 1000,
         )

@@ -43,6 +43,12 @@ def test_advertises_its_listeners_unless_told_otherwise():
     assert BrokerConfig.from_properties({}).advertised_endpoints[0].host
 
 
+def test_protection_that_is_asked_for_and_not_there_is_no_warning():
+    with pytest.raises(ConfigError, match=r"authorizer\.class\.name is set, but this broker has"):
+        BrokerConfig.from_properties({"authorizer.class.name": "a.b.Authorizer"})
+    BrokerConfig.from_properties({"authorizer.class.name": ""})
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
 def test_the_address_of_all_interfaces_is_listened_on_but_not_advertised(host):
     listening = {"listeners": f"PLAINTEXT://{host}:9092"}

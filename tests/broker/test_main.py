@@ -105,6 +105,14 @@ def test_a_taken_port_is_said_in_one_line(tmp_path):
     assert "Errno" not in err
 
 
+def test_two_addresses_to_listen_on_are_refused(tmp_path):
+    code, out, err = run_broker(
+        f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", "--override=listeners=PLAINTEXT://h:1"
+    )
+    assert (code, out) == (1, "")
+    assert "--listen and --override listeners" in err
+
+
 def test_a_data_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     code, out, err = run_broker(f"--data-dir={tmp_path}/file/data", "--listen=127.0.0.1:0")

@@ -74,6 +74,16 @@ def test_every_prefix_of_a_segment_keeps_its_whole_batches(golden):
         assert log.size_bytes == ([0, *golden.ends][kept])
 
 
+@pytest.mark.parametrize(("recovery_point", "level"), [(0, "WARNING"), (5, "ERROR")])
+def test_a_cut_into_what_was_synced_is_an_error(golden, caplog, recovery_point, level):
+    data = bytearray(golden.data())
+    data[golden.ends[0] + 30] ^= 1  # in the second batch, of offsets 1 and 2
+    golden.reopened(data, recovery_point=recovery_point)
+    (line,) = [each for each in caplog.records if "log.recovered" in each.getMessage()]
+    assert line.levelname == level
+    assert f"cut_synced_offsets={max(0, recovery_point - 1)} " in line.getMessage()
+
+
 def test_every_flipped_bit_ends_the_log_before_its_batch(golden):
     """The leader epoch alone is neither under the checksum nor visible in a record."""
     data = golden.data()
