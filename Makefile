@@ -10,7 +10,7 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehous
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash fuzz property uncompiled bench notebooks peers clean preflight
+.PHONY: help quickstart install test check crash interop fuzz property uncompiled bench notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ check: $(VENV)/.development ## style, types and layers
 
 crash: $(VENV)/.development ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
+
+interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
+	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/interop $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
