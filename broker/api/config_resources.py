@@ -7,9 +7,11 @@ Called by: the event loop's thread only.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from kafka.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicOrPartitionError
 
+from broker.api.errors import wire_error
 from broker.api.request import ApiContext
 from broker.api.topic_names import check_topic_name
 from broker.config import ConfigError
@@ -20,10 +22,42 @@ Configs = Mapping[str, str]
 Change = Callable[[Configs], Configs]
 
 
-async def alter(
+async def alter_each(
+    wanted: Any, change_of: Callable[[Any], Change], result_class: Any, context: ApiContext
+) -> list[Any]:
+    """Answers either request: each of its resources succeeds or fails alone.
+
+    `change_of` makes of a resource's part of the request what shall be done to it; it may raise
+    BrokerResponseError.
+    """
+    asks = wanted.resources or ()
+    counts = Counter((ask.resource_type, ask.resource_name) for ask in asks)
+    results = []
+    for ask in asks:
+        resource = (ask.resource_type, ask.resource_name)
+        error: BrokerResponseError | None = None
+        try:
+            if counts[resource] > 1:
+                raise InvalidRequestError("Each resource must appear at most once.")
+            change = change_of(ask)
+            await _alter(*resource, change, context, validate_only=wanted.validate_only)
+        except BrokerResponseError as raised:
+            error = raised
+        code, message = wire_error(error)
+        results.append(
+            result_class(
+                error_code=code,
+                error_message=message,
+                resource_type=ask.resource_type,
+                resource_name=ask.resource_name,
+            )
+        )
+    return results
+
+
+async def _alter(
     resource_type: int, name: str, change: Change, context: ApiContext, *, validate_only: bool
 ) -> None:
-    """Raises BrokerResponseError."""
     if resource_type == TOPIC:
         await _alter_topic(name, change, context, validate_only=validate_only)
     elif resource_type == BROKER:

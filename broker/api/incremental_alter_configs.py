@@ -6,20 +6,13 @@ where Apache Kafka keeps those of a broker for its plug-ins. Left out: loggers, 
 groups.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kafka.errors import (
-    BrokerResponseError,
-    InvalidConfigurationError,
-    InvalidRequestError,
-    UnknownError,
-)
+from kafka.errors import InvalidConfigurationError, InvalidRequestError, UnknownError
 from kafka.protocol.admin import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
-from broker.api.config_resources import TOPIC, Change, Configs, alter, check_names
-from broker.api.errors import wire_error
+from broker.api.config_resources import TOPIC, Change, Configs, alter_each, check_names
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.config import broker_config_key, topic_config_key
 from broker.config_def import ConfigEntry, ConfigType
@@ -31,33 +24,7 @@ _VERBS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
 async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(IncrementalAlterConfigsRequest)
-    asks = wanted.resources or ()
-    counts = Counter((ask.resource_type, ask.resource_name) for ask in asks)
-    responses = []
-    for ask in asks:
-        error: BrokerResponseError | None = None
-        try:
-            if counts[ask.resource_type, ask.resource_name] > 1:
-                raise InvalidRequestError("Each resource must appear at most once.")
-            _check(ask.configs or ())
-            await alter(
-                ask.resource_type,
-                ask.resource_name,
-                _change(ask.resource_type, ask.configs or (), context),
-                context,
-                validate_only=wanted.validate_only,
-            )
-        except BrokerResponseError as raised:
-            error = raised
-        code, message = wire_error(error)
-        responses.append(
-            _RESULT(
-                error_code=code,
-                error_message=message,
-                resource_type=ask.resource_type,
-                resource_name=ask.resource_name,
-            )
-        )
+    responses = await alter_each(wanted, lambda ask: _change(ask, context), _RESULT, context)
     response = IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
     return encoded(response, request)
 
@@ -71,7 +38,10 @@ def _check(configs: Sequence[Any]) -> None:
             raise InvalidRequestError(f"Null value not supported for : {config.name}")
 
 
-def _change(resource_type: int, configs: Sequence[Any], context: ApiContext) -> Change:
+def _change(ask: Any, context: ApiContext) -> Change:
+    configs = ask.configs or ()
+    _check(configs)
+
     def change(current: Configs) -> Configs:
         changed = dict(current)
         for config in configs:
@@ -80,7 +50,7 @@ def _change(resource_type: int, configs: Sequence[Any], context: ApiContext) -> 
             elif config.config_operation == _SET:
                 changed[config.name] = config.value
             else:
-                changed[config.name] = _edited(resource_type, config, current, context)
+                changed[config.name] = _edited(ask.resource_type, config, current, context)
         return changed
 
     return change
