@@ -43,6 +43,7 @@ from pyspark_kafkalog.record.batch import (
     BatchHeader,
     seal,
 )
+from pyspark_kafkalog.record.records import varint
 from tests.broker.child import BrokerChild, RawClient
 
 GIGABYTE = 1 << 30
@@ -52,15 +53,6 @@ REQUESTS = 300
 LARGE_REQUESTS = 50
 START_MS = 1_700_000_000_000
 TOPIC = "grown"
-
-
-def varint(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def zeros_batch(value_bytes: int, timestamp_ms: int = START_MS) -> bytearray:

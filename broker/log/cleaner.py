@@ -52,6 +52,7 @@ from pyspark_kafkalog.record.batch import (
 from pyspark_kafkalog.record.compression import compress, decompress
 from pyspark_kafkalog.record.control import decode_marker
 from pyspark_kafkalog.record.record_spans import record_spans
+from pyspark_kafkalog.record.records import varint
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -509,9 +510,9 @@ def _reduced(batch: _Batch, flags: bytes, new_horizon_ms: int | None) -> bytearr
             continue
         max_delta_ms = max(max_delta_ms, span.timestamp_delta)
         if shift_ms:
-            timestamp = _zigzag(_int64(span.timestamp_delta + shift_ms))
+            timestamp = varint(_int64(span.timestamp_delta + shift_ms))
             length = 1 + len(timestamp) + span.end - span.offset_position
-            out += _zigzag(length)
+            out += varint(length)
             out.append(0)  # a record's attributes: no bit of them has a meaning
             out += timestamp
             out += records[span.offset_position : span.end]
@@ -528,14 +529,3 @@ def _reduced(batch: _Batch, flags: bytes, new_horizon_ms: int | None) -> bytearr
 def _int64(number: int) -> int:
     """As 64 bits hold it: a timestamp nobody checked may overflow, and does in every client."""
     return ((number + _INT64_SIGN) & _INT64_MASK) - _INT64_SIGN
-
-
-def _zigzag(number: int) -> bytes:
-    """A number of 64 bits as a zigzag varint."""
-    left = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while left >= 0x80:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)

@@ -1,18 +1,13 @@
 """Finds one record in a batch by its timestamp: the only place where the broker opens a batch.
 
-Needed for ListOffsets by timestamp, which names a record and not a batch. Of each record only the
-head is read (all numbers but the attributes are zigzag varints):
-
-    length | attributes int8 | timestamp delta | offset delta | ...
-
-Pure functions: any thread. O(records of the one batch), which for a batch made to hurt may be some
-ten million: not for the event loop's thread.
+Needed for ListOffsets by timestamp, which names a record and not a batch. Pure functions: any
+thread. O(records of the one batch), which for a batch made to hurt may be some ten million: not for
+the event loop's thread.
 """
 
-from kafka.errors import CorruptRecordError
-
-from pyspark_kafkalog.record.batch import HEADER_BYTES, LEAST_RECORD_BYTES, BatchHeader
+from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader
 from pyspark_kafkalog.record.compression import decompress
+from pyspark_kafkalog.record.record_spans import record_spans
 
 _MAX_DECOMPRESSED_BYTES = 256 << 20
 
@@ -30,35 +25,11 @@ def first_record_at_or_after(
     records = decompress(
         int(header.codec), memoryview(batch)[HEADER_BYTES:], _MAX_DECOMPRESSED_BYTES
     )
-    position = 0
-    try:
-        for _ in range(header.record_count):
-            length, start = _varint(records, position)
-            if length < LEAST_RECORD_BYTES - 1:  # also one that would lead backwards, without end
-                raise CorruptRecordError(f"the batch at {header.base_offset} has a cut-off record")
-            timestamp_delta, after = _varint(records, start + 1)
-            offset_delta, _ = _varint(records, after)
-            record_ms = header.base_timestamp_ms + timestamp_delta
-            if header.is_log_append_time:
-                record_ms = header.max_timestamp_ms
-            offset = header.base_offset + offset_delta
-            if record_ms >= timestamp_ms and offset >= least_offset:
-                return offset, record_ms
-            position = start + length
-    except IndexError:
-        raise CorruptRecordError(f"the batch at {header.base_offset} ends too early") from None
+    for span in record_spans(records, header.record_count):
+        record_ms = header.base_timestamp_ms + span.timestamp_delta
+        if header.is_log_append_time:
+            record_ms = header.max_timestamp_ms
+        offset = header.base_offset + span.offset_delta
+        if record_ms >= timestamp_ms and offset >= least_offset:
+            return offset, record_ms
     return None
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """(number, position after it)."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
-        if shift > 63:
-            raise CorruptRecordError("a number in a record is longer than 64 bits")
