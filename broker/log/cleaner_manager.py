@@ -262,7 +262,7 @@ class LogCleaner:
         config = log.config
         truncations = log.truncations
         first_dirty = log.first_dirty_offset
-        stable_until = log.stable_until(self._high_watermark_of(topic_partition, log))
+        stable_until = log.last_stable_offset(self._high_watermark_of(topic_partition, log))
         segments = log.segments
         dirty = [
             segment

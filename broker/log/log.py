@@ -205,11 +205,6 @@ class Log:
 
     # Appending: one thread.
 
-    def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the first transaction begins that is not decided below `high_watermark`; None
-        when all are."""
-        return self._producers.first_unstable_offset(high_watermark)
-
     def append(
         self, records: memoryview, leader_epoch: int, *, transactional: bool = False
     ) -> LogAppendInfo:
@@ -629,8 +624,8 @@ class Log:
             if offset > self._log_start_offset:
                 self._start_at(offset)
 
-    def stable_until(self, high_watermark: int) -> int:
-        """The last stable offset: what lies below is committed, and its transactions decided."""
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """What lies below is committed, and its transactions are decided."""
         with self._lock:
             unstable = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if unstable is None else min(unstable, high_watermark)

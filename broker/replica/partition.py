@@ -88,8 +88,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The first offset that a read_committed consumer must wait for."""
-        unstable = self._log.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        return self._log.last_stable_offset(self.high_watermark)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuses a client (or follower) that knows an older or newer leader than we are."""

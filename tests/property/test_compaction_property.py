@@ -101,8 +101,8 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         self.log.truncate_to(first + (self.log.log_end_offset - first) * share // 100)
         end = self.log.log_end_offset
         self.appended = {offset: row for offset, row in self.appended.items() if offset < end}
-        unstable = self.log.first_unstable_offset(end)
-        if unstable is not None:  # its marker is gone: its coordinator sends another one
+        unstable = self.log.last_stable_offset(end)
+        if unstable < end:  # its marker is gone: its coordinator sends another one
             (producer_id,) = (
                 producer_id
                 for producer_id, entry in self.log.producers.entries.items()
@@ -193,7 +193,7 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_open(self):
-        assert self.log.first_unstable_offset(self.log.log_end_offset) is None
+        assert self.log.last_stable_offset(self.log.log_end_offset) == self.log.log_end_offset
 
     def teardown(self):
         """In the end, cleaned with a map large enough and after the horizon, only the latest."""

@@ -67,8 +67,7 @@ def aborted_in(log, offset, max_bytes=10**6, bound=None):
 def committed(log):
     """(offset, producer id) of every record that a read_committed consumer keeps."""
     found = []
-    unstable = log.first_unstable_offset(log.log_end_offset)
-    stable = log.log_end_offset if unstable is None else unstable
+    stable = log.last_stable_offset(log.log_end_offset)
     offset = log.log_start_offset
     while offset < stable:
         data = log.read(offset, 500, stable, with_aborted=True)
@@ -90,25 +89,25 @@ class TestLastStableOffset:
     def test_is_the_first_open_transaction(self, log):
         producers = Producers(log)
         log.append(batch([b"a"]), 0)
-        assert log.first_unstable_offset(log.log_end_offset) is None
+        assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
         producers.send(1, 2)
         producers.send(2)
-        assert log.first_unstable_offset(log.log_end_offset) == 1
+        assert log.last_stable_offset(log.log_end_offset) == 1
         producers.end(1, COMMIT)
-        assert log.first_unstable_offset(log.log_end_offset) == 3
+        assert log.last_stable_offset(log.log_end_offset) == 3
         producers.end(2, ABORT)
-        assert log.first_unstable_offset(log.log_end_offset) is None
+        assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
 
     def test_waits_for_the_marker_to_be_committed(self, log):
         producers = Producers(log)
         producers.send(1)
         marker_offset = producers.end(1, COMMIT)
-        assert log.first_unstable_offset(marker_offset) == 0
-        assert log.first_unstable_offset(marker_offset + 1) is None
+        assert log.last_stable_offset(marker_offset) == 0
+        assert log.last_stable_offset(marker_offset + 1) == marker_offset + 1
 
     def test_a_marker_without_records_ends_nothing(self, log):
         Producers(log).end(1, ABORT)
-        assert log.first_unstable_offset(log.log_end_offset) is None
+        assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
         assert aborted_in(log, 0) == []
 
     def test_goes_back_with_a_truncation(self, log):
@@ -116,7 +115,7 @@ class TestLastStableOffset:
         producers.send(1)
         marker_offset = producers.end(1, ABORT)
         log.truncate_to(marker_offset)
-        assert log.first_unstable_offset(log.log_end_offset) == 0
+        assert log.last_stable_offset(log.log_end_offset) == 0
         assert aborted_in(log, 0) == []
 
     @pytest.mark.parametrize("was_clean", [True, False])
@@ -129,10 +128,10 @@ class TestLastStableOffset:
         if was_clean:
             log.close()
         again = open_log(was_clean=was_clean, recovery_point=log.recovery_point)
-        assert again.first_unstable_offset(again.log_end_offset) == 0
+        assert again.last_stable_offset(again.log_end_offset) == 0
         producers.log = again
         assert producers.end(1, COMMIT) == 41
-        assert again.first_unstable_offset(again.log_end_offset) is None
+        assert again.last_stable_offset(again.log_end_offset) == again.log_end_offset
 
 
 class TestAborted:
@@ -250,7 +249,7 @@ class TestFencing:
         clock.now_ms += 10_000
         log.remove_expired_producers(1000)
         assert set(log.producers.entries) == {1}
-        assert log.first_unstable_offset(log.log_end_offset) == 0
+        assert log.last_stable_offset(log.log_end_offset) == 0
 
 
 class Model:
@@ -317,7 +316,6 @@ def test_a_reader_keeps_what_was_committed_and_nothing_else(seed, directory, clo
             model.cut(log.log_end_offset)
             producers.log, producers.sequences = log, model.sequences()
         open_records, kept = model.state()
-        first_open = min((offsets[0] for offsets in open_records.values()), default=None)
-        assert log.first_unstable_offset(log.log_end_offset) == first_open
-        stable = log.log_end_offset if first_open is None else first_open
+        stable = min((offsets[0] for offsets in open_records.values()), default=log.log_end_offset)
+        assert log.last_stable_offset(log.log_end_offset) == stable
         assert committed(log) == [row for row in kept if row[0] < stable]
