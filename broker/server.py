@@ -32,8 +32,9 @@ from broker.cluster.metadata import (
 )
 from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
 from broker.coordinator.group import GroupCoordinator
-from broker.coordinator.offsets import OffsetsTopic, offsets_topic_configs
+from broker.coordinator.offsets import OffsetsTopic, offsets_topic_kind
 from broker.coordinator.producer_ids import ProducerIds
+from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
 from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
@@ -139,8 +140,12 @@ class BrokerServer:
             self._changed,
         )
         self._changed(self._config)
-        self._offsets_topic = OffsetsTopic(
-            self._config, self._metadata, self._topics, self._replicas, system_clock_ms
+        self._offsets_topic: OffsetsTopic = StateTopic(
+            offsets_topic_kind(self._config),
+            self._metadata,
+            self._topics,
+            self._replicas,
+            system_clock_ms,
         )
         self._groups = GroupCoordinator(
             self._config,
@@ -316,7 +321,7 @@ class BrokerServer:
                 continue
             configs: Mapping[str, str] = _ADOPTED_TOPIC_CONFIGS
             if name == CONSUMER_OFFSETS:
-                configs = offsets_topic_configs(self._config)
+                configs = offsets_topic_kind(self._config).configs
             topic = new_topic(name, len(indexes), self._config.broker_id, configs)
             topic_id = self._logs.topic_id(topic.topic_partitions()[0])
             if topic_id is not None:

@@ -15,7 +15,7 @@ ends the transaction).
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,15 +50,14 @@ from broker.coordinator.group_metadata import (
     SyncResult,
 )
 from broker.coordinator.offset_records import (
-    NO_TIMESTAMP,
     CommittedOffset,
     OffsetKey,
-    OffsetRecord,
     commit_record,
     commit_tombstone,
     group_record,
     group_tombstone,
 )
+from broker.coordinator.state_records import NO_TIMESTAMP, StateRecord
 from broker.coordinator.timers import Timers
 from broker.log.clock import Clock
 
@@ -78,7 +77,7 @@ class GroupLog(Protocol):
         """Raises NotCoordinatorError or CoordinatorLoadInProgressError."""
         ...
 
-    def append(self, group_id: str, records: Sequence[OffsetRecord]) -> None:
+    def append(self, group_id: str, records: Sequence[StateRecord]) -> None:
         """All or none. Raises BrokerResponseError as the group's client is to see it."""
         ...
 
@@ -141,9 +140,9 @@ class GroupCoordinator:
 
     # Loading and leaving.
 
-    def take_over(self, groups: Iterable[GroupMetadata]) -> None:
+    def take_over(self, groups: Mapping[str, GroupMetadata]) -> None:
         """Groups as they were written down: their members are given a session's time."""
-        for group in groups:
+        for group in groups.values():
             self._groups[group.group_id] = group
             for member in group.members.values():
                 self._keep_session(group, member)
@@ -646,7 +645,7 @@ class GroupCoordinator:
         self,
         group: GroupMetadata,
         partitions: Iterable[TopicPartition],
-        more: Sequence[OffsetRecord] = (),
+        more: Sequence[StateRecord] = (),
     ) -> None:
         """Writes tombstones, `more` behind them, and then forgets the offsets."""
         gone = [each for each in partitions if each in group.offsets]
@@ -729,9 +728,9 @@ class GroupCoordinator:
         self._log.check_coordinates(group_id)
 
 
-def _parts(records: Iterable[OffsetRecord]) -> Iterator[list[OffsetRecord]]:
+def _parts(records: Iterable[StateRecord]) -> Iterator[list[StateRecord]]:
     """Cut so that each part fits a batch: a group may have committed very much."""
-    part: list[OffsetRecord] = []
+    part: list[StateRecord] = []
     size_bytes = 0
     for record in records:
         size_bytes += len(record.key)

@@ -32,12 +32,8 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from broker.coordinator.offset_records import (
-    NO_TIMESTAMP,
-    CommittedOffset,
-    GroupSnapshot,
-    MemberSnapshot,
-)
+from broker.coordinator.offset_records import CommittedOffset, GroupSnapshot, MemberSnapshot
+from broker.coordinator.state_records import NO_TIMESTAMP
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1

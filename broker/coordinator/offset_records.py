@@ -1,9 +1,7 @@
 """The records of `__consumer_offsets`, in Apache Kafka's own format.
 
-Keys and values begin with an int16: the kind of key, the version of the value. In keys, and in
-values before version 4, strings have an int16 length, bytes an int32 one (-1 = null); in values of
-version 4 lengths are unsigned varints plus one, and tagged fields follow. No value: a tombstone.
-(Schemas: OffsetCommitKey/Value.json, GroupMetadataKey/Value.json of kafka-group-coordinator 4.3.)
+Schemas: OffsetCommitKey/Value.json, GroupMetadataKey/Value.json of kafka-group-coordinator 4.3;
+values are flexible from version 4 on.
 
     key    0 or 1 | group, topic, partition int32                     a committed offset
     value  0..4   | offset int64, leader epoch int32 (3+), metadata, commit timestamp int64,
@@ -18,41 +16,35 @@ by Apache Kafka 4.3. Keys of other kinds (those of KIP-848) are passed over. Pur
 thread.
 """
 
-import struct
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafka.errors import CorruptRecordError, UnknownError
+from kafka.errors import CorruptRecordError
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.record.batch import BatchHeader
-from pyspark_kafkalog.record.compression import Codec
-from pyspark_kafkalog.record.records import Record, build_batch, read_records
+from broker.coordinator.state_records import (
+    INT16,
+    INT32,
+    INT64,
+    NO_TAGS,
+    NO_TIMESTAMP,
+    FieldReader,
+    StateRecord,
+    nullable_string,
+    sized_bytes,
+    string,
+    unsigned_varint,
+)
 
-NO_TIMESTAMP = -1
 NO_EPOCH = -1
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 _OFFSET_KEYS = (0, 1)
 _OFFSET_KEY, _GROUP_KEY = 1, 2
-_LONGEST_STRING_BYTES = 2**15 - 1
 _COMMIT_VERSION, _EXPIRING_COMMIT_VERSION, _GROUP_VERSION = 4, 1, 3
 _FIRST_FLEXIBLE_VERSION = 4
 _LAST_VERSION = 4
 _TOPIC_ID_TAG = 0
-# Batches that others have written here may be compressed.
-_MOST_PLAIN_BYTES = 256 << 20
-
-
-class OffsetRecord(NamedTuple):
-    """What is to be appended; no value deletes what the key had."""
-
-    key: bytes
-    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,76 +102,69 @@ class GroupKey(NamedTuple):
 # Encoding. Raises UnknownError for a text that is too long for its field.
 
 
-def commit_record(key: OffsetKey, committed: CommittedOffset) -> OffsetRecord:
+def commit_record(key: OffsetKey, committed: CommittedOffset) -> StateRecord:
     expires = committed.expire_timestamp_ms != NO_TIMESTAMP
     encode = _expiring_commit_value if expires else _commit_value
-    return OffsetRecord(_offset_key(key), encode(committed))
+    return StateRecord(_offset_key(key), encode(committed))
 
 
-def commit_tombstone(key: OffsetKey) -> OffsetRecord:
-    return OffsetRecord(_offset_key(key), None)
+def commit_tombstone(key: OffsetKey) -> StateRecord:
+    return StateRecord(_offset_key(key), None)
 
 
-def group_record(group_id: str, group: GroupSnapshot) -> OffsetRecord:
+def group_record(group_id: str, group: GroupSnapshot) -> StateRecord:
     parts = [
-        _INT16.pack(_GROUP_VERSION),
-        _string(group.protocol_type),
-        _INT32.pack(group.generation),
-        _nullable_string(group.protocol_name),
-        _nullable_string(group.leader_id),
-        _INT64.pack(group.state_timestamp_ms),
-        _INT32.pack(len(group.members)),
+        INT16.pack(_GROUP_VERSION),
+        string(group.protocol_type),
+        INT32.pack(group.generation),
+        nullable_string(group.protocol_name),
+        nullable_string(group.leader_id),
+        INT64.pack(group.state_timestamp_ms),
+        INT32.pack(len(group.members)),
     ]
     for member in group.members:
         parts += [
-            _string(member.member_id),
-            _nullable_string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
-            _INT32.pack(member.rebalance_timeout_ms),
-            _INT32.pack(member.session_timeout_ms),
-            _bytes(member.subscription),
-            _bytes(member.assignment),
+            string(member.member_id),
+            nullable_string(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
+            INT32.pack(member.rebalance_timeout_ms),
+            INT32.pack(member.session_timeout_ms),
+            sized_bytes(member.subscription),
+            sized_bytes(member.assignment),
         ]
-    return OffsetRecord(_group_key(group_id), b"".join(parts))
+    return StateRecord(_group_key(group_id), b"".join(parts))
 
 
-def group_tombstone(group_id: str) -> OffsetRecord:
-    return OffsetRecord(_group_key(group_id), None)
-
-
-def encode_batch(records: Sequence[OffsetRecord], timestamp_ms: int) -> bytearray:
-    """One uncompressed batch at offset 0, to be stamped and appended."""
-    return build_batch(
-        (Record(0, timestamp_ms, record.key, record.value) for record in records), Codec.NONE
-    )
+def group_tombstone(group_id: str) -> StateRecord:
+    return StateRecord(_group_key(group_id), None)
 
 
 def _offset_key(key: OffsetKey) -> bytes:
     topic, partition = key.topic_partition
     return b"".join(
-        (_INT16.pack(_OFFSET_KEY), _string(key.group_id), _string(topic), _INT32.pack(partition))
+        (INT16.pack(_OFFSET_KEY), string(key.group_id), string(topic), INT32.pack(partition))
     )
 
 
 def _group_key(group_id: str) -> bytes:
-    return _INT16.pack(_GROUP_KEY) + _string(group_id)
+    return INT16.pack(_GROUP_KEY) + string(group_id)
 
 
 def _commit_value(committed: CommittedOffset) -> bytes:
     metadata = committed.metadata.encode()
-    tags = b"\x00"
+    tags = NO_TAGS
     if committed.topic_id is not None:
         topic_id = committed.topic_id.bytes
         tags = bytes((1, _TOPIC_ID_TAG, len(topic_id))) + topic_id
     return b"".join(
         (
-            _INT16.pack(_COMMIT_VERSION),
-            _INT64.pack(committed.offset),
-            _INT32.pack(committed.leader_epoch),
-            _varint(len(metadata) + 1),
+            INT16.pack(_COMMIT_VERSION),
+            INT64.pack(committed.offset),
+            INT32.pack(committed.leader_epoch),
+            unsigned_varint(len(metadata) + 1),
             metadata,
-            _INT64.pack(committed.commit_timestamp_ms),
+            INT64.pack(committed.commit_timestamp_ms),
             tags,
         )
     )
@@ -188,54 +173,21 @@ def _commit_value(committed: CommittedOffset) -> bytes:
 def _expiring_commit_value(committed: CommittedOffset) -> bytes:
     return b"".join(
         (
-            _INT16.pack(_EXPIRING_COMMIT_VERSION),
-            _INT64.pack(committed.offset),
-            _string(committed.metadata),
-            _INT64.pack(committed.commit_timestamp_ms),
-            _INT64.pack(committed.expire_timestamp_ms),
+            INT16.pack(_EXPIRING_COMMIT_VERSION),
+            INT64.pack(committed.offset),
+            string(committed.metadata),
+            INT64.pack(committed.commit_timestamp_ms),
+            INT64.pack(committed.expire_timestamp_ms),
         )
     )
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    if len(data) > _LONGEST_STRING_BYTES:
-        raise UnknownError(f"a text of {len(data)} bytes is too long to be written down")
-    return _INT16.pack(len(data)) + data
-
-
-def _nullable_string(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _string(text)
-
-
-def _bytes(data: bytes) -> bytes:
-    return _INT32.pack(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    data.append(number)
-    return bytes(data)
 
 
 # Decoding. Raises CorruptRecordError.
 
 
-def decode_records(batch: memoryview, header: BatchHeader) -> Iterator[OffsetRecord]:
-    """The records of one whole batch; what has no key is none of ours."""
-    for record in read_records(batch, header, _MOST_PLAIN_BYTES):
-        if record.key is not None:
-            yield OffsetRecord(
-                bytes(record.key), None if record.value is None else bytes(record.value)
-            )
-
-
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
     """None for a key of another kind."""
-    reader = _Reader(key)
+    reader = FieldReader(key)
     kind = reader.int16()
     if kind in _OFFSET_KEYS:
         return OffsetKey(reader.string(), TopicPartition(reader.string(), reader.int32()))
@@ -275,7 +227,7 @@ def decode_group(value: bytes) -> GroupSnapshot:
     )
 
 
-def _member(reader: "_Reader", version: int) -> MemberSnapshot:
+def _member(reader: FieldReader, version: int) -> MemberSnapshot:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
@@ -296,72 +248,10 @@ def _member(reader: "_Reader", version: int) -> MemberSnapshot:
     )
 
 
-def _value_reader(value: bytes) -> "_Reader":
-    reader = _Reader(value)
+def _value_reader(value: bytes) -> FieldReader:
+    reader = FieldReader(value)
     reader.version = reader.int16()
     if not 0 <= reader.version <= _LAST_VERSION:
         raise CorruptRecordError(f"a value of the unknown version {reader.version}")
     reader.flexible = reader.version >= _FIRST_FLEXIBLE_VERSION
     return reader
-
-
-class _Reader:
-    """Reads fields one after the other; what would lie behind the end is a CorruptRecordError."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self.version = 0
-        self.flexible = False
-
-    def int16(self) -> int:
-        return int(_INT16.unpack(self._take(2))[0])
-
-    def int32(self) -> int:
-        return int(_INT32.unpack(self._take(4))[0])
-
-    def int64(self) -> int:
-        return int(_INT64.unpack(self._take(8))[0])
-
-    def string(self) -> str:
-        return self.nullable_string() or ""
-
-    def nullable_string(self) -> str | None:
-        length = self._varint() - 1 if self.flexible else self.int16()
-        if length < 0:
-            return None
-        try:
-            return str(self._take(length), "utf-8")
-        except UnicodeDecodeError as error:
-            raise CorruptRecordError(f"a text is no UTF-8: {error}") from None
-
-    def data(self) -> bytes:
-        length = self._varint() - 1 if self.flexible else self.int32()
-        return self._take(length) if length > 0 else b""
-
-    def array_length(self) -> int:
-        return self._varint() - 1 if self.flexible else self.int32()
-
-    def tags(self) -> Iterable[tuple[int, bytes]]:
-        """Tagged fields, which only flexible versions have."""
-        if not self.flexible:
-            return ()
-        return [(self._varint(), self._take(self._varint())) for _ in range(self._varint())]
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise CorruptRecordError("a length of more than 32 bits")
-
-    def _take(self, size_bytes: int) -> bytes:
-        start, end = self._position, self._position + size_bytes
-        if end > len(self._data):
-            raise CorruptRecordError(f"{len(self._data)} bytes end before {end}")
-        self._position = end
-        return self._data[start:end]

@@ -4,7 +4,7 @@ import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from broker.coordinator.offsets import java_hash_magnitude
+from broker.coordinator.state_topic import java_hash_magnitude
 from tests.broker.api.group_client import (
     COORDINATOR_LOAD_IN_PROGRESS,
     NOT_COORDINATOR,
@@ -136,7 +136,7 @@ def test_a_damaged_partition_harms_its_own_groups_alone(start, tmp_path):
     while code == COORDINATOR_LOAD_IN_PROGRESS:
         code = group.fetch_response().error_code
     assert code == NOT_COORDINATOR
-    assert "groups.not_loaded" in child.stderr()
+    assert "state.not_loaded" in child.stderr()
     for each in (group, other):
         each.client.socket.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker.coordinator.offsets import java_hash_magnitude
+from broker.coordinator.state_topic import java_hash_magnitude
 from tests.broker.child import BrokerChild
 from tests.interop.group_members import ConfluentMember, until, until_shared
 

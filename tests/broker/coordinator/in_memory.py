@@ -10,8 +10,8 @@ from kafka.structs import TopicPartition
 from broker.config import BrokerConfig
 from broker.coordinator.group import CommitAsk, GroupCoordinator, JoinAsk, SyncAsk, new_commit
 from broker.coordinator.group_metadata import JoinResult, MemberProtocol, SyncResult
-from broker.coordinator.offset_records import OffsetRecord
 from broker.coordinator.offsets import GroupReplay
+from broker.coordinator.state_records import StateRecord
 from broker.coordinator.timers import Timers
 
 START_MS = 1_700_000_000_000
@@ -61,15 +61,15 @@ class MemoryLog:
     """What has been appended; `error` refuses the next appends."""
 
     def __init__(self) -> None:
-        self.records: list[OffsetRecord] = []
-        self.appends: list[Sequence[OffsetRecord]] = []
+        self.records: list[StateRecord] = []
+        self.appends: list[Sequence[StateRecord]] = []
         self.error: BrokerResponseError | None = None
         self.is_loading = False
 
     def check_coordinates(self, group_id: str) -> None:
         """Every group lives here."""
 
-    def append(self, group_id: str, records: Sequence[OffsetRecord]) -> None:
+    def append(self, group_id: str, records: Sequence[StateRecord]) -> None:
         if self.error is not None:
             raise self.error
         self.appends.append(records)
@@ -96,7 +96,7 @@ class Coordinated:
         self.groups = self._coordinator()
         replay = GroupReplay()
         replay.add(self.log.records)
-        self.groups.take_over(replay.groups().values())
+        self.groups.take_over(replay.groups())
 
     def join(
         self,

@@ -19,7 +19,7 @@ from kafka.structs import TopicPartition
 
 from broker.coordinator.group import NEW_MEMBER_JOIN_TIMEOUT_MS
 from broker.coordinator.group_metadata import GroupState, subscribed_topics
-from broker.coordinator.offsets import java_hash_magnitude
+from broker.coordinator.state_topic import java_hash_magnitude
 from tests.broker.coordinator.in_memory import GROUP, Coordinated
 
 PLACE = TopicPartition("orders", 0)

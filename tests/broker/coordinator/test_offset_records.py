@@ -14,17 +14,15 @@ from broker.coordinator.offset_records import (
     GroupSnapshot,
     MemberSnapshot,
     OffsetKey,
-    OffsetRecord,
     commit_record,
     commit_tombstone,
     decode_commit,
     decode_group,
     decode_key,
-    decode_records,
-    encode_batch,
     group_record,
     group_tombstone,
 )
+from broker.coordinator.state_records import StateRecord, decode_records, encode_batch
 from pyspark_kafkalog.record.batch import check_crc, read_header
 
 KEY = OffsetKey("g1", TopicPartition("t", 0))
@@ -32,12 +30,12 @@ TOPIC_ID = uuid.UUID(bytes=b"\x10<\x8f\xa4\x81\x02\x0bM\x86\xab7\x0e\xf8\x06r\xa
 COMMITTED = CommittedOffset(5, -1, "md", 0x1A1FDE457C9, topic_id=TOPIC_ID)
 
 # As Apache Kafka 4.3.0 wrote them.
-KAFKA_COMMIT = OffsetRecord(
+KAFKA_COMMIT = StateRecord(
     b"\x00\x01\x00\x02g1\x00\x01t\x00\x00\x00\x00",
     b"\x00\x04\x00\x00\x00\x00\x00\x00\x00\x05\xff\xff\xff\xff\x03md\x00\x00\x01\xa1\xfd\xe4W\xc9"
     b"\x01\x00\x10<\x8f\xa4\x81\x02\x0bM\x86\xab7\x0e\xf8\x06r\xa5\x18",
 )
-KAFKA_EMPTY_GROUP = OffsetRecord(
+KAFKA_EMPTY_GROUP = StateRecord(
     b"\x00\x02\x00\x02g1",
     b"\x00\x03\x00\x08consumer\x00\x00\x00\x02\xff\xff\xff\xff\x00\x00\x01\xa1\xfd\xe4W\xc0"
     b"\x00\x00\x00\x00",
@@ -84,8 +82,8 @@ def test_a_group_is_written_as_kafka_writes_it():
 
 
 def test_tombstones_have_the_key_alone():
-    assert commit_tombstone(KEY) == OffsetRecord(KAFKA_COMMIT.key, None)
-    assert group_tombstone("g1") == OffsetRecord(KAFKA_EMPTY_GROUP.key, None)
+    assert commit_tombstone(KEY) == StateRecord(KAFKA_COMMIT.key, None)
+    assert group_tombstone("g1") == StateRecord(KAFKA_EMPTY_GROUP.key, None)
 
 
 @given(longs, st.integers(-1, 2**31 - 1), texts, longs, st.none() | st.uuids())

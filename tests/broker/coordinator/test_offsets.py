@@ -11,14 +11,13 @@ from broker.coordinator.offset_records import (
     GroupSnapshot,
     MemberSnapshot,
     OffsetKey,
-    OffsetRecord,
     commit_record,
     commit_tombstone,
-    encode_batch,
     group_record,
     group_tombstone,
 )
 from broker.coordinator.offsets import read_groups
+from broker.coordinator.state_records import StateRecord, encode_batch
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import TRANSACTIONAL_BIT, seal
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -36,11 +35,11 @@ def log(tmp_path):
     opened.close()
 
 
-def append(log: Log, *records: OffsetRecord) -> None:
+def append(log: Log, *records: StateRecord) -> None:
     log.append(memoryview(encode_batch(records, NOW_MS)), 0)
 
 
-def commit(group: str, partition: int, offset: int) -> OffsetRecord:
+def commit(group: str, partition: int, offset: int) -> StateRecord:
     key = OffsetKey(group, TopicPartition("t", partition))
     return commit_record(key, CommittedOffset(offset, -1, "", NOW_MS))
 
@@ -95,7 +94,7 @@ def test_records_of_transactions_and_of_other_kinds_are_passed_over(log):
     transactional = encode_batch([commit("g", 0, 9)], NOW_MS)
     transactional[22] |= TRANSACTIONAL_BIT
     seal(transactional, 5, 0, 0)
-    append(log, commit("g", 0, 1), OffsetRecord(b"\x00\x03\x00\x01g", b"\x00\x00"))
+    append(log, commit("g", 0, 1), StateRecord(b"\x00\x03\x00\x01g", b"\x00\x00"))
     log.append(memoryview(transactional), 0, transactional=True)
     log.append_end_marker(5, 0, TransactionMarker(is_commit=True, coordinator_epoch=0), 0)
     append(log, commit("g", 1, 2))

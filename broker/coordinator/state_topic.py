@@ -1,0 +1,256 @@
+"""StateTopic: an internal, compacted topic in whose partitions a coordinator's state lives.
+
+Owns: the topic's creation at first use, which of its partitions has which key (Java's hash of the
+key, modulo the partitions), what is appended to it, and the reading of it at start. A partition is
+served when all its records have been read. Reading happens in a thread, which builds the state from
+the log's batches and hands it over; everything else is the event loop's. Never knows what the
+records say, or what a coordinator decides.
+"""
+
+import asyncio
+import logging
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kafka.errors import (
+    BrokerResponseError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    CorruptRecordError,
+    KafkaStorageError,
+    MessageSizeTooLargeError,
+    NotCoordinatorError,
+    RecordListTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster.metadata import ClusterMetadata, TopicMetadata, new_topic
+from broker.coordinator.state_records import StateRecord, encode_batch
+from broker.log.clock import Clock
+from broker.log.log import Log
+from broker.replica.manager import ReplicaManager
+from broker.replica.partition import ACKS_ALL
+from broker.replica.topics import TopicManager
+from pyspark_kafkalog.record.batch import BatchHeader, batches, check_crc
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+_INT_MIN = -(2**31)
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class StateTopicKind(Generic[S]):
+    """Which topic, and how its records become a partition's state.
+
+    `read` runs in a thread; it raises OSError, CorruptRecordError, and BrokerResponseError where
+    the log is cut meanwhile. `too_large`: what a client hears whose state does not fit a batch.
+    """
+
+    name: str
+    partition_count: int
+    configs: Mapping[str, str]
+    read: Callable[[Log], S]
+    too_large: type[BrokerResponseError]
+
+
+class StateTopic(Generic[S]):
+    """See the module's head."""
+
+    def __init__(
+        self,
+        kind: StateTopicKind[S],
+        metadata: ClusterMetadata,
+        topics: TopicManager,
+        replicas: ReplicaManager,
+        clock: Clock,
+    ) -> None:
+        self._kind = kind
+        self._metadata = metadata
+        self._topics = topics
+        self._replicas = replicas
+        self._clock = clock
+        # Which topic is being served: a deleted one's name may come back.
+        self._topic_id: uuid.UUID | None = None
+        self._partition_count = 0
+        self._loaded: set[int] = set()
+        self._to_load: set[int] = set()
+        self._creation: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self.on_loaded: Callable[[S], None] = lambda state: None
+
+    # Which keys are here.
+
+    def partition_of(self, key: str) -> int:
+        """Of a topic that is there."""
+        return java_hash_magnitude(key) % self._partition_count
+
+    def check_coordinates(self, key: str) -> None:
+        """Raises NotCoordinatorError and CoordinatorLoadInProgressError."""
+        if not self._partition_count:
+            raise NotCoordinatorError()
+        partition = self.partition_of(key)
+        if partition in self._to_load:
+            raise CoordinatorLoadInProgressError()
+        if partition not in self._loaded:  # it could not be read
+            raise NotCoordinatorError()
+
+    @property
+    def is_loading(self) -> bool:
+        return bool(self._to_load)
+
+    # Creating and reading it.
+
+    async def ensure(self) -> None:
+        """Makes the topic if it is not there yet. Raises BrokerResponseError."""
+        topic = self._metadata.topic(self._kind.name)
+        if topic is not None and topic.topic_id == self._topic_id:
+            return
+        if topic is None:
+            if self._creation is None:
+                self._creation = asyncio.get_running_loop().create_task(self._create())
+                self._creation.add_done_callback(self._created)
+            await asyncio.shield(self._creation)
+        self.start_loading()
+
+    async def _create(self) -> None:
+        topic = new_topic(
+            self._kind.name,
+            self._kind.partition_count,
+            self._metadata.broker.node_id,
+            self._kind.configs,
+        )
+        try:
+            await self._topics.create(topic)
+        except TopicAlreadyExistsError:
+            # A client is creating it, just now.
+            raise CoordinatorNotAvailableError() from None
+        except KafkaStorageError as error:
+            raise CoordinatorNotAvailableError(str(error)) from None
+
+    def _created(self, creation: "asyncio.Task[None]") -> None:
+        self._creation = None
+        if not creation.cancelled() and creation.exception() is not None:
+            reason = str(creation.exception())
+            _log.warning("state_topic.not_created topic=%r reason=%r", self._kind.name, reason)
+
+    def start_loading(self) -> None:
+        """Reads the topic, if there is one that is not served yet; `on_loaded` gets the state."""
+        topic = self._metadata.topic(self._kind.name)
+        if topic is None or topic.topic_id == self._topic_id:
+            return
+        self.resign()
+        self._topic_id = topic.topic_id
+        self._partition_count = len(topic.partitions)
+        logs = {}
+        for topic_partition in topic.topic_partitions():
+            log = self._log_of(topic_partition)
+            if log is None:
+                continue
+            if log.log_start_offset == log.log_end_offset:
+                self._loaded.add(topic_partition.partition)
+            else:
+                logs[topic_partition.partition] = log
+        self._to_load = set(logs)
+        if logs:
+            loop = asyncio.get_running_loop()
+            self._loading = loop.create_task(self._load(topic, logs))
+
+    def _log_of(self, topic_partition: TopicPartition) -> Log | None:
+        try:
+            return self._replicas.partition(topic_partition).log
+        except BrokerResponseError as error:
+            self._report_not_loaded(topic_partition, error)
+            return None
+
+    def _report_not_loaded(self, place: TopicPartition, error: Exception) -> None:
+        _log.error(
+            "state.not_loaded topic=%r partition=%d reason=%r", *place, str(error) or repr(error)
+        )
+
+    async def _load(self, topic: TopicMetadata, logs: Mapping[int, Log]) -> None:
+        loop = asyncio.get_running_loop()
+        for partition, log in logs.items():
+            try:
+                state = await loop.run_in_executor(None, self._kind.read, log)
+            except (OSError, BrokerResponseError, CorruptRecordError) as error:
+                self._report_not_loaded(TopicPartition(topic.name, partition), error)
+                self._to_load.discard(partition)
+                continue
+            if self._topic_id != topic.topic_id:
+                return
+            self.on_loaded(state)
+            self._loaded.add(partition)
+            self._to_load.discard(partition)
+            _log.info("state.loaded topic=%r partition=%d", topic.name, partition)
+
+    def resign(self) -> None:
+        """Serves the topic no more."""
+        self._topic_id = None
+        self._partition_count = 0
+        self._loaded.clear()
+        self._to_load.clear()
+        if self._loading is not None:
+            self._loading.cancel()
+            self._loading = None
+
+    # Appending.
+
+    def append(self, key: str, records: Sequence[StateRecord]) -> None:
+        """One batch; raises what the key's client is to hear."""
+        batch = encode_batch(records, self._clock())
+        try:
+            self._replicas.append(self._place_of(key), memoryview(batch), ACKS_ALL)
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            raise self._kind.too_large(str(error)) from error
+        except (KafkaStorageError, UnknownTopicOrPartitionError) as error:
+            raise NotCoordinatorError(str(error)) from error
+        except BrokerResponseError as error:
+            raise CoordinatorNotAvailableError(str(error)) from error
+
+    async def wait_for_flush(self, key: str) -> None:
+        """Returns when the flush policy allows what was appended to be acknowledged."""
+        log = self._replicas.log_that_awaits_flush(self._place_of(key))
+        if log is not None:
+            await asyncio.get_running_loop().run_in_executor(None, log.flush)
+
+    def _place_of(self, key: str) -> TopicPartition:
+        return TopicPartition(self._kind.name, self.partition_of(key))
+
+
+def java_hash_magnitude(text: str) -> int:
+    """Java's String.hashCode, without its sign, as Kafka places groups by it."""
+    number = 0
+    data = text.encode("utf-16-be")
+    for (unit,) in struct.iter_unpack(">H", data):
+        number = (31 * number + unit) & 0xFFFFFFFF
+    if number >= 2**31:
+        number -= 2**32
+    return 0 if number == _INT_MIN else abs(number)
+
+
+def read_batches(log: Log) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Every batch of the log, whole, with its header. Blocks: for a thread.
+
+    Raises OSError, CorruptRecordError, and OffsetOutOfRangeError when the log is cut meanwhile.
+    """
+    offset, end_offset = log.log_start_offset, log.log_end_offset
+    while offset < end_offset:
+        found = log.read(offset, _READ_BYTES, end_offset)
+        next_offset = offset
+        for piece in found.slices:
+            data = memoryview(piece.file.pread(piece.size_bytes, piece.position))
+            for header in batches(data):
+                next_offset = header.next_offset
+                check_crc(data, header)
+                yield data, header
+        if next_offset <= offset:
+            break  # nothing but what compaction has emptied
+        offset = next_offset
