@@ -15,13 +15,13 @@ import functools
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import ApiContext, Body
 from broker.log.conversion import message_set_of
-from broker.replica.manager import FetchAsk, FetchLimits, storage_error
+from broker.replica.manager import FetchAsk, FetchLimits, is_urgent, storage_error
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
@@ -61,10 +61,7 @@ class _OldFetch:
             for ask in wanted.partitions
         ]
         self._max_bytes = min(wanted.max_bytes, context.config.fetch_max_bytes)
-        max_wait_ms = wanted.max_wait_ms
-        if context.config.connections_max_idle_ms >= 0:
-            # No connection lives longer than its idle time: neither does a wait.
-            max_wait_ms = min(max_wait_ms, context.config.connections_max_idle_ms)
+        max_wait_ms = context.longest_wait_ms(wanted.max_wait_ms)
         self._deadline_s = asyncio.get_running_loop().time() + max_wait_ms / 1000
         self.found: list[FetchedPartition] = []
 
@@ -80,7 +77,7 @@ class _OldFetch:
         least_bytes = min(self._wanted.min_bytes, self._max_bytes)
         missing_bytes = least_bytes - sum(map(_size_bytes, reads))
         may_wait = self._left_ms() > 0 and self._context.replicas.may_wait
-        if missing_bytes > 0 and not _is_urgent(reads) and may_wait:
+        if missing_bytes > 0 and not is_urgent(reads) and may_wait:
             # Waits from this instant on: an append in between must not be missed.
             await self._wait(missing_bytes)
             reads = self._read()
@@ -171,10 +168,3 @@ def _failed(ask: FetchAsk, error: BrokerResponseError) -> FetchedPartition:
 
 def _size_bytes(read: _Read) -> int:
     return read.size_bytes if isinstance(read, PartitionRead) else 0
-
-
-def _is_urgent(reads: Sequence[_Read]) -> bool:
-    """As `FetchResult.urgent`."""
-    missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
-    failed = [isinstance(read, BrokerResponseError) for read in reads]
-    return all(missing) or failed != missing

@@ -135,10 +135,7 @@ class _Fetch:
             if not answer.done():  # else the connection closed a moment ago
                 answer.set_result(self.answer(self.read()))
 
-        max_wait_ms = self._wanted.max_wait_ms
-        if context.config.connections_max_idle_ms >= 0:
-            # No connection lives longer than its idle time: neither does a wait.
-            max_wait_ms = min(max_wait_ms, context.config.connections_max_idle_ms)
+        max_wait_ms = context.longest_wait_ms(self._wanted.max_wait_ms)
         asks = self._asks if session is None else ()
         waiting = context.replicas.wait_for_records(asks, missing_bytes, max_wait_ms, ready)
         if session is not None:

@@ -90,6 +90,11 @@ class ApiContext:
         """As it is now."""
         return self.configs.current
 
+    def longest_wait_ms(self, max_wait_ms: int) -> int:
+        """How long a fetch may really wait: no connection lives longer than its idle time."""
+        max_idle_ms = self.config.connections_max_idle_ms
+        return max_wait_ms if max_idle_ms < 0 else min(max_wait_ms, max_idle_ms)
+
 
 class Request(NamedTuple):
     """One request: `body` is what follows the header, a writable view of the received frame;

@@ -49,11 +49,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """By ask, in its order: what was found, or why not.
-
-    `urgent`: the answer should not wait for more. A partition that is not here does not make it
-    so, unless no other is asked for: clients that fetch a deleted topic would spin.
-    """
+    """By ask, in its order: what was found, or why not. `urgent` as by `is_urgent`."""
 
     reads: Sequence[PartitionRead | BrokerResponseError]
     size_bytes: int
@@ -178,10 +174,7 @@ class ReplicaManager:
             reads.append(read)
             if isinstance(read, PartitionRead):
                 size_bytes += read.size_bytes
-        missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
-        failed = [isinstance(read, BrokerResponseError) for read in reads]
-        only_missing = all(missing) and not others
-        return FetchResult(reads, size_bytes, urgent=only_missing or failed != missing)
+        return FetchResult(reads, size_bytes, is_urgent(reads, others))
 
     def _read(
         self, ask: FetchAsk, limits: FetchLimits, size_bytes: int
@@ -323,6 +316,17 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """A copy to be written down by a thread."""
         return {tp: partition.high_watermark for tp, partition in self._partitions.items()}
+
+
+def is_urgent(reads: Sequence[PartitionRead | BrokerResponseError], others: int = 0) -> bool:
+    """Whether the answer to a fetch should not wait for more.
+
+    A partition that is not here does not make it so, unless no other is asked for (`others`: how
+    many more the fetch is about): clients that fetch a deleted topic would spin.
+    """
+    missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
+    failed = [isinstance(read, BrokerResponseError) for read in reads]
+    return (all(missing) and not others) or failed != missing
 
 
 def storage_error(what: str, topic_partition: TopicPartition, error: OSError) -> KafkaStorageError:
