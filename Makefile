@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .peers
+# Tests wait more than they work: for Spark, for other brokers, for timers.
+TEST_PROCESSES ?= 2
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
@@ -21,7 +23,7 @@ quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFram
 install: $(VENV)/.development ## the development environment in .venv
 
 test: $(VENV)/.development peers /usr/bin/kcat ## all tests, the long suites in their short version
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/.development ## style, types and layers
 	$(BIN)/ruff check .

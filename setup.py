@@ -90,6 +90,7 @@ setup(
         "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
             "pytest>=8.3",
+            "pytest-xdist>=3.6",
             "hypothesis>=6.112",
             "confluent-kafka>=2.6",
             "aiokafka>=0.12",

@@ -90,6 +90,8 @@ class KafkaPythonMember(GroupMember):
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=300,
+            # A leader that has no metadata yet assigns nothing, until it asks for it again.
+            metadata_max_age_ms=2000,
             **self.settings,
         )
         try:
