@@ -206,12 +206,18 @@ class Log:
     # Appending: one thread.
 
     def append(
-        self, records: memoryview, leader_epoch: int, *, transactional: bool = False
+        self,
+        records: memoryview,
+        leader_epoch: int,
+        *,
+        transactional: bool = False,
+        numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches from a client; their offsets and epoch are stamped into `records`.
 
         `transactional`: the caller knows that the producer's transaction is open, so its batches
-        may be part of one. Raises as `validator.validate` and `check_timestamps`;
+        may be part of one. Not `numbered`: a coordinator writes them in the producer's name, who
+        has not numbered them. Raises as `validator.validate` and `check_timestamps`;
         RecordListTooLargeError when the batches together exceed a segment;
         InvalidProducerEpochError, OutOfOrderSequenceNumberError and InvalidTxnStateError for a
         producer's numbers; KafkaStorageError when the disk refuses, or did before, or the log is
@@ -219,7 +225,9 @@ class Log:
         """
         config = self.config
         now_ms = self._clock()
-        headers = validate(records, config.max_message_bytes, transactional=transactional)
+        headers = validate(
+            records, config.max_message_bytes, transactional=transactional, numbered=numbered
+        )
         append_time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
         if not config.stamps_append_time:
             before_ms = config.message_timestamp_before_max_ms

@@ -3,7 +3,8 @@ which transactions are open.
 
 For each producer id: its epoch and its last five batches (a producer has at most five requests in
 flight). A batch that equals one of them is a retry of what is in the log already; one that does not
-continue the sequence is refused. A transaction is open from its producer's first transactional
+continue the sequence is refused. What a coordinator writes in a producer's name has no sequence
+numbers (-1), and is neither. A transaction is open from its producer's first transactional
 batch to the marker that ends it; nothing from the first open one on is stable. The state follows
 from the log: recovery replays batch headers and markers onto the newest snapshot at or before the
 end.
@@ -124,11 +125,13 @@ class ProducerStateManager:
                 f"producer {header.producer_id} has epoch {header.producer_epoch}, "
                 f"the log has seen {entry.producer_epoch}"
             )
+        if header.base_sequence == NO_SEQUENCE:
+            return None
         if header.producer_epoch > entry.producer_epoch:
             if header.base_sequence:
                 raise _out_of_order(header, "0, as the epoch is new")
             return None
-        last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+        last_sequence = _last_sequence(header)
         for batch in entry.batches:
             if (
                 batch.last_sequence == last_sequence
@@ -194,10 +197,9 @@ class ProducerStateManager:
             entry.batches.clear()
         entry.last_seen_ms = now_ms
         if not header.is_control:
-            last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
             entry.batches.append(
                 BatchMetadata(
-                    last_sequence,
+                    _last_sequence(header),
                     header.last_offset,
                     header.last_offset_delta,
                     header.max_timestamp_ms,
@@ -298,7 +300,7 @@ class ProducerStateManager:
             entry = ProducerStateEntry(
                 epoch, now_ms, coordinator_epoch=coordinator, current_txn_first_offset=txn
             )
-            if sequence != NO_SEQUENCE:
+            if last_offset >= 0:
                 entry.batches.append(BatchMetadata(sequence, last_offset, delta, timestamp_ms))
             self._entries[producer_id] = entry
         self._open = dict(
@@ -322,6 +324,12 @@ class ProducerStateManager:
             entry.coordinator_epoch,
             entry.current_txn_first_offset,
         )
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    if header.base_sequence == NO_SEQUENCE:
+        return NO_SEQUENCE
+    return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
 
 
 def _out_of_order(header: BatchHeader, expected: str) -> OutOfOrderSequenceNumberError:

@@ -25,6 +25,7 @@ from pyspark_kafkalog.record.batch import (
     LEAST_RECORD_BYTES,
     LOG_APPEND_TIME_BIT,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     TRANSACTIONAL_BIT,
     BatchHeader,
     check_crc,
@@ -38,10 +39,14 @@ _LAST_CODEC = int(Codec.ZSTD)
 
 
 def validate(
-    records: memoryview, max_message_bytes: int, *, transactional: bool = False
+    records: memoryview,
+    max_message_bytes: int,
+    *,
+    transactional: bool = False,
+    numbered: bool = True,
 ) -> list[BatchHeader]:
     """The headers of the batches in `records`, each of which a client may append; transactional
-    ones only where the caller says so.
+    ones, and a producer's without sequence numbers (not `numbered`), only where the caller says so.
 
     Raises CorruptRecordError (no whole batches, or a wrong checksum),
     UnsupportedForMessageFormatError (magic 0 or 1), MessageSizeTooLargeError,
@@ -54,6 +59,7 @@ def validate(
     while position < end:
         header = read_header(records, position)
         _check_fields(header, transactional)
+        _check_producer(header, numbered)
         if header.size_bytes > max_message_bytes:
             raise MessageSizeTooLargeError(
                 f"a batch of {header.size_bytes} bytes exceeds max.message.bytes="
@@ -127,10 +133,13 @@ def _check_fields(header: BatchHeader, transactional: bool) -> None:
         raise InvalidRecordError(
             f"a batch counts {header.record_count} records in {records_bytes} bytes"
         )
-    if header.producer_id < NO_PRODUCER_ID or (
-        header.producer_id != NO_PRODUCER_ID
-        and (header.producer_epoch < 0 or header.base_sequence < 0)
-    ):
+
+
+def _check_producer(header: BatchHeader, numbered: bool) -> None:
+    if header.producer_id == NO_PRODUCER_ID:
+        return
+    is_numbered = header.base_sequence >= 0 if numbered else header.base_sequence == NO_SEQUENCE
+    if header.producer_id < NO_PRODUCER_ID or header.producer_epoch < 0 or not is_numbered:
         raise InvalidRecordError(
             f"producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
             f"{header.base_sequence}"

@@ -7,6 +7,7 @@ import struct
 import pytest
 from kafka.errors import (
     InvalidProducerEpochError,
+    InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
@@ -15,6 +16,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from broker.config import LogConfig
 from broker.log.log import Log
+from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
@@ -250,6 +252,54 @@ class TestFencing:
         log.remove_expired_producers(1000)
         assert set(log.producers.entries) == {1}
         assert log.last_stable_offset(log.log_end_offset) == 0
+
+
+def unnumbered(values, producer_id, epoch):
+    records = batch(values, producer=(producer_id, epoch, 0), transactional=True)
+    seal(records, producer_id, epoch)
+    return records
+
+
+class TestBatchesOfACoordinator:
+    """Written in a producer's name, by others than itself: without sequence numbers."""
+
+    def write(self, log, value, epoch=0, producer_id=1):
+        records = unnumbered([value] * 3, producer_id, epoch)
+        return log.append(records, 0, transactional=True, numbered=False)
+
+    def test_are_all_appended_and_are_one_transaction(self, log):
+        written = [self.write(log, b"a"), self.write(log, b"a"), self.write(log, b"b")]
+        assert [each.first_offset for each in written] == [0, 3, 6]
+        assert not any(each.is_duplicate for each in written)
+        assert log.last_stable_offset(log.log_end_offset) == 0
+        log.append_end_marker(1, 0, COMMIT, 0)
+        assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
+
+    def test_begin_an_epoch_as_they_go_on_in_one(self, log):
+        self.write(log, b"a", epoch=1)
+        self.write(log, b"b", epoch=2)
+        with pytest.raises(InvalidProducerEpochError):
+            self.write(log, b"c", epoch=1)
+
+    @pytest.mark.parametrize("was_clean", [True, False])
+    def test_are_known_after_a_restart(self, open_log, log, was_clean):
+        self.write(log, b"a", epoch=3)
+        before = log.producers.entries[1]
+        log.close() if was_clean else log.flush()
+        again = open_log(was_clean=was_clean)
+        assert again.producers.entries[1].batches == before.batches
+        assert again.last_batches() == log.last_batches()
+        assert again.last_stable_offset(again.log_end_offset) == 0
+        with pytest.raises(InvalidProducerEpochError):
+            self.write(again, b"b", epoch=2)
+        self.write(again, b"b", epoch=3)
+
+    def test_are_not_taken_from_clients(self, log):
+        with pytest.raises(InvalidRecordError):
+            log.append(unnumbered([b"x"], 1, 0), 0, transactional=True)
+        numbered = batch([b"x"], producer=(1, 0, 0), transactional=True)
+        with pytest.raises(InvalidRecordError):
+            log.append(numbered, 0, transactional=True, numbered=False)
 
 
 class Model:
