@@ -8,15 +8,16 @@ perhaps before the call returns.
 
 States and checks, their order and error codes are those of Apache Kafka 4.3. A request for a group
 of another broker is refused with NotCoordinatorError, while the group is being loaded with
-CoordinatorLoadInProgressError; every method may raise them. Left out: the consumer protocol of
-KIP-848, and commits within transactions (offsets then wait, by producer id, for the marker that
-ends the transaction).
+CoordinatorLoadInProgressError; every method may raise them. Whether a transaction is open, and when
+it ends, is for its own coordinator to say. Left out: the consumer protocol of KIP-848.
 """
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kafka.errors import (
@@ -57,7 +58,7 @@ from broker.coordinator.offset_records import (
     group_record,
     group_tombstone,
 )
-from broker.coordinator.state_records import NO_TIMESTAMP, StateRecord
+from broker.coordinator.state_records import NO_TIMESTAMP, ProducerIdAndEpoch, StateRecord
 from broker.coordinator.timers import Timers
 from broker.log.clock import Clock
 
@@ -77,8 +78,18 @@ class GroupLog(Protocol):
         """Raises NotCoordinatorError or CoordinatorLoadInProgressError."""
         ...
 
-    def append(self, group_id: str, records: Sequence[StateRecord]) -> None:
-        """All or none. Raises BrokerResponseError as the group's client is to see it."""
+    def append(
+        self,
+        group_id: str,
+        records: Sequence[StateRecord],
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> int:
+        """All or none, in the producer's transaction where one is given; the offset of the first.
+        Raises BrokerResponseError as the group's client is to see it."""
+        ...
+
+    def partition_of(self, group_id: str) -> int:
+        """Which of the topic's partitions has the group."""
         ...
 
     @property
@@ -118,7 +129,8 @@ class SyncAsk:
 
 @dataclass(frozen=True, slots=True)
 class CommitAsk:
-    """An OffsetCommit; `known_group_only` where a version has an error for an unknown group."""
+    """An OffsetCommit, or TxnOffsetCommit; `known_group_only` where a version has an error for an
+    unknown group."""
 
     group_id: str
     member_id: str
@@ -137,6 +149,9 @@ class GroupCoordinator:
         self._timers = timers
         self._clock = clock
         self._groups: dict[str, GroupMetadata] = {}
+        # By producer id: the groups with offsets that its open transaction commits (and perhaps
+        # some whose offsets were deleted since).
+        self._transactions: defaultdict[int, set[str]] = defaultdict(set)
 
     # Loading and leaving.
 
@@ -144,6 +159,8 @@ class GroupCoordinator:
         """Groups as they were written down: their members are given a session's time."""
         for group in groups.values():
             self._groups[group.group_id] = group
+            for producer_id in group.pending_offsets:
+                self._transactions[producer_id].add(group.group_id)
             for member in group.members.values():
                 self._keep_session(group, member)
             if len(group.members) > self._config.group_max_size:
@@ -152,6 +169,7 @@ class GroupCoordinator:
     def resign(self, error: BrokerResponseError) -> None:
         """Forgets every group; who waits for an answer is told `error`."""
         groups, self._groups = self._groups, {}
+        self._transactions.clear()
         self._timers.cancel_all()
         for group in groups.values():
             for member in group.members.values():
@@ -593,6 +611,33 @@ class GroupCoordinator:
         member = group.members.get(ask.member_id)
         if member is not None:
             self._keep_session(group, member)
+        errors, appended = self._append_commits(group, ask)
+        group.offsets.update(appended)
+        return errors
+
+    def commit_transactional(
+        self, ask: CommitAsk, producer: ProducerIdAndEpoch
+    ) -> list[BrokerResponseError | None]:
+        """Commits offsets if the producer's transaction, which the caller knows to be open, is
+        committed: an answer for each, in order. Raises where none may be committed;
+        InvalidProducerEpochError for a producer that a newer one replaced."""
+        self._check_group(ask.group_id)
+        group = self._groups.get(ask.group_id)
+        if group is None:
+            if ask.generation >= 0:
+                raise IllegalGenerationError()
+            group = GroupMetadata(ask.group_id, self._clock())
+        group.check_may_commit_in_transaction(ask.member_id, ask.instance_id, ask.generation)
+        errors, appended = self._append_commits(group, ask, producer)
+        if appended:
+            group.add_pending(producer.producer_id, appended)
+            self._transactions[producer.producer_id].add(ask.group_id)
+        return errors
+
+    def _append_commits(
+        self, group: GroupMetadata, ask: CommitAsk, producer: ProducerIdAndEpoch | None = None
+    ) -> tuple[list[BrokerResponseError | None], Sequence[tuple[TopicPartition, CommittedOffset]]]:
+        """An answer for each offset, and the ones that are in the log now."""
         most = self._config.offset_metadata_max_bytes
         errors: list[BrokerResponseError | None] = []
         accepted = []
@@ -601,15 +646,40 @@ class GroupCoordinator:
             errors.append(OffsetMetadataTooLargeError() if too_large else None)
             if not too_large:
                 accepted.append((topic_partition, committed))
-        if accepted:
-            records = [
-                commit_record(OffsetKey(ask.group_id, topic_partition), committed)
-                for topic_partition, committed in accepted
-            ]
-            self._log.append(ask.group_id, records)
-            self._groups[ask.group_id] = group
-            group.offsets.update(accepted)
-        return errors
+        if not accepted:
+            return errors, ()
+        records = [
+            commit_record(OffsetKey(ask.group_id, topic_partition), committed)
+            for topic_partition, committed in accepted
+        ]
+        log_offset = self._log.append(ask.group_id, records, producer)
+        self._groups[ask.group_id] = group
+        return errors, [
+            (topic_partition, replace(committed, log_offset=log_offset))
+            for topic_partition, committed in accepted
+        ]
+
+    def complete_transaction(
+        self, producer_id: int, offsets_partitions: Collection[int], *, is_commit: bool
+    ) -> None:
+        """The producer's transaction has ended: its marker is in these partitions of
+        `__consumer_offsets`. For its coordinator, in the same turn of the loop as the append, and
+        not while groups are being loaded: who reads the log then may not see the marker."""
+        group_ids = self._transactions.pop(producer_id, set())
+        for group_id in group_ids:
+            group = self._groups.get(group_id)
+            if group is None or producer_id not in group.pending_offsets:
+                continue  # deleted since
+            if self._log.partition_of(group_id) in offsets_partitions:
+                group.complete_transaction(producer_id, is_commit=is_commit)
+            else:
+                self._transactions[producer_id].add(group_id)
+
+    def unstable(self, group_id: str) -> AbstractSet[TopicPartition]:
+        """The partitions whose offset may change with the end of a transaction."""
+        self._check_group(group_id, may_be_empty=True)
+        group = self._groups.get(group_id)
+        return frozenset() if group is None else group.unstable_partitions
 
     def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         """All that the group has committed; nothing for an unknown group."""
@@ -635,7 +705,7 @@ class GroupCoordinator:
     def topic_deleted(self, topic: str) -> None:
         """What was committed of a topic goes with it."""
         for group in self._groups.values():
-            gone = [each for each in group.offsets if each.topic == topic]
+            gone = [each for each in group.known_partitions if each.topic == topic]
             try:
                 self._delete_offsets(group, gone)
             except BrokerResponseError as error:
@@ -647,13 +717,14 @@ class GroupCoordinator:
         partitions: Iterable[TopicPartition],
         more: Sequence[StateRecord] = (),
     ) -> None:
-        """Writes tombstones, `more` behind them, and then forgets the offsets."""
-        gone = [each for each in partitions if each in group.offsets]
+        """Writes tombstones, `more` behind them, and then forgets the offsets; pending ones with
+        them."""
+        known = group.known_partitions
+        gone = [each for each in partitions if each in known]
         records = [commit_tombstone(OffsetKey(group.group_id, each)) for each in gone]
         for part in _parts([*records, *more]):
             self._log.append(group.group_id, part)
-        for each in gone:
-            del group.offsets[each]
+        group.forget_offsets(gone)
 
     def expire(self) -> Iterator[None]:
         """Drops what nobody needs any more: offsets by offsets.retention.minutes, and groups
@@ -670,9 +741,10 @@ class GroupCoordinator:
 
     def _expire(self, group: GroupMetadata, retention_ms: int) -> None:
         expired = group.expired_offsets(self._clock(), retention_ms)
-        if len(expired) == len(group.offsets) and (
-            group.is_in(GroupState.EMPTY) and not group.pending_members
-        ):
+        is_unused = group.is_in(GroupState.EMPTY) and not (
+            group.pending_members or group.pending_offsets
+        )
+        if is_unused and len(expired) == len(group.offsets):
             self._delete(group)
         elif expired:
             self._delete_offsets(group, expired)
@@ -704,7 +776,7 @@ class GroupCoordinator:
         _log.info("group.deleted group=%r", group_id)
 
     def _delete(self, group: GroupMetadata) -> None:
-        self._delete_offsets(group, list(group.offsets), [group_tombstone(group.group_id)])
+        self._delete_offsets(group, group.known_partitions, [group_tombstone(group.group_id)])
         for member_id in list(group.pending_members):
             self._forget_member(group, member_id)
         group.transition_to(GroupState.DEAD, self._clock())

@@ -8,8 +8,9 @@
     CompletingRebalance, Stable -> PreparingRebalance   a member comes, goes or wants other things
     any -> Dead                                 deleted
 
-Owns: members, generation, leader, choice of the protocol, and the group's committed offsets. It
-holds the answers that members wait for, and calls them; it knows no timers, no log and no wire:
+Owns: members, generation, leader, choice of the protocol, and the group's committed offsets; with
+those that wait, by producer id, for the end of the transaction that commits them. It holds the
+answers that members wait for, and calls them; it knows no timers, no log and no wire:
 `broker.coordinator.group` does. What protocols carry stays opaque, but for the topics of type
 "consumer", which say what must not expire. Called by: the event loop's thread (a loading thread
 before the group is handed over).
@@ -17,10 +18,11 @@ before the group is handed over).
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from kafka.errors import (
     BrokerResponseError,
@@ -189,6 +191,8 @@ class GroupMetadata:
         # Whether somebody came during the initial delay, which is then prolonged.
         self.member_added = False
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        # By producer id: what its open transaction commits, if it does.
+        self.pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = {}
         self._static_members: dict[str, str] = {}
         self._awaiting_join = 0
         self._supporters: Counter[str] = Counter()
@@ -464,11 +468,59 @@ class GroupMetadata:
             return
         if generation < 0 and not member_id and instance_id is None:
             raise UnknownMemberIdError()
+        self._check_member_of_generation(member_id, instance_id, generation)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            raise RebalanceInProgressError()
+
+    def check_may_commit_in_transaction(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        """As `check_may_commit`, but producers that know of no members (of clients before KIP-447)
+        may always, and members while a rebalance is being completed."""
+        names_nobody = not member_id and instance_id is None
+        if generation < 0 and (names_nobody or self.state is GroupState.EMPTY):
+            return
+        self._check_member_of_generation(member_id, instance_id, generation)
+
+    def _check_member_of_generation(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
         self.validate_member(member_id, instance_id)
         if generation != self.generation:
             raise IllegalGenerationError()
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            raise RebalanceInProgressError()
+
+    def add_pending(
+        self, producer_id: int, offsets: Iterable[tuple[TopicPartition, CommittedOffset]]
+    ) -> None:
+        """Commits of the producer's open transaction."""
+        self.pending_offsets.setdefault(producer_id, {}).update(offsets)
+
+    def complete_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Its marker is in the log: what was pending is committed, or forgotten."""
+        pending = self.pending_offsets.pop(producer_id, {})
+        if is_commit:
+            commit_pending(self.offsets, pending)
+
+    @property
+    def unstable_partitions(self) -> AbstractSet[TopicPartition]:
+        """Partitions whose offset may change with the end of a transaction."""
+        return {place for pending in self.pending_offsets.values() for place in pending}
+
+    @property
+    def known_partitions(self) -> AbstractSet[TopicPartition]:
+        """Partitions that have an offset, committed or pending."""
+        committed = self.offsets.keys()
+        return committed | self.unstable_partitions if self.pending_offsets else committed
+
+    def forget_offsets(self, partitions: Iterable[TopicPartition]) -> None:
+        """Pending ones too: their transaction does not bring them back."""
+        for place in partitions:
+            self.offsets.pop(place, None)
+            for pending in self.pending_offsets.values():
+                pending.pop(place, None)
+        self.pending_offsets = {
+            producer_id: pending for producer_id, pending in self.pending_offsets.items() if pending
+        }
 
     def check_may_delete_offsets(self) -> None:
         """Raises NonEmptyGroupError where members read what this broker cannot know."""
@@ -480,7 +532,7 @@ class GroupMetadata:
 
         A group without members keeps them for `retention_ms` since it lost its last one, one that
         never had members since each commit, and a group of consumers since each commit of a topic
-        that none subscribes to.
+        that none subscribes to. What a transaction may still change is kept until it ends.
         """
         since_ms = NO_TIMESTAMP
         if self.protocol_type is not None:
@@ -489,7 +541,10 @@ class GroupMetadata:
             elif self.state is not GroupState.STABLE or self._subscribed is None:
                 return []
         expired = []
+        unstable = self.unstable_partitions
         for topic_partition, committed in self.offsets.items():
+            if topic_partition in unstable:
+                continue
             if self.protocol_type is not None and self.is_subscribed_to(topic_partition.topic):
                 continue
             if committed.expire_timestamp_ms != NO_TIMESTAMP:
@@ -500,6 +555,25 @@ class GroupMetadata:
             if is_expired:
                 expired.append(topic_partition)
         return expired
+
+
+class _InLog(Protocol):
+    @property
+    def log_offset(self) -> int: ...
+
+
+K = TypeVar("K")
+C = TypeVar("C", bound=_InLog)
+
+
+def commit_pending(committed: dict[K, C], pending: Mapping[K, C]) -> None:
+    """What a transaction committed is what it is by its place in the log, not by when the
+    transaction ended: it takes the place of an earlier commit, not of a later one. Compaction keeps
+    the later one too, so reading the topic again has the same result."""
+    for key, value in pending.items():
+        known = committed.get(key)
+        if known is None or value.log_offset > known.log_offset:
+            committed[key] = value
 
 
 def subscribed_topics(metadata: bytes) -> list[str]:

@@ -38,6 +38,7 @@ from broker.coordinator.state_records import (
 )
 
 NO_EPOCH = -1
+NO_LOG_OFFSET = -1
 
 _OFFSET_KEYS = (0, 1)
 _OFFSET_KEY, _GROUP_KEY = 1, 2
@@ -50,7 +51,8 @@ _TOPIC_ID_TAG = 0
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """Up to where a group has read a partition; `expire_timestamp_ms` only where the client set a
-    retention of its own."""
+    retention of its own. `log_offset`: where the batch that holds its record begins in the log (not
+    a part of the record)."""
 
     offset: int
     leader_epoch: int
@@ -58,6 +60,7 @@ class CommittedOffset:
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
     topic_id: uuid.UUID | None = None
+    log_offset: int = NO_LOG_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,7 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
     return None
 
 
-def decode_commit(value: bytes) -> CommittedOffset:
+def decode_commit(value: bytes, log_offset: int = NO_LOG_OFFSET) -> CommittedOffset:
     reader = _value_reader(value)
     version = reader.version
     offset = reader.int64()
@@ -209,7 +212,13 @@ def decode_commit(value: bytes) -> CommittedOffset:
         if tag == _TOPIC_ID_TAG and len(data) == 16:
             topic_id = uuid.UUID(bytes=data)
     return CommittedOffset(
-        offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms, topic_id
+        offset,
+        leader_epoch,
+        metadata,
+        commit_timestamp_ms,
+        expire_timestamp_ms,
+        topic_id,
+        log_offset,
     )
 
 

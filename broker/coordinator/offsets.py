@@ -1,18 +1,18 @@
 """Groups in the internal topic `__consumer_offsets`: what the topic is, and groups out of its log.
 
-Records of transactions are passed over, until their commits are spoken here: what they commit
-counts from the marker that ends them. Called by: the event loop's thread, but for `read_groups`,
+What a transaction commits counts from the marker that ends it, and waits for it where there is none
+yet. Called by: the event loop's thread, but for `read_groups`,
 which blocks.
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kafka.errors import InvalidCommitOffsetSizeError
 
 from broker.cluster.metadata import CONSUMER_OFFSETS
 from broker.config import BrokerConfig
-from broker.coordinator.group_metadata import GroupMetadata
+from broker.coordinator.group_metadata import GroupMetadata, commit_pending
 from broker.coordinator.offset_records import (
     OffsetKey,
     decode_commit,
@@ -22,6 +22,7 @@ from broker.coordinator.offset_records import (
 from broker.coordinator.state_records import NO_TIMESTAMP, StateRecord, decode_records
 from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches
 from broker.log.log import Log
+from pyspark_kafkalog.record.control import decode_marker
 
 Groups: TypeAlias = dict[str, GroupMetadata]
 OffsetsTopic: TypeAlias = StateTopic[Groups]
@@ -46,39 +47,75 @@ def read_groups(log: Log) -> Groups:
     """The groups that a partition's log tells of. Blocks; raises as `read_batches`."""
     replay = GroupReplay()
     for data, header in read_batches(log):
-        if not header.is_control and not header.is_transactional:
-            replay.add(decode_records(data, header))
+        if not header.is_control:
+            producer_id = header.producer_id if header.is_transactional else None
+            replay.add(decode_records(data, header), header.base_offset, producer_id)
+            continue
+        marker = decode_marker(bytes(data[header.position : header.end_position]))
+        if marker is not None:
+            replay.complete_transaction(header.producer_id, is_commit=marker.is_commit)
     return replay.groups()
+
+
+class _Placed(NamedTuple):
+    """A value, and where the batch that holds it begins in the log."""
+
+    value: bytes
+    log_offset: int
 
 
 class GroupReplay:
     """Records on their way to groups: the last one of each key counts, as compaction has it, and
-    no other is looked into."""
+    no other is looked into. A tombstone takes away what transactions would commit, too."""
 
     def __init__(self) -> None:
-        self._values: dict[bytes, bytes] = {}
+        self._values: dict[bytes, _Placed] = {}
+        self._pending: dict[int, dict[bytes, _Placed]] = {}
 
-    def add(self, records: Iterable[StateRecord]) -> None:
+    def add(
+        self, records: Iterable[StateRecord], log_offset: int, producer_id: int | None = None
+    ) -> None:
+        """A batch's records; of a transaction, where its producer is named."""
         values = self._values
+        if producer_id is not None:
+            values = self._pending.setdefault(producer_id, {})
         for key, value in records:
-            if value is None:
-                values.pop(key, None)
-            else:
-                values[key] = value
+            if value is not None:
+                values[key] = _Placed(value, log_offset)
+                continue
+            self._values.pop(key, None)
+            for pending in self._pending.values():
+                pending.pop(key, None)
+
+    def complete_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        pending = self._pending.pop(producer_id, {})
+        if is_commit:
+            commit_pending(self._values, pending)
 
     def groups(self) -> Groups:
         """Raises CorruptRecordError."""
-        groups: dict[str, GroupMetadata] = {}
-        commits: list[tuple[OffsetKey, bytes]] = []
-        for key_bytes, value in self._values.items():
+        groups: Groups = {}
+        commits: list[tuple[OffsetKey, _Placed]] = []
+        for key_bytes, placed in self._values.items():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey):
-                commits.append((key, value))
+                commits.append((key, placed))
             elif key is not None:
-                groups[key.group_id] = GroupMetadata.restored(key.group_id, decode_group(value))
-        for key, value in commits:
-            group = groups.get(key.group_id)
-            if group is None:  # of consumers by themselves
-                group = groups[key.group_id] = GroupMetadata(key.group_id, NO_TIMESTAMP)
-            group.offsets[key.topic_partition] = decode_commit(value)
+                snapshot = decode_group(placed.value)
+                groups[key.group_id] = GroupMetadata.restored(key.group_id, snapshot)
+        for key, placed in commits:
+            _group_of(key, groups).offsets[key.topic_partition] = decode_commit(*placed)
+        for producer_id, values in self._pending.items():
+            for key_bytes, placed in values.items():
+                key = decode_key(key_bytes)
+                if isinstance(key, OffsetKey):
+                    commit = key.topic_partition, decode_commit(*placed)
+                    _group_of(key, groups).add_pending(producer_id, [commit])
         return groups
+
+
+def _group_of(key: OffsetKey, groups: Groups) -> GroupMetadata:
+    group = groups.get(key.group_id)
+    if group is None:  # of consumers by themselves
+        group = groups[key.group_id] = GroupMetadata(key.group_id, NO_TIMESTAMP)
+    return group

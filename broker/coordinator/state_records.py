@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 from kafka.errors import CorruptRecordError, UnknownError
 
-from pyspark_kafkalog.record.batch import BatchHeader
+from pyspark_kafkalog.record.batch import (
+    ATTRIBUTES_POSITION,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    seal,
+)
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 
@@ -28,6 +33,13 @@ _LONGEST_STRING_BYTES = 2**15 - 1
 _MOST_PLAIN_BYTES = 256 << 20
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """In whose transaction records are appended."""
+
+    producer_id: int
+    epoch: int
+
+
 class StateRecord(NamedTuple):
     """What is to be appended; no value deletes what the key had."""
 
@@ -35,11 +47,18 @@ class StateRecord(NamedTuple):
     value: bytes | None
 
 
-def encode_batch(records: Sequence[StateRecord], timestamp_ms: int) -> bytearray:
-    """One uncompressed batch at offset 0, to be stamped and appended."""
-    return build_batch(
+def encode_batch(
+    records: Sequence[StateRecord], timestamp_ms: int, producer: ProducerIdAndEpoch | None = None
+) -> bytearray:
+    """One uncompressed batch at offset 0, to be stamped and appended; a part of the producer's
+    transaction where one is given, without sequence numbers."""
+    batch = build_batch(
         (Record(0, timestamp_ms, record.key, record.value) for record in records), Codec.NONE
     )
+    if producer is not None:
+        batch[ATTRIBUTES_POSITION + 1] |= TRANSACTIONAL_BIT
+        seal(batch, *producer)
+    return batch
 
 
 def decode_records(batch: memoryview, header: BatchHeader) -> Iterator[StateRecord]:

@@ -20,6 +20,7 @@ from kafka.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     CorruptRecordError,
+    InvalidProducerEpochError,
     KafkaStorageError,
     MessageSizeTooLargeError,
     NotCoordinatorError,
@@ -30,7 +31,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import ClusterMetadata, TopicMetadata, new_topic
-from broker.coordinator.state_records import StateRecord, encode_batch
+from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
 from broker.replica.manager import ReplicaManager
@@ -203,11 +204,22 @@ class StateTopic(Generic[S]):
 
     # Appending.
 
-    def append(self, key: str, records: Sequence[StateRecord]) -> None:
-        """One batch; raises what the key's client is to hear."""
-        batch = encode_batch(records, self._clock())
+    def append(
+        self, key: str, records: Sequence[StateRecord], producer: ProducerIdAndEpoch | None = None
+    ) -> int:
+        """One batch, in the producer's transaction where one is given; the offset of its first
+        record. Raises what the key's client is to hear."""
+        batch = encode_batch(records, self._clock(), producer)
         try:
-            self._replicas.append(self._place_of(key), memoryview(batch), ACKS_ALL)
+            return self._replicas.append(
+                self._place_of(key),
+                memoryview(batch),
+                ACKS_ALL,
+                transactional=producer is not None,
+                numbered=False,
+            ).first_offset
+        except InvalidProducerEpochError:
+            raise
         except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
             raise self._kind.too_large(str(error)) from error
         except (KafkaStorageError, UnknownTopicOrPartitionError) as error:

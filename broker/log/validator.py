@@ -137,6 +137,8 @@ def _check_fields(header: BatchHeader, transactional: bool) -> None:
 
 def _check_producer(header: BatchHeader, numbered: bool) -> None:
     if header.producer_id == NO_PRODUCER_ID:
+        if header.is_transactional:
+            raise InvalidRecordError("a transactional batch names no producer")
         return
     is_numbered = header.base_sequence >= 0 if numbered else header.base_sequence == NO_SEQUENCE
     if header.producer_id < NO_PRODUCER_ID or header.producer_epoch < 0 or not is_numbered:

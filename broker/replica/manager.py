@@ -136,12 +136,20 @@ class ReplicaManager:
         return partition
 
     def append(
-        self, topic_partition: TopicPartition, records: memoryview, acks: int
+        self,
+        topic_partition: TopicPartition,
+        records: memoryview,
+        acks: int,
+        *,
+        transactional: bool = False,
+        numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches; wakes the fetches that wait for them. Raises kafka.errors."""
         partition = self.partition(topic_partition)
         try:
-            appended = partition.append(records, acks)
+            appended = partition.append(
+                records, acks, transactional=transactional, numbered=numbered
+            )
         except OSError as error:
             raise storage_error("append", topic_partition, error) from error
         self._purgatory.became_visible(topic_partition, appended.size_bytes)

@@ -98,8 +98,16 @@ class Partition:
             raise FencedLeaderEpochError(f"leader epoch is {self.leader_epoch}")
         raise UnknownLeaderEpochError(f"leader epoch is {self.leader_epoch}")
 
-    def append(self, records: memoryview, acks: int) -> LogAppendInfo:
-        """Appends whole batches, whose offsets and epoch are stamped in place.
+    def append(
+        self,
+        records: memoryview,
+        acks: int,
+        *,
+        transactional: bool = False,
+        numbered: bool = True,
+    ) -> LogAppendInfo:
+        """Appends whole batches, whose offsets and epoch are stamped in place; for what the two
+        words mean, see `Log.append`.
 
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas.
@@ -109,7 +117,9 @@ class Partition:
                 f"{len(self.isr)} in sync, "
                 f"min.insync.replicas={self._log.config.min_insync_replicas}"
             )
-        appended = self._log.append(records, self.leader_epoch)
+        appended = self._log.append(
+            records, self.leader_epoch, transactional=transactional, numbered=numbered
+        )
         self.high_watermark = self._log.log_end_offset
         return appended
 

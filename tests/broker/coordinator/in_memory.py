@@ -10,8 +10,9 @@ from kafka.structs import TopicPartition
 from broker.config import BrokerConfig
 from broker.coordinator.group import CommitAsk, GroupCoordinator, JoinAsk, SyncAsk, new_commit
 from broker.coordinator.group_metadata import JoinResult, MemberProtocol, SyncResult
-from broker.coordinator.offsets import GroupReplay
-from broker.coordinator.state_records import StateRecord
+from broker.coordinator.offset_records import CommittedOffset
+from broker.coordinator.offsets import GroupReplay, Groups
+from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord
 from broker.coordinator.timers import Timers
 
 START_MS = 1_700_000_000_000
@@ -58,10 +59,10 @@ class FakeTimer:
 
 
 class MemoryLog:
-    """What has been appended; `error` refuses the next appends."""
+    """What has been appended, a batch at each offset; `error` refuses the next appends."""
 
     def __init__(self) -> None:
-        self.records: list[StateRecord] = []
+        self._written: list[Callable[[GroupReplay], None]] = []
         self.appends: list[Sequence[StateRecord]] = []
         self.error: BrokerResponseError | None = None
         self.is_loading = False
@@ -69,21 +70,47 @@ class MemoryLog:
     def check_coordinates(self, group_id: str) -> None:
         """Every group lives here."""
 
-    def append(self, group_id: str, records: Sequence[StateRecord]) -> None:
+    def partition_of(self, group_id: str) -> int:
+        """Every group lives in the same."""
+        return 0
+
+    def append(
+        self,
+        group_id: str,
+        records: Sequence[StateRecord],
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> int:
         if self.error is not None:
             raise self.error
         self.appends.append(records)
-        self.records += records
+        offset = len(self._written)
+        producer_id = None if producer is None else producer.producer_id
+        self._written.append(lambda replay: replay.add(records, offset, producer_id))
+        return offset
+
+    def end_transaction(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
+        """Its marker."""
+        self._written.append(
+            lambda replay: replay.complete_transaction(producer.producer_id, is_commit=is_commit)
+        )
+
+    def read(self) -> Groups:
+        replay = GroupReplay()
+        for write in self._written:
+            write(replay)
+        return replay.groups()
 
 
 class Coordinated:
     """A coordinator, its time and its log; `restart` loses what is in memory alone."""
 
-    def __init__(self, properties: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, properties: dict[str, str] | None = None, log: MemoryLog | None = None
+    ) -> None:
         defaults = {"group.initial.rebalance.delay.ms": "0"}
         self.config = BrokerConfig.from_properties(defaults | (properties or {}))
         self.time = FakeTime()
-        self.log = MemoryLog()
+        self.log = MemoryLog() if log is None else log
         self.timers = Timers(self.time.call_later, self.time.clock_s)
         self.groups = self._coordinator()
 
@@ -94,9 +121,7 @@ class Coordinated:
         """As after SIGKILL: answers that were waited for never come."""
         self.timers.cancel_all()
         self.groups = self._coordinator()
-        replay = GroupReplay()
-        replay.add(self.log.records)
-        self.groups.take_over(replay.groups())
+        self.groups.take_over(self.log.read())
 
     def join(
         self,
@@ -146,16 +171,38 @@ class Coordinated:
         instance_id: str | None = None,
         retention_ms: int = -1,
     ) -> None:
-        now_ms = self.time.clock_ms()
-        commits = [
-            (place, new_commit(offset, -1, "", now_ms, retention_ms, None))
-            for place, offset in offsets.items()
-        ]
+        commits = self._commits(offsets, retention_ms)
         ask = CommitAsk(GROUP, member_id, instance_id, generation, commits)
         assert self.groups.commit(ask) == [None] * len(offsets)
 
-    def committed(self) -> dict[TopicPartition, int]:
-        return {place: each.offset for place, each in self.groups.committed(GROUP).items()}
+    def commit_in_transaction(
+        self,
+        producer: ProducerIdAndEpoch,
+        offsets: dict[TopicPartition, int],
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        group_id: str = GROUP,
+    ) -> None:
+        ask = CommitAsk(group_id, member_id, instance_id, generation, self._commits(offsets))
+        assert self.groups.commit_transactional(ask, producer) == [None] * len(offsets)
+
+    def end_transaction(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
+        """As its coordinator does it: the marker, then the word to the groups."""
+        self.log.end_transaction(producer, is_commit=is_commit)
+        self.groups.complete_transaction(producer.producer_id, [0], is_commit=is_commit)
+
+    def _commits(
+        self, offsets: dict[TopicPartition, int], retention_ms: int = -1
+    ) -> list[tuple[TopicPartition, CommittedOffset]]:
+        now_ms = self.time.clock_ms()
+        return [
+            (place, new_commit(offset, -1, "", now_ms, retention_ms, None))
+            for place, offset in offsets.items()
+        ]
+
+    def committed(self, group_id: str = GROUP) -> dict[TopicPartition, int]:
+        return {place: each.offset for place, each in self.groups.committed(group_id).items()}
 
     def stable_member(self, **options: object) -> JoinResult:
         """A group of one."""

@@ -17,9 +17,9 @@ from broker.coordinator.offset_records import (
     group_tombstone,
 )
 from broker.coordinator.offsets import read_groups
-from broker.coordinator.state_records import StateRecord, encode_batch
+from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.log import Log
-from pyspark_kafkalog.record.batch import TRANSACTIONAL_BIT, seal
+from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker
 
 NOW_MS = 1_700_000_000_000
@@ -90,18 +90,45 @@ def test_a_group_is_what_its_last_record_says(log):
     assert len(group.offsets) == 1
 
 
-def test_records_of_transactions_and_of_other_kinds_are_passed_over(log):
-    transactional = encode_batch([commit("g", 0, 9)], NOW_MS)
-    transactional[22] |= TRANSACTIONAL_BIT
-    seal(transactional, 5, 0, 0)
+def test_records_of_other_kinds_are_passed_over(log):
     append(log, commit("g", 0, 1), StateRecord(b"\x00\x03\x00\x01g", b"\x00\x00"))
-    log.append(memoryview(transactional), 0, transactional=True)
-    log.append_end_marker(5, 0, TransactionMarker(is_commit=True, coordinator_epoch=0), 0)
-    append(log, commit("g", 1, 2))
-    offsets = {
-        place.partition: each.offset for place, each in read_groups(log)["g"].offsets.items()
-    }
-    assert offsets == {0: 1, 1: 2}
+    assert list(read_groups(log)) == ["g"]
+
+
+def append_in_transaction(log: Log, producer_id: int, *records: StateRecord) -> None:
+    batch = encode_batch(records, NOW_MS, ProducerIdAndEpoch(producer_id, 0))
+    log.append(memoryview(batch), 0, transactional=True, numbered=False)
+
+
+def end(log: Log, producer_id: int, *, is_commit: bool) -> None:
+    log.append_end_marker(producer_id, 0, TransactionMarker(is_commit, coordinator_epoch=0), 0)
+
+
+def test_transactions_are_committed_aborted_or_still_open(log):
+    append(log, *(commit("g", index, 0) for index in range(4)))
+    for producer_id in (1, 2, 3):
+        append_in_transaction(log, producer_id, commit("g", producer_id, 10 + producer_id))
+        append_in_transaction(log, producer_id, commit("h", producer_id, 20 + producer_id))
+    end(log, 1, is_commit=True)
+    end(log, 2, is_commit=False)
+    groups = read_groups(log)
+    offsets = {place.partition: each.offset for place, each in groups["g"].offsets.items()}
+    assert offsets == {0: 0, 1: 11, 2: 0, 3: 0}
+    (pending,) = groups["g"].pending_offsets[3].values()
+    assert (pending.offset, pending.log_offset) == (13, 8)
+    assert groups["h"].unstable_partitions == {TopicPartition("t", 3)}
+    end(log, 3, is_commit=True)
+    assert read_groups(log)["g"].offsets[TopicPartition("t", 3)].offset == 13
+
+
+def test_a_numbered_batch_of_a_transaction_counts_too(log):
+    """No coordinator writes one, but what is in the log is what it is."""
+    batch = encode_batch([commit("g", 0, 9)], NOW_MS, ProducerIdAndEpoch(5, 0))
+    seal(batch, 5, 0, 0)
+    log.append(memoryview(batch), 0, transactional=True)
+    assert read_groups(log)["g"].unstable_partitions == {TopicPartition("t", 0)}
+    end(log, 5, is_commit=True)
+    assert read_groups(log)["g"].offsets[TopicPartition("t", 0)].offset == 9
 
 
 def test_a_flipped_bit_is_noticed(log, tmp_path):

@@ -1,0 +1,300 @@
+"""Offsets that are committed within transactions: when they count, and what a restart finds.
+
+What a request is answered is in tests/broker/api/test_group_transactions.py, which Apache Kafka
+passes too; any order of everything is in tests/property/test_group_transactions_property.py.
+"""
+
+import pytest
+from kafka.errors import (
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    InvalidGroupIdError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+)
+from kafka.structs import TopicPartition
+
+from broker.coordinator.group import CommitAsk
+from broker.coordinator.group_metadata import GroupState
+from broker.coordinator.state_records import ProducerIdAndEpoch
+from tests.broker.coordinator.in_memory import GROUP, Coordinated
+
+PLACE = TopicPartition("orders", 0)
+OTHER = TopicPartition("other", 0)
+FIRST, SECOND = ProducerIdAndEpoch(1, 0), ProducerIdAndEpoch(2, 0)
+MINUTE_S = 60.0
+
+
+@pytest.fixture
+def coordinated():
+    return Coordinated()
+
+
+@pytest.fixture(params=[False, True], ids=["", "after a restart"])
+def maybe_restart(request, coordinated):
+    """Every state is what it is, whether the coordinator lived through it or read it."""
+    return coordinated.restart if request.param else lambda: None
+
+
+def unstable(coordinated, group_id=GROUP):
+    return set(coordinated.groups.unstable(group_id))
+
+
+def expire(coordinated):
+    for _ in coordinated.groups.expire():
+        pass
+
+
+# When they count.
+
+
+def test_a_commit_counts_from_the_marker_on(coordinated, maybe_restart):
+    coordinated.commit({PLACE: 5})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 5}
+    assert unstable(coordinated) == {PLACE, OTHER}
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 9, OTHER: 3}
+    assert unstable(coordinated) == set()
+
+
+def test_an_aborted_one_never_does(coordinated, maybe_restart):
+    coordinated.commit({PLACE: 5})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=False)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 5}
+    assert unstable(coordinated) == set()
+
+
+def test_a_producers_next_transaction_is_another_one(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.end_transaction(FIRST, is_commit=True)
+    coordinated.commit_in_transaction(FIRST, {PLACE: 2})
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 1}
+    coordinated.end_transaction(FIRST, is_commit=False)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 1}
+
+
+def test_the_last_commit_of_a_transaction_is_the_one_that_counts(coordinated, maybe_restart):
+    for offset in (3, 9, 7):
+        coordinated.commit_in_transaction(FIRST, {PLACE: offset})
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 7}
+
+
+def test_a_later_plain_commit_is_not_undone_by_the_marker(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})
+    coordinated.commit({PLACE: 5})
+    maybe_restart()
+    assert unstable(coordinated) == {PLACE, OTHER}
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 5, OTHER: 3}
+
+
+@pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)])
+def test_of_two_transactions_the_later_commit_counts(coordinated, maybe_restart, order):
+    """Not the later marker."""
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1, OTHER: 1})
+    coordinated.commit_in_transaction(SECOND, {PLACE: 2})
+    for producer in order:
+        coordinated.end_transaction(producer, is_commit=True)
+        maybe_restart()
+    assert coordinated.committed() == {PLACE: 2, OTHER: 1}
+
+
+def test_of_two_transactions_each_has_its_own_end(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.commit_in_transaction(SECOND, {PLACE: 2})
+    coordinated.end_transaction(SECOND, is_commit=False)
+    maybe_restart()
+    assert unstable(coordinated) == {PLACE}
+    assert coordinated.committed() == {}
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 1}
+
+
+def test_a_transaction_commits_for_several_groups(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 2}, group_id="others")
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 1}
+    assert coordinated.committed("others") == {PLACE: 2}
+
+
+def test_a_marker_ends_it_in_its_own_partition_alone(coordinated):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 2}, group_id="others")
+    coordinated.log.partition_of = lambda group_id: int(group_id == "others")
+    coordinated.groups.complete_transaction(1, [1], is_commit=True)
+    assert coordinated.committed() == {}
+    assert coordinated.committed("others") == {PLACE: 2}
+    coordinated.groups.complete_transaction(1, [0], is_commit=True)
+    assert coordinated.committed() == {PLACE: 1}
+
+
+def test_a_marker_that_ends_nothing_changes_nothing(coordinated, maybe_restart):
+    coordinated.commit({PLACE: 1})
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 1}
+
+
+def test_what_could_not_be_written_is_not_pending(coordinated):
+    coordinated.log.error = NotCoordinatorError()
+    with pytest.raises(NotCoordinatorError):
+        coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.log.error = None
+    assert coordinated.groups.groups() == []
+    coordinated.end_transaction(FIRST, is_commit=True)
+    assert coordinated.committed() == {}
+
+
+def test_a_coordinator_that_resigned_knows_no_transaction(coordinated):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.groups.resign(NotCoordinatorError())
+    coordinated.groups.complete_transaction(1, [0], is_commit=True)
+    assert coordinated.committed() == {}
+
+
+# Who may commit.
+
+
+def refusal(coordinated, **identity):
+    named = {"group_id": GROUP, "member_id": "", "instance_id": None, "generation": -1}
+    ask = CommitAsk(**(named | identity), offsets=[])
+    try:
+        coordinated.groups.commit_transactional(ask, FIRST)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+def test_members_commit_in_their_generation(coordinated):
+    joined = coordinated.stable_member(instance_id="one")
+    identity = {"member_id": joined.member_id, "instance_id": "one", "generation": 1}
+    assert refusal(coordinated, **identity) is None
+    assert refusal(coordinated, **identity | {"instance_id": None}) is None
+    assert refusal(coordinated, **identity | {"generation": 0}) is IllegalGenerationError
+    assert refusal(coordinated, **identity | {"generation": 2}) is IllegalGenerationError
+    assert refusal(coordinated, **identity | {"generation": -1}) is IllegalGenerationError
+    assert refusal(coordinated, **identity | {"member_id": "x"}) is FencedInstanceIdError
+    assert refusal(coordinated, **identity | {"instance_id": "x"}) is UnknownMemberIdError
+    assert refusal(coordinated, member_id="x", generation=1) is UnknownMemberIdError
+    assert refusal(coordinated, generation=1) is UnknownMemberIdError
+    assert refusal(coordinated, instance_id="one") is FencedInstanceIdError
+
+
+def test_who_names_no_member_may_always_commit(coordinated):
+    assert refusal(coordinated) is None
+    coordinated.stable_member()
+    assert refusal(coordinated) is None
+
+
+def test_a_rebalance_hinders_nobody(coordinated):
+    joined = coordinated.join()
+    coordinated.time.advance(0.001)
+    (group,) = coordinated.groups.groups()
+    assert group.state is GroupState.COMPLETING_REBALANCE
+    assert refusal(coordinated, member_id=joined[0].member_id, generation=1) is None
+
+
+def test_groups_that_are_not_there(coordinated):
+    assert refusal(coordinated, member_id="x", generation=1) is IllegalGenerationError
+    assert refusal(coordinated, member_id="x") is None  # as by a consumer on its own
+    assert refusal(coordinated, group_id="") is InvalidGroupIdError
+
+
+def test_a_transactional_commit_does_not_keep_the_session(coordinated):
+    joined = coordinated.stable_member()
+    coordinated.time.advance(9)
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1}, joined.member_id, 1)
+    coordinated.time.advance(2)
+    (group,) = coordinated.groups.groups()
+    assert group.state is GroupState.EMPTY
+
+
+# What goes.
+
+
+def test_deleting_an_offset_takes_what_is_pending_with_it(coordinated, maybe_restart):
+    coordinated.commit({OTHER: 1})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 9})
+    assert coordinated.groups.delete_offsets(GROUP, [PLACE]) == [None]
+    maybe_restart()
+    assert unstable(coordinated) == {OTHER}
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {OTHER: 9}
+
+
+def test_a_deleted_offset_may_be_committed_anew_in_the_same_transaction(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9})
+    coordinated.groups.delete_offsets(GROUP, [PLACE])
+    coordinated.commit_in_transaction(FIRST, {PLACE: 10})
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {PLACE: 10}
+
+
+def test_deleting_a_group_takes_what_is_pending_with_it(coordinated, maybe_restart):
+    coordinated.commit({PLACE: 1})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 9})
+    coordinated.groups.delete(GROUP)
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.groups.groups() == []
+
+
+def test_a_group_that_came_back_is_not_given_what_was_deleted(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9})
+    coordinated.groups.delete(GROUP)
+    coordinated.commit({OTHER: 1})
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {OTHER: 1}
+
+
+def test_a_deleted_topic_takes_what_is_pending_with_it(coordinated, maybe_restart):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 9})
+    coordinated.groups.topic_deleted(PLACE.topic)
+    maybe_restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    maybe_restart()
+    assert coordinated.committed() == {OTHER: 9}
+
+
+def test_nothing_expires_that_a_transaction_may_still_change():
+    coordinated = Coordinated({"offsets.retention.minutes": "10"})
+    coordinated.commit({PLACE: 1, OTHER: 1})
+    coordinated.commit_in_transaction(FIRST, {PLACE: 2})
+    coordinated.time.advance(11 * MINUTE_S)
+    expire(coordinated)
+    assert coordinated.committed() == {PLACE: 1}
+    coordinated.end_transaction(FIRST, is_commit=False)
+    expire(coordinated)
+    assert coordinated.groups.groups() == []
+
+
+def test_a_group_is_kept_for_its_transaction_alone():
+    coordinated = Coordinated()
+    coordinated.commit_in_transaction(FIRST, {PLACE: 2})
+    expire(coordinated)
+    assert unstable(coordinated) == {PLACE}
+    coordinated.end_transaction(FIRST, is_commit=False)
+    expire(coordinated)
+    assert coordinated.groups.groups() == []
