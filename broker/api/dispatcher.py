@@ -44,6 +44,7 @@ from broker.api import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
 )
 from broker.api.request import Api, ApiContext, Body, Request
 from broker.api.request_stats import ApiStats, RequestStats
@@ -77,6 +78,7 @@ APIS: tuple[Api, ...] = (
     delete_records.API,
     init_producer_id.API,
     offset_for_leader_epoch.API,
+    txn_offset_commit.API,
     describe_configs.API,
     alter_configs.API,
     incremental_alter_configs.API,

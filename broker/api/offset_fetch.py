@@ -1,15 +1,16 @@
 """OffsetFetch (key 9), versions 0-9: up to where groups have read.
 
 Since version 2 all topics may be asked for (null), since 8 several groups. What is asked for twice
-is answered once: an answer grows with what is stored, not with a request's repetitions. There are
-no offsets of open transactions yet, so every offset is stable (version 7's RequireStable). Left
-out: version 10 (topic ids); the member's epoch of version 9, which is KIP-848's.
+is answered once: an answer grows with what is stored, not with a request's repetitions. Since 7 an
+offset that an open transaction may change is refused where the client wants stable ones. Left out:
+version 10 (topic ids); the member's epoch of version 9, which is KIP-848's.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, UnstableOffsetCommitError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.structs import TopicPartition
 
@@ -25,8 +26,8 @@ _GROUP = OffsetFetchResponse.OffsetFetchResponseGroup
 _GROUP_TOPIC = _GROUP.OffsetFetchResponseTopics
 
 _Committed = Mapping[TopicPartition, CommittedOffset]
-# By topic, in the order asked for.
-_Offsets = dict[str, dict[int, CommittedOffset]]
+# By topic and partition, in the order asked for; None where it is not stable.
+_Offsets = dict[str, dict[int, CommittedOffset | None]]
 
 
 async def handle(request: Request, context: ApiContext) -> Body:
@@ -38,12 +39,12 @@ async def handle(request: Request, context: ApiContext) -> Body:
     try:
         if request.version == 0:  # its clients look for no coordinator
             await context.offsets_topic.ensure()
-        committed = context.groups.committed(wanted.group_id)
-        topics = _topics(_offsets(committed, wanted.topics), None)
+        topics = _topics(_found(context, wanted, wanted))
     except BrokerResponseError as raised:
         error = raised
         if request.version < _GROUP_ERROR_VERSION:
-            topics = _topics(_offsets({}, wanted.topics or ()), error)
+            found = _offsets({}, wanted.topics or (), frozenset())
+            topics = _topics(found, error)
     response = OffsetFetchResponse(
         throttle_time_ms=0, topics=topics, error_code=wire_error(error)[0]
     )
@@ -56,7 +57,6 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
         topics: list[object] = []
         error: BrokerResponseError | None = None
         try:
-            committed = context.groups.committed(group.group_id)
             topics = [
                 _GROUP_TOPIC(
                     name=name,
@@ -65,7 +65,7 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
                         for item in parts.items()
                     ],
                 )
-                for name, parts in _offsets(committed, group.topics).items()
+                for name, parts in _found(context, wanted, group).items()
             ]
         except BrokerResponseError as raised:
             error = raised
@@ -75,22 +75,35 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
     return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
 
 
-def _offsets(committed: _Committed, asked: Iterable[Any] | None) -> _Offsets:
+def _found(context: ApiContext, wanted: OffsetFetchRequest, group: Any) -> _Offsets:
+    """What one group has committed; `group` has its id and the topics asked for."""
+    committed = context.groups.committed(group.group_id)
+    unstable: AbstractSet[TopicPartition] = frozenset()
+    if wanted.require_stable:
+        unstable = context.groups.unstable(group.group_id)
+    return _offsets(committed, group.topics, unstable)
+
+
+def _offsets(
+    committed: _Committed, asked: Iterable[Any] | None, unstable: AbstractSet[TopicPartition]
+) -> _Offsets:
     """The offsets of what is asked for, or of everything; -1 where there is none."""
     by_topic: _Offsets = {}
     if asked is None:
         for place, found in committed.items():
-            by_topic.setdefault(place.topic, {})[place.partition] = found
+            parts = by_topic.setdefault(place.topic, {})
+            parts[place.partition] = None if place in unstable else found
         return by_topic
     for topic in asked:
         name = topic.name
         parts = by_topic.setdefault(name, {})
         for index in topic.partition_indexes:
-            parts[index] = committed.get(TopicPartition(name, index), _NOTHING)
+            place = TopicPartition(name, index)
+            parts[index] = None if place in unstable else committed.get(place, _NOTHING)
     return by_topic
 
 
-def _topics(offsets: _Offsets, error: BrokerResponseError | None) -> list[object]:
+def _topics(offsets: _Offsets, error: BrokerResponseError | None = None) -> list[object]:
     return [
         _TOPIC(
             name=name,
@@ -104,8 +117,10 @@ def _topics(offsets: _Offsets, error: BrokerResponseError | None) -> list[object
 
 
 def _fields(
-    index: int, found: CommittedOffset, error: BrokerResponseError | None = None
+    index: int, found: CommittedOffset | None, error: BrokerResponseError | None = None
 ) -> dict[str, object]:
+    if found is None:
+        found, error = _NOTHING, UnstableOffsetCommitError()
     return {
         "partition_index": index,
         "committed_offset": found.offset,

@@ -4,17 +4,23 @@ import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from broker.config import LogConfig
 from broker.coordinator.state_topic import java_hash_magnitude
+from broker.log.log import Log
+from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.api.group_client import (
     COORDINATOR_LOAD_IN_PROGRESS,
     NOT_COORDINATOR,
     GroupClient,
 )
+from tests.broker.api.transaction_client import TransactionClient
 from tests.broker.child import BrokerChild, RawClient
 
 PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2"}
 TOPIC = "orders"
 GROUP = "readers"
+UNSTABLE_OFFSET_COMMIT = 88
+LAST_VERSION_OF_ANY_OFFSET = 6
 
 
 @pytest.fixture
@@ -67,6 +73,62 @@ def test_members_go_on_after_sigkill(start):
     assert again.join(instance_id="one").generation_id == 2
     assert child.stop() == 0
     again.client.socket.close()
+
+
+def test_transactions_are_what_they_were_after_sigkill(start, tmp_path):
+    """Committed, aborted and open; with two producers in turn, and a plain commit in between."""
+    child = start(**{"num.partitions": "5"})
+    group = member_of(child)
+    make_topic(group)
+    group.find_coordinator()
+    group.commit(TOPIC, dict.fromkeys(range(5), 1))
+    first, second, third = producers = [
+        TransactionClient(group.client, f"transaction-{number}") for number in range(3)
+    ]
+    for producer in producers:
+        producer.init()
+        producer.begin(GROUP)
+    first.commit_offsets(group, TOPIC, {0: 10, 3: 10})
+    second.commit_offsets(group, TOPIC, {1: 20, 3: 20})
+    third.commit_offsets(group, TOPIC, {2: 30, 4: 30})
+    group.commit(TOPIC, {4: 2})
+    everything = {0, 1, 2, 3, 4}
+    for ended, unstable, committed in (
+        ({}, everything, {0: 1, 1: 1, 2: 1, 3: 1, 4: 2}),
+        ({first: True, second: False}, {2, 4}, {0: 10, 1: 1, 2: 1, 3: 10, 4: 2}),
+        ({third: True}, set(), {0: 10, 1: 1, 2: 30, 3: 10, 4: 2}),
+    ):
+        child.kill()
+        group.client.socket.close()
+        append_markers(tmp_path, ended)
+        child = start()
+        group = member_of(child)
+        group.find_coordinator()
+        assert unstable_in(group) == unstable
+        found = group.committed(version=LAST_VERSION_OF_ANY_OFFSET)
+        assert {place: offset for (_, place), (offset, _) in found.items()} == committed
+    group.client.socket.close()
+
+
+def append_markers(data_dir, ended) -> None:
+    """The ends of transactions, in the log of a broker that is down."""
+    partition = java_hash_magnitude(GROUP) % 50
+    log = Log(data_dir / f"__consumer_offsets-{partition}", LogConfig())
+    epoch = log.leader_epochs.latest_epoch
+    assert epoch is not None
+    for producer, is_commit in ended.items():
+        marker = TransactionMarker(is_commit, coordinator_epoch=0)
+        log.append_end_marker(producer.producer_id, producer.epoch, marker, epoch)
+    log.close()
+
+
+def unstable_in(group) -> set[int]:
+    return {
+        part.partition_index
+        for topic in group.fetch_response().topics
+        for part in topic.partitions
+        if part.error_code == UNSTABLE_OFFSET_COMMIT
+    }
 
 
 def test_without_the_topic_nobody_coordinates(start):

@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker.coordinator.state_topic import java_hash_magnitude
-from tests.broker.child import BrokerChild
+from tests.broker.api.group_client import GroupClient
+from tests.broker.api.transaction_client import TransactionClient
+from tests.broker.child import BrokerChild, RawClient
 from tests.interop.group_members import ConfluentMember, until, until_shared
 
 ROOT = Path(__file__).parents[2]
@@ -109,13 +111,35 @@ def test_the_command_looks_at_a_group_at_work_and_then_changes_it(broker, groups
     assert committed(broker) == [-1001, -1001]
 
 
+def test_the_command_dumps_what_a_transaction_commits(broker):
+    """And its end, which is no record of the groups."""
+    group = GroupClient(RawClient(broker.host, broker.port), "transactional")
+    group.find_coordinator()
+    producer = TransactionClient(group.client, "transaction")
+    producer.init()
+    producer.begin(group.group_id)
+    assert producer.commit_offsets(group, TOPIC, {1: 77}, metadata="in it") == {1: 0}
+    assert group.commit(TOPIC, {0: 5}) == {0: 0}
+    group.client.socket.close()
+    output = dump_of(broker, group.group_id)
+    (header,) = [line for line in output.splitlines() if "isTransactional: true" in line]
+    assert f"producerId: {producer.producer_id} producerEpoch: {producer.epoch}" in header
+    assert "baseSequence: -1" in header
+    (record,) = [line for line in output.splitlines() if '"offset":77' in line]
+    assert '"metadata":"in it"' in record
+    assert "isvalid: false" not in output
+
+
+def dump_of(broker, group_id: str) -> str:
+    """DumpLogSegments of the partition that has the group."""
+    partition = java_hash_magnitude(group_id) % 50
+    (log,) = broker.data_dir.glob(f"__consumer_offsets-{partition}/*.log")
+    return java("org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(log))
+
+
 def dump_of_the_groups_partition(broker) -> None:
     """Every key and value is one that Kafka's decoder knows."""
-    partition = java_hash_magnitude(GROUP) % 50
-    (log,) = broker.data_dir.glob(f"__consumer_offsets-{partition}/*.log")
-    output = java(
-        "org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(log)
-    )
+    output = dump_of(broker, GROUP)
     lines = [line for line in output.splitlines() if line.startswith("| offset:")]
     assert all("isvalid: false" not in line for line in output.splitlines())
     assert sum('"type":"2"' in line for line in lines) >= 3, output  # the group's own states

@@ -62,7 +62,7 @@ def test_software_has_a_name_and_a_version(client, version, name, software_versi
 def test_transactions_are_not_advertised(client, only_ours):
     response = client.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
     keys = {api.api_key for api in response.api_keys}
-    assert not keys & {24, 25, 26, 28, 68}
+    assert not keys & {24, 25, 26, 68}
 
 
 def test_every_api_has_a_file_and_a_place_in_the_table():

@@ -1,0 +1,100 @@
+"""TxnOffsetCommit (key 28), versions 0-4: up to where a group has read, if a transaction commits.
+
+The offsets are kept as pending until the transaction ends: its coordinator says so. Partitions that
+do not exist are refused one by one, everything else as a whole. Version 3 (KIP-447) names the
+member that has read; older ones name nobody, and fence no zombies. Clients before version 2 crash
+when they hear that the group is being loaded: they hear that it has no coordinator yet, as from
+Apache Kafka. Left out: version 5, which adds the group to the transaction (KIP-890).
+"""
+
+from kafka.errors import (
+    BrokerResponseError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kafka.structs import TopicPartition
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.coordinator.group import CommitAsk, new_commit
+from broker.coordinator.offset_records import CommittedOffset
+from broker.coordinator.state_records import ProducerIdAndEpoch
+from broker.log.clock import system_clock_ms
+
+_LOADING_VERSION = 2
+_BROKERS_RETENTION = -1
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(TxnOffsetCommitRequest)
+    errors: dict[TopicPartition, BrokerResponseError | None] = {}
+    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
+    for topic in wanted.topics:
+        known = context.metadata.topic(topic.name)
+        for part in topic.partitions:
+            place = TopicPartition(topic.name, part.partition_index)
+            if known is None or not 0 <= place.partition < len(known.partitions):
+                errors[place] = UnknownTopicOrPartitionError()
+            else:
+                offsets.append((place, _commit(part)))
+    if offsets:
+        results = await _commit_all(request, context, wanted, offsets)
+        errors |= {place: error for (place, _), error in zip(offsets, results, strict=True)}
+    return _answer(errors, request)
+
+
+async def _commit_all(
+    request: Request,
+    context: ApiContext,
+    wanted: TxnOffsetCommitRequest,
+    offsets: list[tuple[TopicPartition, CommittedOffset]],
+) -> list[BrokerResponseError | None]:
+    ask = CommitAsk(
+        group_id=wanted.group_id,
+        member_id=wanted.member_id,
+        instance_id=wanted.group_instance_id,
+        generation=wanted.generation_id,
+        offsets=offsets,
+    )
+    producer = ProducerIdAndEpoch(wanted.producer_id, wanted.producer_epoch)
+    try:
+        errors = context.groups.commit_transactional(ask, producer)
+        await context.offsets_topic.wait_for_flush(ask.group_id)
+    except CoordinatorLoadInProgressError as error:
+        is_known = request.version >= _LOADING_VERSION
+        return [error if is_known else CoordinatorNotAvailableError()] * len(offsets)
+    except BrokerResponseError as error:
+        return [error] * len(offsets)
+    return errors
+
+
+def _commit(part: TxnOffsetCommitRequest) -> CommittedOffset:
+    return new_commit(
+        part.committed_offset,
+        part.committed_leader_epoch,
+        part.committed_metadata,
+        system_clock_ms(),
+        _BROKERS_RETENTION,
+        None,
+    )
+
+
+def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Body:
+    topic_class = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+    topics: dict[str, list[object]] = {}
+    for place, error in errors.items():
+        topics.setdefault(place.topic, []).append(
+            topic_class.TxnOffsetCommitResponsePartition(
+                partition_index=place.partition, error_code=wire_error(error)[0]
+            )
+        )
+    response = TxnOffsetCommitResponse(
+        throttle_time_ms=0,
+        topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()],
+    )
+    return encoded(response, request)
+
+
+API = Api(key=28, min_version=0, max_version=4, handle=handle)
