@@ -137,7 +137,9 @@ class _Fetch:
 
         max_wait_ms = context.longest_wait_ms(self._wanted.max_wait_ms)
         asks = self._asks if session is None else ()
-        waiting = context.replicas.wait_for_records(asks, missing_bytes, max_wait_ms, ready)
+        waiting = context.replicas.wait_for_records(
+            asks, missing_bytes, max_wait_ms, ready, committed=self._limits.committed
+        )
         if session is not None:
             session.waiting = waiting
 

@@ -79,9 +79,9 @@ class CachedPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def partition_changed(self, size_bytes: int) -> None:
+    def partition_changed(self, size_bytes: int, stable_bytes: int) -> None:
         """The Watcher of the purgatory."""
-        self.session.partition_changed(self, size_bytes)
+        self.session.partition_changed(self, size_bytes, stable_bytes)
 
     def told(self, read: PartitionRead | BrokerResponseError) -> bool:
         """Whether the client must hear of `read`; it has then. Nothing more is said of the
@@ -186,10 +186,12 @@ class FetchSession:
             if log_start_offset(cached.ask.topic_partition) != cached.log_start_offset:
                 self._pending.setdefault(cached)
 
-    def partition_changed(self, cached: CachedPartition, size_bytes: int) -> None:
+    def partition_changed(
+        self, cached: CachedPartition, size_bytes: int, stable_bytes: int
+    ) -> None:
         self._pending.setdefault(cached)
         if self.waiting is not None:
-            self.waiting.progress(size_bytes)
+            self.waiting.progress(size_bytes, stable_bytes)
 
     def served(self, cached: CachedPartition) -> None:
         """The partition had its share: the others come first in the next answer."""

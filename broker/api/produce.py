@@ -200,11 +200,10 @@ def _refusal(acks: int, transactional_id: str | None) -> BrokerResponseError | N
 
 def _append(part: ProducePartition, context: ApiContext, acks: int) -> ProducedPartition:
     records = _view(part)
-    topic_partition = TopicPartition(part.topic, part.partition)
+    partition = context.replicas.partition(TopicPartition(part.topic, part.partition))
     if not records:
-        context.replicas.partition(topic_partition)
         return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
-    appended = context.replicas.append(topic_partition, records, acks)
+    appended = context.replicas.append(partition, records, acks)
     return ProducedPartition(
         part.topic,
         part.partition,

@@ -212,7 +212,7 @@ class StateTopic(Generic[S]):
         batch = encode_batch(records, self._clock(), producer)
         try:
             return self._replicas.append(
-                self._place_of(key),
+                self._replicas.partition(self._place_of(key)),
                 memoryview(batch),
                 ACKS_ALL,
                 transactional=producer is not None,

@@ -246,18 +246,24 @@ class Log:
             return self._append(records, headers, leader_epoch, now_ms, append_time_ms)
 
     def append_end_marker(
-        self, producer_id: int, producer_epoch: int, marker: TransactionMarker, leader_epoch: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        leader_epoch: int,
+        transaction_version: int = 0,
     ) -> LogAppendInfo:
         """Ends the producer's transaction in this log, by the word of its coordinator.
 
-        Raises InvalidProducerEpochError and TransactionCoordinatorFencedError for a marker that
-        comes too late, and KafkaStorageError.
+        `transaction_version`: 2 where each end has an epoch of its own. Raises
+        InvalidProducerEpochError and TransactionCoordinatorFencedError for a marker that comes too
+        late, and KafkaStorageError.
         """
         now_ms = self._clock()
         records = memoryview(encode_marker(marker, producer_id, producer_epoch, now_ms))
         with self._lock:
             self._check_usable()
-            self._producers.check_marker(producer_id, producer_epoch, marker)
+            self._producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
             headers = [read_header(records)]
             return self._append(records, headers, leader_epoch, now_ms, NO_TIMESTAMP, marker)
 

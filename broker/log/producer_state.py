@@ -50,6 +50,8 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
 _NO_TRANSACTION = -1
 _SEQUENCES = 2**31
+_EPOCH_BUMP_VERSION = 2
+_LAST_EPOCH = 2**15 - 1
 
 
 class BatchMetadata(NamedTuple):
@@ -144,14 +146,27 @@ class ProducerStateManager:
         return None
 
     def check_marker(
-        self, producer_id: int, producer_epoch: int, marker: TransactionMarker
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        transaction_version: int = 0,
     ) -> None:
         """Raises InvalidProducerEpochError and TransactionCoordinatorFencedError for a marker that
-        comes too late: from a time when the producer, or the coordinator, was an older one."""
+        comes too late: from a time when the producer, or the coordinator, was an older one.
+
+        From transaction version 2 on the epoch grows with each end: a marker in the epoch of an
+        open transaction belongs to the one before it (KIP-1228).
+        """
         entry = self._entries.get(producer_id)
         if entry is None:
             return
-        if producer_epoch < entry.producer_epoch:
+        is_of_the_one_before = (
+            transaction_version >= _EPOCH_BUMP_VERSION
+            and producer_epoch == entry.producer_epoch < _LAST_EPOCH
+            and entry.current_txn_first_offset >= 0
+        )
+        if producer_epoch < entry.producer_epoch or is_of_the_one_before:
             raise InvalidProducerEpochError(
                 f"the marker for producer {producer_id} has epoch {producer_epoch}, "
                 f"the log has seen {entry.producer_epoch}"
@@ -161,6 +176,19 @@ class ProducerStateManager:
                 f"the marker for producer {producer_id} comes from coordinator epoch "
                 f"{marker.coordinator_epoch}, the log has seen {entry.coordinator_epoch}"
             )
+
+    @property
+    def has_open_transaction(self) -> bool:
+        return bool(self._open)
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer, in this epoch, has a transaction open here."""
+        entry = self._entries.get(producer_id)
+        return (
+            entry is not None
+            and entry.current_txn_first_offset >= 0
+            and entry.producer_epoch == producer_epoch
+        )
 
     def aborts(self, producer_id: int, marker: TransactionMarker) -> bool:
         """Whether the marker would abort records of this log."""

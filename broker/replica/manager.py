@@ -24,6 +24,7 @@ from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.partition import NO_EPOCH, EpochEndOffset, OffsetFound, Partition, PartitionRead
 from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
+from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class ReplicaManager:
 
     def append(
         self,
-        topic_partition: TopicPartition,
+        partition: Partition,
         records: memoryview,
         acks: int,
         *,
@@ -145,18 +146,44 @@ class ReplicaManager:
         numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches; wakes the fetches that wait for them. Raises kafka.errors."""
-        partition = self.partition(topic_partition)
+        topic_partition = partition.topic_partition
         try:
             appended = partition.append(
                 records, acks, transactional=transactional, numbered=numbered
             )
         except OSError as error:
             raise storage_error("append", topic_partition, error) from error
-        self._purgatory.became_visible(topic_partition, appended.size_bytes)
+        size_bytes = appended.size_bytes
+        stable_bytes = 0 if partition.log.producers.has_open_transaction else size_bytes
+        self._purgatory.became_visible(topic_partition, size_bytes, stable_bytes)
         if not appended.is_duplicate:
-            self.stats.bytes_in += appended.size_bytes
+            self.stats.bytes_in += size_bytes
             self.stats.messages_in += appended.last_offset - appended.first_offset + 1
         return appended
+
+    def append_end_marker(
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        transaction_version: int,
+    ) -> None:
+        """Ends a transaction in one partition; wakes the fetches that waited for its end.
+
+        Raises UnknownTopicOrPartitionError, InvalidProducerEpochError,
+        TransactionCoordinatorFencedError and KafkaStorageError.
+        """
+        partition = self.partition(topic_partition)
+        stable_offset = partition.last_stable_offset
+        try:
+            appended = partition.append_end_marker(
+                producer_id, producer_epoch, marker, transaction_version
+            )
+            stable_bytes = partition.bytes_between(stable_offset, partition.last_stable_offset)
+        except OSError as error:
+            raise storage_error("append", topic_partition, error) from error
+        self._purgatory.became_visible(topic_partition, appended.size_bytes, stable_bytes)
 
     def log_that_awaits_flush(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, where it must be flushed before what it holds is acknowledged."""
@@ -219,9 +246,13 @@ class ReplicaManager:
         missing_bytes: int,
         max_wait_ms: int,
         ready: Callable[[], None],
+        *,
+        committed: bool = False,
     ) -> DelayedFetch:
-        """Calls `ready` once: after `missing_bytes` more in all, or `max_wait_ms`."""
-        fetch = DelayedFetch((ask.topic_partition for ask in asks), missing_bytes, ready)
+        """Calls `ready` once: after `missing_bytes` more in all, or `max_wait_ms`; `committed`:
+        only bytes whose transactions have ended count."""
+        places = (ask.topic_partition for ask in asks)
+        fetch = DelayedFetch(places, missing_bytes, ready, committed=committed)
         self._purgatory.wait(fetch, max_wait_ms)
         return fetch
 

@@ -5,11 +5,14 @@ loop's thread only. Records below the high watermark are in every in-sync replic
 handed to consumers. With one replica that is the log's end as soon as an append returns.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafka.errors import (
+    BrokerResponseError,
+    CorruptRecordError,
     FencedLeaderEpochError,
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
@@ -22,6 +25,7 @@ from broker.log.files import FileSlice
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
+from pyspark_kafkalog.record.control import TransactionMarker
 
 NO_EPOCH = -1
 ACKS_ALL = -1
@@ -122,6 +126,28 @@ class Partition:
         )
         self.high_watermark = self._log.log_end_offset
         return appended
+
+    def append_end_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        transaction_version: int,
+    ) -> LogAppendInfo:
+        """Ends a transaction. Raises as Log.append_end_marker."""
+        appended = self._log.append_end_marker(
+            producer_id, producer_epoch, marker, self.leader_epoch, transaction_version
+        )
+        self.high_watermark = self._log.log_end_offset
+        return appended
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> int:
+        """Of the records from one offset to before another, for who waits for so many; less where
+        a segment ends between, and more than anybody wants where it cannot be told."""
+        try:
+            return self._log.read(start_offset, sys.maxsize, end_offset).size_bytes
+        except (BrokerResponseError, CorruptRecordError):
+            return sys.maxsize  # retention was here, say: who waits will see
 
     def read(
         self, fetch_offset: int, max_bytes: int, committed: bool, min_one_batch: bool

@@ -30,22 +30,35 @@ _ENOUGH_BYTES = sys.maxsize
 class Watcher(Protocol):
     """Hears of every change of a partition until it is taken off."""
 
-    def partition_changed(self, size_bytes: int) -> None:
-        """So many more bytes can be fetched; more than any fetch wants where the partition itself
-        changed (was opened, deleted, led elsewhere)."""
+    def partition_changed(self, size_bytes: int, stable_bytes: int) -> None:
+        """So many more bytes can be fetched, and so many by who reads committed records only; more
+        than any fetch wants where the partition itself changed (was opened, deleted, led
+        elsewhere)."""
 
 
 class DelayedFetch:
     """One waiting fetch: done after `missing_bytes` more bytes, or when its time is up."""
 
-    __slots__ = ("_purgatory", "_ready", "is_waiting", "missing_bytes", "partitions", "timer")
+    __slots__ = (
+        "_committed",
+        "_purgatory",
+        "_ready",
+        "is_waiting",
+        "missing_bytes",
+        "partitions",
+        "timer",
+    )
 
     def __init__(
         self,
         partitions: Iterable[TopicPartition],
         missing_bytes: int,
         ready: Callable[[], None],
+        *,
+        committed: bool = False,
     ) -> None:
+        """`committed`: it waits for records whose transactions have ended."""
+        self._committed = committed
         self.partitions = tuple(partitions)
         self.missing_bytes = missing_bytes
         self.timer: Timer | None = None
@@ -57,9 +70,10 @@ class DelayedFetch:
         self._purgatory = purgatory
         self.is_waiting = True
 
-    def progress(self, size_bytes: int) -> None:
-        """`size_bytes` more can be fetched; done when that is enough."""
-        self.missing_bytes -= size_bytes
+    def progress(self, size_bytes: int, stable_bytes: int) -> None:
+        """So many more bytes can be fetched, or by who reads committed records; done when that is
+        enough."""
+        self.missing_bytes -= stable_bytes if self._committed else size_bytes
         if self.missing_bytes <= 0:
             self.complete()
 
@@ -128,17 +142,18 @@ class FetchPurgatory:
             if not watchers:
                 del self._watchers[partition]
 
-    def became_visible(self, partition: TopicPartition, size_bytes: int) -> None:
-        """`size_bytes` more of `partition` can be fetched."""
+    def became_visible(self, partition: TopicPartition, size_bytes: int, stable_bytes: int) -> None:
+        """`size_bytes` more of `partition` can be fetched; `stable_bytes` more by who reads
+        committed records only: open transactions hold back, and their ends let go."""
         fetches = self._waiting.get(partition)
         if fetches:
             for fetch in list(fetches):
-                fetch.progress(size_bytes)
+                fetch.progress(size_bytes, stable_bytes)
         watchers = self._watchers.get(partition)
         if watchers:
             for watcher in list(watchers):
-                watcher.partition_changed(size_bytes)
+                watcher.partition_changed(size_bytes, stable_bytes)
 
     def wake(self, partition: TopicPartition) -> None:
         """Something else happened to `partition` (deleted, led elsewhere): ask again."""
-        self.became_visible(partition, _ENOUGH_BYTES)
+        self.became_visible(partition, _ENOUGH_BYTES, _ENOUGH_BYTES)

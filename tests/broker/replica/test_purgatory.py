@@ -55,13 +55,13 @@ def wait(purgatory, *partitions, missing_bytes=100):
 
 def test_enough_bytes_of_several_partitions(purgatory, clock):
     _, ran = wait(purgatory, A, B)
-    purgatory.became_visible(A, 60)
-    purgatory.became_visible(TopicPartition("other", 0), 1000)
+    purgatory.became_visible(A, 60, 60)
+    purgatory.became_visible(TopicPartition("other", 0), 1000, 1000)
     assert ran == []
-    purgatory.became_visible(B, 40)
+    purgatory.became_visible(B, 40, 40)
     assert ran == [1]
     assert clock.timers[0].cancelled
-    purgatory.became_visible(A, 1000)
+    purgatory.became_visible(A, 1000, 1000)
     assert ran == [1]
     assert len(purgatory) == 0
 
@@ -86,7 +86,7 @@ def test_cancelled(purgatory, clock):
     fetch, ran = wait(purgatory, A, B)
     purgatory.cancel(fetch)
     purgatory.cancel(fetch)
-    purgatory.became_visible(A, 1000)
+    purgatory.became_visible(A, 1000, 1000)
     clock.fire()
     assert ran == []
     assert len(purgatory) == 0
@@ -103,6 +103,6 @@ def test_one_that_waits_again_when_run(purgatory):
 
     purgatory.wait(DelayedFetch([A], 10, again), 5000)
     for expected in (1, 2, 3):
-        purgatory.became_visible(A, 10)
+        purgatory.became_visible(A, 10, 10)
         assert len(rounds) == expected
     assert len(purgatory) == 0
