@@ -93,6 +93,7 @@ DYNAMIC_BROKER_CONFIGS = frozenset(
         "message.max.bytes",
         "min.insync.replicas",
         "producer.id.expiration.ms",
+        "transaction.partition.verification.enable",
     )
 )
 
@@ -878,6 +879,63 @@ class BrokerConfig:
         _INT,
         100 << 20,
         "segment.bytes of __consumer_offsets.",
+        at_least(1),
+    )
+    transaction_state_log_num_partitions: int = option(
+        "transaction.state.log.num.partitions",
+        _INT,
+        50,
+        "Partitions of __transaction_state; counts when the topic is made, at the first use of a "
+        "transactional id.",
+        at_least(1),
+    )
+    transaction_state_log_replication_factor: int = option(
+        "transaction.state.log.replication.factor",
+        _SHORT,
+        3,
+        "Replicas of __transaction_state; no more than there are brokers.",
+        at_least(1),
+    )
+    transaction_state_log_min_isr: int = option(
+        "transaction.state.log.min.isr",
+        _INT,
+        2,
+        "min.insync.replicas of __transaction_state; no more than it has replicas.",
+        at_least(1),
+    )
+    transaction_state_log_segment_bytes: int = option(
+        "transaction.state.log.segment.bytes",
+        _INT,
+        100 << 20,
+        "segment.bytes of __transaction_state.",
+        at_least(1),
+    )
+    transaction_max_timeout_ms: int = option(
+        "transaction.max.timeout.ms",
+        _INT,
+        900_000,
+        "Longest transaction timeout that a producer may ask for.",
+        at_least(1),
+    )
+    transaction_partition_verification_enable: bool = option(
+        "transaction.partition.verification.enable",
+        _BOOLEAN,
+        True,
+        "Whether a producer's first batch of a transaction is taken only if its partition has been "
+        "added to the transaction (KIP-890).",
+    )
+    transactional_id_expiration_ms: int = option(
+        "transactional.id.expiration.ms",
+        _INT,
+        7 * 24 * _HOUR_MS,
+        "Time after its last transaction at which a transactional id is forgotten.",
+        at_least(1),
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _INT,
+        _HOUR_MS,
+        "How often transactional ids to forget are looked for.",
         at_least(1),
     )
     given: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -24,6 +24,7 @@ from broker.api.topic_names import is_topic_name
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
     BrokerNode,
     ClusterMetadata,
     MetadataRecords,
@@ -36,6 +37,12 @@ from broker.coordinator.offsets import OffsetsTopic, offsets_topic_kind
 from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
+from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transactions import (
+    TransactionCoordinator,
+    TransactionsTopic,
+    transactions_topic_kind,
+)
 from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
@@ -71,7 +78,7 @@ class BrokerServer:
         self._is_serving = False
         self._is_stopping = False
         self._metrics: MetricsEndpoint | None = None
-        self._expiration: asyncio.Task[None] | None = None
+        self._expirations: list[asyncio.Task[None]] = []
         self._network = NetworkServer(
             lambda frame, connection: self._dispatcher(frame, connection),
             ConnectionLimits(config.socket_request_max_bytes),
@@ -154,6 +161,7 @@ class BrokerServer:
             system_clock_ms,
         )
         self._offsets_topic.on_loaded = self._groups.take_over
+        self._build_transactions()
         self._topics.on_deleted = self._topic_deleted
         self._dispatcher = Dispatcher(
             ApiContext(
@@ -161,9 +169,12 @@ class BrokerServer:
                 metadata=self._metadata,
                 topics=self._topics,
                 replicas=self._replicas,
-                producer_ids=ProducerIds(self._store, self._config.broker_id, self._run_blocking),
+                producer_ids=self._producer_ids,
                 groups=self._groups,
                 offsets_topic=self._offsets_topic,
+                transactions=self._transactions,
+                transactions_topic=self._transactions_topic,
+                markers=self._markers,
                 convert=self._convert,
                 fetch_sessions=FetchSessionCache(
                     self._replicas,
@@ -176,10 +187,34 @@ class BrokerServer:
         )
         self._logs.start()
         self._offsets_topic.start_loading()
+        self._transactions_topic.start_loading()
         self._network.start()
         self._schedule_checkpoint()
         self._is_serving = True
-        self._expiration = self._loop.create_task(self._expire_offsets())
+        self._expirations = [
+            self._loop.create_task(self._expire_offsets()),
+            self._loop.create_task(self._expire_transactional_ids()),
+        ]
+
+    def _build_transactions(self) -> None:
+        self._producer_ids = ProducerIds(self._store, self._config.broker_id, self._run_blocking)
+        self._transactions_topic: TransactionsTopic = StateTopic(
+            transactions_topic_kind(self._config),
+            self._metadata,
+            self._topics,
+            self._replicas,
+            system_clock_ms,
+        )
+        self._markers = MarkerWriter(self._replicas, self._groups, self._loop.call_later)
+        self._transactions = TransactionCoordinator(
+            self._config,
+            self._transactions_topic,
+            self._markers,
+            Timers(self._loop.call_later, self._loop.time),
+            system_clock_ms,
+            self._producer_ids.take,
+        )
+        self._transactions_topic.on_loaded = self._transactions.take_over
 
     async def stop(self) -> None:
         """Takes no more requests, finishes what has begun, closes the logs cleanly."""
@@ -187,10 +222,14 @@ class BrokerServer:
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
             self._checkpoint_timer = None
-        if self._expiration is not None:
-            self._expiration.cancel()
+        for expiration in self._expirations:
+            expiration.cancel()
         await self._network.close()
-        self._resign_groups()  # no timer of theirs writes to a log that is closed
+        # No timer of theirs writes to a log that is closed.
+        self._resign_groups()
+        self._markers.close()
+        self._transactions_topic.resign()
+        self._transactions.resign()
         await self._topics.drain()
         await self._configs.drain()
         await self._run_blocking(self._close_logs)
@@ -265,6 +304,9 @@ class BrokerServer:
     def _topic_deleted(self, name: str) -> None:
         if name == CONSUMER_OFFSETS:
             self._resign_groups()
+        elif name == TRANSACTION_STATE:
+            self._transactions.topic_deleted()
+            self._transactions_topic.resign()
         else:
             self._groups.topic_deleted(name)
 
@@ -273,6 +315,14 @@ class BrokerServer:
         while True:
             await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
             for _ in self._groups.expire():
+                await asyncio.sleep(0)
+
+    async def _expire_transactional_ids(self) -> None:
+        """Looks for ids to forget; the interval is Kafka's."""
+        interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            for _ in self._transactions.expire():
                 await asyncio.sleep(0)
 
     async def _run_blocking(self, function: Callable[[], T]) -> T:
@@ -322,6 +372,8 @@ class BrokerServer:
             configs: Mapping[str, str] = _ADOPTED_TOPIC_CONFIGS
             if name == CONSUMER_OFFSETS:
                 configs = offsets_topic_kind(self._config).configs
+            elif name == TRANSACTION_STATE:
+                configs = transactions_topic_kind(self._config).configs
             topic = new_topic(name, len(indexes), self._config.broker_id, configs)
             topic_id = self._logs.topic_id(topic.topic_partitions()[0])
             if topic_id is not None:

@@ -1,9 +1,10 @@
 """ApiVersions (key 18), versions 0-4: what this broker speaks.
 
 Any other version is answered as version 0 with UNSUPPORTED_VERSION and the versions of this API
-(KIP-511), by the dispatcher, which sees it before the body. Left out: features (none are
-finalized, so that Java clients use transactions of the first protocol) and ZooKeeper migration. A
-client whose software has no proper name and version gets INVALID_REQUEST, as KIP-511 wants it.
+(KIP-511), by the dispatcher, which sees it before the body. A client whose software has no proper
+name and version gets INVALID_REQUEST, as KIP-511 wants it. Since version 3 clients hear of features
+(KIP-584): who finds `transaction.version` 2 finalized uses transactions in which each end bumps the
+epoch (KIP-890). Left out: ZooKeeper migration.
 """
 
 import re
@@ -14,6 +15,12 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from broker.api.request import Api, ApiContext, ApiRange, Body, Request, encoded
 from broker.network.send import Part
 
+_TRANSACTION_VERSION = "transaction.version"
+_LAST_TRANSACTION_VERSION = 2
+# Features never change while a broker runs: one epoch for all of them.
+_FEATURES_EPOCH = 0
+# The first version whose clients understand a feature that begins at 0.
+_FEATURES_FROM_0_VERSION = 4
 # The first version in which clients say who they are.
 _SOFTWARE_VERSION = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -25,12 +32,31 @@ def handle(request: Request, context: ApiContext) -> Body:
         for text in (wanted.client_software_name, wanted.client_software_version):
             if not _SOFTWARE.fullmatch(text or ""):
                 return encoded(_response(InvalidRequestError.errno, ()), request)
-    return encoded(_response(0, context.api_ranges), request)
+    return encoded(_with_features(_response(0, context.api_ranges), request.version), request)
 
 
 def unsupported_version_body() -> list[Part]:
     """The answer, always in version 0, to a version that is not known."""
     return [_response(UnsupportedVersionError.errno, (API.range,)).encode(version=0)]
+
+
+def _with_features(response: ApiVersionsResponse, version: int) -> ApiVersionsResponse:
+    feature = {"name": _TRANSACTION_VERSION}
+    if version >= _FEATURES_FROM_0_VERSION:
+        response.supported_features = [
+            ApiVersionsResponse.SupportedFeatureKey(
+                min_version=0, max_version=_LAST_TRANSACTION_VERSION, **feature
+            )
+        ]
+    response.finalized_features_epoch = _FEATURES_EPOCH
+    response.finalized_features = [
+        ApiVersionsResponse.FinalizedFeatureKey(
+            min_version_level=_LAST_TRANSACTION_VERSION,
+            max_version_level=_LAST_TRANSACTION_VERSION,
+            **feature,
+        )
+    ]
+    return response
 
 
 def _response(error_code: int, ranges: tuple[ApiRange, ...]) -> ApiVersionsResponse:

@@ -12,6 +12,8 @@ from time import perf_counter
 from kafka.errors import KafkaProtocolError
 
 from broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     api_versions,
@@ -26,7 +28,9 @@ from broker.api import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -37,6 +41,7 @@ from broker.api import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -45,6 +50,7 @@ from broker.api import (
     produce,
     sync_group,
     txn_offset_commit,
+    write_txn_markers,
 )
 from broker.api.request import Api, ApiContext, Body, Request
 from broker.api.request_stats import ApiStats, RequestStats
@@ -78,6 +84,10 @@ APIS: tuple[Api, ...] = (
     delete_records.API,
     init_producer_id.API,
     offset_for_leader_epoch.API,
+    add_partitions_to_txn.API,
+    add_offsets_to_txn.API,
+    end_txn.API,
+    write_txn_markers.API,
     txn_offset_commit.API,
     describe_configs.API,
     alter_configs.API,
@@ -91,6 +101,8 @@ APIS: tuple[Api, ...] = (
     offset_delete.API,
     describe_cluster.API,
     describe_producers.API,
+    describe_transactions.API,
+    list_transactions.API,
     describe_topic_partitions.API,
 )
 

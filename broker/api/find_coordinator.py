@@ -1,8 +1,7 @@
-"""FindCoordinator (key 10), versions 0-6: this broker coordinates every group.
+"""FindCoordinator (key 10), versions 0-6: this broker coordinates every group and transaction.
 
-The first question makes `__consumer_offsets`; the answer comes when it is there. Several keys since
-version 4. Left out until this broker has transactions: coordinators of transactional ids, refused
-with INVALID_REQUEST and a sentence that says so; and the share groups of version 6.
+The first question makes `__consumer_offsets` or `__transaction_state`; the answer comes when it is
+there. Several keys since version 4. Left out: the share groups of version 6.
 """
 
 from kafka.errors import BrokerResponseError, InvalidRequestError
@@ -21,11 +20,12 @@ async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(FindCoordinatorRequest)
     error: BrokerResponseError | None = None
     try:
-        if wanted.key_type == _TRANSACTION:
-            raise InvalidRequestError("transactions are not supported by this broker")
-        if wanted.key_type != _GROUP:
+        if wanted.key_type == _GROUP:
+            await context.offsets_topic.ensure()
+        elif wanted.key_type == _TRANSACTION:
+            await context.transactions_topic.ensure()
+        else:
             raise InvalidRequestError(f"unknown coordinator type {wanted.key_type}")
-        await context.offsets_topic.ensure()
     except BrokerResponseError as raised:
         error = raised
     code, message = wire_error(error)

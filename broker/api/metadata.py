@@ -21,6 +21,7 @@ from broker.api.topic_names import check_no_collision, check_topic_name
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
+    TRANSACTION_STATE,
     TopicMetadata,
     new_topic,
 )
@@ -78,6 +79,9 @@ async def _create_and_answer(
 async def _auto_create(name: str, context: ApiContext) -> None:
     if name == CONSUMER_OFFSETS:
         await context.offsets_topic.ensure()
+        return
+    if name == TRANSACTION_STATE:
+        await context.transactions_topic.ensure()
         return
     check_topic_name(name)
     check_no_collision(name, (topic.name for topic in context.metadata.topics()))

@@ -8,23 +8,29 @@ conversion thread, before its first append; its connection waits, so order is ke
 
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer
 notices, as in Apache Kafka. Where flush.messages records are not on disk yet, the answer comes when
-they are, as the policy says what power loss may take. Left out: transactions, refused with
-INVALID_TXN_STATE (version 12, which may begin one, is 11 without them); the request's timeout (one
-replica never waits); hints about new leaders.
+they are, as the policy says what power loss may take. A transactional batch is appended only if its
+partition is part of the producer's transaction: added by it before version 12, by this very request
+since (KIP-890). Left out: the request's timeout (one replica never waits); hints about new leaders.
 """
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from kafka.errors import (
     BrokerResponseError,
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidProducerIdMappingError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
-    InvalidTxnStateError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    TransactionalIdAuthorizationFailedError,
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
 )
@@ -32,11 +38,13 @@ from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request
+from broker.api.transaction_partitions import TransactionSupport, join_transaction
 from broker.cluster.metadata import INTERNAL_TOPICS
+from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.network.connection import CloseConnection
-from broker.replica.partition import ACKS_ALL
+from broker.replica.partition import ACKS_ALL, Partition
 from pyspark_kafkalog.protocol.produce import (
     ProducedPartition,
     ProducePartition,
@@ -50,7 +58,9 @@ from pyspark_kafkalog.record.batch import (
     HEADER_BYTES,
     MAGIC,
     MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
     batch_size,
+    read_header,
 )
 from pyspark_kafkalog.record.compression import Codec
 
@@ -58,69 +68,184 @@ _NO_ANSWER = 0
 # The first version that carries record batches alone, and the first that may carry zstd (KIP-110).
 _RECORD_BATCH_VERSION = 3
 _ZSTD_VERSION = 7
+# The first version whose clients know TRANSACTION_ABORTABLE, and the first that adds partitions to
+# a transaction.
+_ABORTABLE_VERSION = 11
+_IMPLICIT_ADD_VERSION = 12
+_ACKS = (ACKS_ALL, _NO_ANSWER, 1)
+_COORDINATOR_IS_BUSY = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+)
 
-_Refusals: TypeAlias = Mapping[int, BrokerResponseError]
-"""Why partitions are refused before the append, by their place in the request."""
+_Place: TypeAlias = "Partition | BrokerResponseError"
+"""Where a part of the request goes, or why it goes nowhere."""
 _Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body]"
 
 
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = decode_produce_request(request.body, request.version)
-    refusals = _refusals(wanted, context)
-    to_convert = [
-        index
-        for index, part in enumerate(wanted.partitions)
-        if index not in refusals and _needs_conversion(part, context)
-    ]
+    places: list[_Place] = []
+    to_convert: list[int] = []
+    transactional: list[int] = []
+    for index, part in enumerate(wanted.partitions):
+        try:
+            partition = _partition(part, wanted, context)
+        except BrokerResponseError as error:
+            places.append(error)
+            continue
+        places.append(partition)
+        records = _view(part)
+        if needs_conversion(records, partition.log.config):
+            to_convert.append(index)
+        if len(records) >= HEADER_BYTES and _is_transactional(records):
+            transactional.append(index)
     if to_convert:
-        return _convert_and_append(wanted, refusals, to_convert, context)
-    return _append_all(wanted, refusals, context)
+        return _convert_and_append(wanted, places, to_convert, transactional, context)
+    if transactional:
+        return _join_and_append(wanted, places, transactional, context)
+    return _append_all(wanted, places, context)
 
 
 async def _convert_and_append(
-    wanted: ProduceRequest, refusals: _Refusals, to_convert: list[int], context: ApiContext
+    wanted: ProduceRequest,
+    places: list[_Place],
+    to_convert: list[int],
+    transactional: list[int],
+    context: ApiContext,
 ) -> Body:
-    failures = dict(refusals)
     for index in to_convert:
-        part = wanted.partitions[index]
+        part, place = wanted.partitions[index], places[index]
+        assert isinstance(place, Partition)
         try:
-            log = context.replicas.partition(TopicPartition(part.topic, part.partition)).log
             convert = functools.partial(
                 convert_for_log,
                 _view(part),
-                log.config,
+                place.log.config,
                 # Whoever could send so much uncompressed may send it compressed.
                 max_plain_bytes=context.config.socket_request_max_bytes,
             )
             part.records = await context.convert(convert)
         except BrokerResponseError as error:
-            failures[index] = error
-    outcome = _append_all(wanted, failures, context)
+            places[index] = error
+    for index, place in enumerate(places):
+        if isinstance(place, Partition):
+            try:  # topics may have gone meanwhile
+                places[index] = context.replicas.partition(place.topic_partition)
+            except BrokerResponseError as error:
+                places[index] = error
+    outcome = _join_and_append(wanted, places, transactional, context)
     return await outcome if isinstance(outcome, Coroutine) else outcome
 
 
-def _append_all(wanted: ProduceRequest, refusals: _Refusals, context: ApiContext) -> _Outcome:
-    results = []
-    for index, part in enumerate(wanted.partitions):
+def _join_and_append(
+    wanted: ProduceRequest, places: list[_Place], transactional: list[int], context: ApiContext
+) -> _Outcome:
+    """The parts numbered `transactional` become part of their producer's transaction first. From
+    there to the append nobody must come between who could end it, unless in a greater epoch."""
+    joins = [index for index in transactional if isinstance(places[index], Partition)]
+    if joins:
         try:
-            if index in refusals:
-                raise refusals[index]
-            results.append(_append(part, context, wanted.acks))
+            has_added = _join(wanted, places, joins, context)
+        except BrokerResponseError as error:
+            places = [error] * len(places)
+        else:
+            if has_added:
+                return _append_when_flushed(wanted, places, context)
+    return _append_all(wanted, places, context, transactional=bool(joins))
+
+
+async def _append_when_flushed(
+    wanted: ProduceRequest, places: list[_Place], context: ApiContext
+) -> Body:
+    """What is to be in a transaction goes to disk after the transaction's record."""
+    assert wanted.transactional_id is not None
+    try:
+        await context.transactions_topic.wait_for_flush(wanted.transactional_id)
+    except BrokerResponseError as error:
+        places = [error] * len(places)
+    outcome = _append_all(wanted, places, context, transactional=True)
+    return await outcome if isinstance(outcome, Coroutine) else outcome
+
+
+def _join(
+    wanted: ProduceRequest, places: list[_Place], joins: list[int], context: ApiContext
+) -> bool:
+    """Whether partitions were added, which is not on disk as the flush policy wants it. Refused
+    ones are so in `places`; raises why all are."""
+    transactional_id = wanted.transactional_id
+    if transactional_id is None:
+        raise TransactionalIdAuthorizationFailedError("a transactional batch names no transaction")
+    headers = [read_header(_view(wanted.partitions[index])) for index in joins]
+    producer = ProducerIdAndEpoch(headers[0].producer_id, headers[0].producer_epoch)
+    if any((each.producer_id, each.producer_epoch) != producer for each in headers):
+        raise InvalidProducerIdMappingError("transactional batches of more than one producer")
+    partitions = [
+        (index, place) for index in joins if isinstance(place := places[index], Partition)
+    ]
+    # What is open in the log has been added.
+    new = {
+        partition.topic_partition
+        for _, partition in partitions
+        if not partition.log.producers.is_in_transaction(*producer)
+    }
+    if not new:
+        return False
+    support = _transaction_support(wanted.version)
+    errors = join_transaction(transactional_id, producer, new, support, context)
+    for index, partition in partitions:
+        error = errors.get(partition.topic_partition)
+        if error is not None:
+            places[index] = _retriable(error, support)
+    if support is not TransactionSupport.ADDS_IMPLICITLY or all(errors.values()):
+        return False
+    return context.transactions_topic.awaits_flush(transactional_id)
+
+
+def _transaction_support(version: int) -> TransactionSupport:
+    if version >= _IMPLICIT_ADD_VERSION:
+        return TransactionSupport.ADDS_IMPLICITLY
+    if version >= _ABORTABLE_VERSION:
+        return TransactionSupport.KNOWS_ABORTABLE
+    return TransactionSupport.VERIFIED
+
+
+def _retriable(error: BrokerResponseError, support: TransactionSupport) -> BrokerResponseError:
+    """A coordinator's errors as a producer expects them in answer to Produce."""
+    if isinstance(error, _COORDINATOR_IS_BUSY) or (
+        isinstance(error, ConcurrentTransactionsError)
+        and support is not TransactionSupport.ADDS_IMPLICITLY
+    ):
+        return NotEnoughReplicasError(f"the transaction cannot be verified now: {error}")
+    return error
+
+
+def _append_all(
+    wanted: ProduceRequest,
+    places: list[_Place],
+    context: ApiContext,
+    *,
+    transactional: bool = False,
+) -> _Outcome:
+    results: list[ProducedPartition] = []
+    unsynced: list[tuple[int, Log]] = []
+    for part, place in zip(wanted.partitions, places, strict=True):
+        try:
+            if isinstance(place, BrokerResponseError):
+                raise place
+            result = _append(part, place, wanted.acks, transactional, context)
+            if place.log.awaits_flush:
+                unsynced.append((len(results), place.log))
         except BrokerResponseError as error:
             context.replicas.stats.failed_produce += 1
-            results.append(_failed(part, error))
+            result = _failed(part, error)
+        results.append(result)
     if wanted.acks == _NO_ANSWER:
         failed = [result for result in results if result.error_code]
         if failed:
             raise CloseConnection(f"produce with acks=0 failed, error code {failed[0].error_code}")
         return None
-    unsynced: list[tuple[int, Log]] = []
-    for number, result in enumerate(results):
-        if not result.error_code:
-            place = TopicPartition(result.topic, result.partition)
-            log = context.replicas.log_that_awaits_flush(place)
-            if log is not None:
-                unsynced.append((number, log))
     if unsynced:
         return _answer_when_synced(results, unsynced, wanted.version)
     return _answer(results, wanted.version)
@@ -152,35 +277,28 @@ def _failed(
     )
 
 
-def _needs_conversion(part: ProducePartition, context: ApiContext) -> bool:
-    try:
-        log = context.replicas.partition(TopicPartition(part.topic, part.partition)).log
-    except BrokerResponseError:
-        return False  # said when it is to be appended
-    return needs_conversion(_view(part), log.config)
-
-
 def _view(part: ProducePartition) -> memoryview:
     assert part.records is not None  # else `_check_records` has refused it
     return memoryview(part.records)
 
 
-def _refusals(wanted: ProduceRequest, context: ApiContext) -> _Refusals:
-    """What can be told without a look at the log. Gives topics that have ids their names."""
-    refusal = _refusal(wanted.acks, wanted.transactional_id)
-    if refusal is not None:
-        return dict.fromkeys(range(len(wanted.partitions)), refusal)
-    refusals = {}
-    for index, part in enumerate(wanted.partitions):
-        try:
-            if part.topic in INTERNAL_TOPICS:
-                raise InvalidTopicError(f"{part.topic} is written by brokers alone")
-            _check_records(part, wanted.version)
-            if part.topic_id is not None:
-                part.topic = _name_of(part.topic_id, context)
-        except BrokerResponseError as error:
-            refusals[index] = error
-    return refusals
+def _is_transactional(records: memoryview) -> bool:
+    """Of a whole header: whether a batch says that it belongs to a transaction."""
+    return bool(
+        records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT and records[MAGIC_POSITION] == MAGIC
+    )
+
+
+def _partition(part: ProducePartition, wanted: ProduceRequest, context: ApiContext) -> Partition:
+    """Where the part goes. Gives a topic that has an id its name."""
+    if wanted.acks not in _ACKS:
+        raise InvalidRequiredAcksError()
+    if part.topic in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"{part.topic} is written by brokers alone")
+    _check_records(part, wanted.version)
+    if part.topic_id is not None:
+        part.topic = _name_of(part.topic_id, context)
+    return context.replicas.partition(TopicPartition(part.topic, part.partition))
 
 
 def _name_of(topic_id: UUID, context: ApiContext) -> str:
@@ -190,20 +308,17 @@ def _name_of(topic_id: UUID, context: ApiContext) -> str:
     return topic.name
 
 
-def _refusal(acks: int, transactional_id: str | None) -> BrokerResponseError | None:
-    if acks not in (ACKS_ALL, _NO_ANSWER, 1):
-        return InvalidRequiredAcksError()
-    if transactional_id is not None:
-        return InvalidTxnStateError("transactions are not supported by this broker")
-    return None
-
-
-def _append(part: ProducePartition, context: ApiContext, acks: int) -> ProducedPartition:
+def _append(
+    part: ProducePartition,
+    partition: Partition,
+    acks: int,
+    transactional: bool,
+    context: ApiContext,
+) -> ProducedPartition:
     records = _view(part)
-    partition = context.replicas.partition(TopicPartition(part.topic, part.partition))
     if not records:
         return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
-    appended = context.replicas.append(partition, records, acks)
+    appended = context.replicas.append(partition, records, acks, transactional=transactional)
     return ProducedPartition(
         part.topic,
         part.partition,

@@ -20,6 +20,8 @@ from broker.config import BrokerConfig
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic
 from broker.coordinator.producer_ids import ProducerIds
+from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
 from broker.network.send import Part
 from broker.replica.configs import ConfigManager
@@ -81,6 +83,9 @@ class ApiContext:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     offsets_topic: OffsetsTopic
+    transactions: TransactionCoordinator
+    transactions_topic: TransactionsTopic
+    markers: MarkerWriter
     convert: RunInThread
     fetch_sessions: FetchSessionCache
     api_ranges: tuple[ApiRange, ...]

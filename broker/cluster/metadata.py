@@ -18,7 +18,8 @@ from broker.cluster.store import Create, Delete, MetadataStore, NodeExistsError,
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 CONSUMER_OFFSETS = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset((CONSUMER_OFFSETS, "__transaction_state"))
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset((CONSUMER_OFFSETS, TRANSACTION_STATE))
 """Topics that brokers write for themselves: clients may read them, and not produce to them."""
 
 

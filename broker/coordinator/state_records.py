@@ -24,6 +24,7 @@ from pyspark_kafkalog.record.records import Record, build_batch, read_records
 
 NO_TIMESTAMP = -1
 
+INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
@@ -34,7 +35,7 @@ _MOST_PLAIN_BYTES = 256 << 20
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """In whose transaction records are appended."""
+    """Who a producer is: a greater epoch fences the smaller ones."""
 
     producer_id: int
     epoch: int
@@ -105,6 +106,9 @@ class FieldReader:
         self._position = 0
         self.version = 0
         self.flexible = False
+
+    def int8(self) -> int:
+        return int(INT8.unpack(self._take(1))[0])
 
     def int16(self) -> int:
         return int(INT16.unpack(self._take(2))[0])

@@ -81,10 +81,12 @@ class StateTopic(Generic[S]):
         # Which topic is being served: a deleted one's name may come back.
         self._topic_id: uuid.UUID | None = None
         self._partition_count = 0
+        self._leader_epochs: tuple[int, ...] = ()
         self._loaded: set[int] = set()
         self._to_load: set[int] = set()
         self._creation: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._waits: set[asyncio.Task[None]] = set()
         self.on_loaded: Callable[[S], None] = lambda state: None
 
     # Which keys are here.
@@ -102,6 +104,10 @@ class StateTopic(Generic[S]):
             raise CoordinatorLoadInProgressError()
         if partition not in self._loaded:  # it could not be read
             raise NotCoordinatorError()
+
+    def leader_epoch(self, key: str) -> int:
+        """Since when this broker leads the key's partition, which is there."""
+        return self._leader_epochs[self.partition_of(key)]
 
     @property
     def is_loading(self) -> bool:
@@ -150,6 +156,7 @@ class StateTopic(Generic[S]):
         self.resign()
         self._topic_id = topic.topic_id
         self._partition_count = len(topic.partitions)
+        self._leader_epochs = tuple(state.leader_epoch for state in topic.partitions)
         logs = {}
         for topic_partition in topic.topic_partitions():
             log = self._log_of(topic_partition)
@@ -201,6 +208,8 @@ class StateTopic(Generic[S]):
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
+        for wait in self._waits:
+            wait.cancel()
 
     # Appending.
 
@@ -232,6 +241,28 @@ class StateTopic(Generic[S]):
         log = self._replicas.log_that_awaits_flush(self._place_of(key))
         if log is not None:
             await asyncio.get_running_loop().run_in_executor(None, log.flush)
+
+    def when_flushed(self, key: str, run: Callable[[], None]) -> None:
+        """Calls `run` when `wait_for_flush` would return, and never when the disk refuses; at once
+        where there is nothing to wait for."""
+        if not self.awaits_flush(key):
+            run()
+            return
+
+        async def wait() -> None:
+            try:
+                await self.wait_for_flush(key)
+            except BrokerResponseError:
+                return  # the log has said so, and takes nothing more
+            run()
+
+        task = asyncio.get_running_loop().create_task(wait())
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
+
+    def awaits_flush(self, key: str) -> bool:
+        """Whether `wait_for_flush` would wait. Raises UnknownTopicOrPartitionError."""
+        return self._replicas.log_that_awaits_flush(self._place_of(key)) is not None
 
     def _place_of(self, key: str) -> TopicPartition:
         return TopicPartition(self._kind.name, self.partition_of(key))

@@ -18,6 +18,7 @@ def batch_of(
     magic: int = 2,
     codec: str = "none",
     producer: tuple[int, int, int] | None = None,
+    transactional: bool = False,
 ) -> bytes:
     """One batch; `rows` is (key, value) pairs or how many of them; timestamps count up by 1 ms.
 
@@ -27,7 +28,7 @@ def batch_of(
         rows = [(b"key", b"value-%d" % number) for number in range(rows)]
     builder = MemoryRecordsBuilder(magic, CODECS[codec], 1 << 30)
     if producer is not None:
-        builder.set_producer_state(*producer, is_transactional=False)
+        builder.set_producer_state(*producer, is_transactional=transactional)
     for number, (key, value) in enumerate(rows):
         assert builder.append(timestamp_ms + number, key, value) is not None
     builder.close()

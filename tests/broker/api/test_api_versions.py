@@ -59,10 +59,17 @@ def test_software_has_a_name_and_a_version(client, version, name, software_versi
         assert body[2:] == b"\x01" + bytes(4) + b"\x00"  # no APIs, no throttle time, no tags
 
 
-def test_transactions_are_not_advertised(client, only_ours):
-    response = client.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
-    keys = {api.api_key for api in response.api_keys}
-    assert not keys & {24, 25, 26, 68}
+@pytest.mark.parametrize("version", [3, 4])
+def test_the_transaction_version_is_finalized(client, version):
+    """Java clients then let Produce begin transactions, and each end bump the epoch."""
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    response = client.call(request, ApiVersionsResponse, version)
+    finalized = {each.name: each.max_version_level for each in response.finalized_features}
+    assert finalized["transaction.version"] == 2
+    assert response.finalized_features_epoch >= 0
+    supported = {each.name: each.max_version for each in response.supported_features}
+    # A feature that begins at 0 would break clients of version 3 (KAFKA-17011).
+    assert ("transaction.version" in supported) == (version > 3)
 
 
 def test_every_api_has_a_file_and_a_place_in_the_table():

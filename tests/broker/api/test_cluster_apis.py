@@ -34,13 +34,6 @@ def test_the_coordinators_of_groups(client, bootstrap, version, only_ours):
     assert {f"{found.host}:{found.port}" for found in response.coordinators} == {bootstrap}
 
 
-def test_transactions_have_no_coordinator(client, only_ours):
-    request = FindCoordinatorRequest(key_type=1, coordinator_keys=["mine"])
-    (found,) = client.call(request, FindCoordinatorResponse, 4).coordinators
-    assert (found.error_code, found.node_id) == (42, -1)
-    assert "transactions are not supported" in found.error_message
-
-
 def producer_id(client, version=4, transactional_id=None):
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=1000, producer_id=-1
@@ -53,11 +46,6 @@ def test_producer_ids_are_all_different(client, version):
     answers = [producer_id(client, version) for _ in range(20)]
     assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
     assert len({answer.producer_id for answer in answers}) == 20
-
-
-def test_producer_ids_are_refused_to_transactions(client, only_ours):
-    answer = producer_id(client, transactional_id="mine")
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (42, -1, -1)
 
 
 def test_producer_ids_never_repeat_over_restarts(tmp_path):

@@ -27,14 +27,12 @@ from tests.broker.api.test_group_offsets import (
     UNKNOWN_MEMBER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from tests.broker.api.transaction_client import IS_COORDINATED, TransactionClient
+from tests.broker.api.transaction_client import TransactionClient
 
 INVALID_PRODUCER_EPOCH = 47
 UNSTABLE_OFFSET_COMMIT = 88
 # The last version that does not ask for stable offsets.
 ANY_OFFSET = 6
-
-needs_an_end = pytest.mark.xfail(not IS_COORDINATED, reason="nobody ends transactions here yet")
 
 
 @pytest.fixture
@@ -79,7 +77,6 @@ def test_every_version_commits_for_the_end_of_the_transaction(group, topic, tran
     assert group.committed(version=ANY_OFFSET) == {(topic, 0): (5, "old")}
 
 
-@needs_an_end
 @pytest.mark.parametrize("version", range(5))
 def test_what_every_version_committed_is_there_in_the_end(group, topic, transaction, version):
     options = {"metadata": "new", "leader_epoch": 4, "version": version}
@@ -105,7 +102,6 @@ def test_unstable_offsets_are_not_given_to_who_wants_stable_ones(
     assert partitions(everything) == {0: unstable, 2: (0, 6, "old")}
 
 
-@needs_an_end
 def test_an_abort_forgets_them(group, topic, transaction):
     group.commit(topic, {0: 5})
     transaction.commit_offsets(group, topic, {0: 9, 1: 7})
@@ -113,7 +109,6 @@ def test_an_abort_forgets_them(group, topic, transaction):
     assert stable(group, {topic: [0, 1]}) == {0: 5, 1: -1}
 
 
-@needs_an_end
 def test_a_plain_commit_in_between_stays(group, topic, transaction):
     transaction.commit_offsets(group, topic, {0: 9, 1: 7})
     assert group.commit(topic, {0: 2}) == {0: 0}
@@ -123,7 +118,6 @@ def test_a_plain_commit_in_between_stays(group, topic, transaction):
     assert stable(group, {topic: [0, 1]}) == {0: 2, 1: 7}
 
 
-@needs_an_end
 def test_of_two_producers_the_later_commit_stays(group, topic, transaction, connect):
     other = TransactionClient(connect(), "other-" + transaction.transactional_id)
     other.init()
@@ -135,7 +129,6 @@ def test_of_two_producers_the_later_commit_stays(group, topic, transaction, conn
     assert stable(group, {topic: [0]}) == {0: 2}
 
 
-@needs_an_end
 def test_one_transaction_after_the_other(group, topic, transaction):
     for number, is_commit in enumerate([True, False, True, False]):
         transaction.begin(group.group_id)
@@ -230,7 +223,6 @@ def test_deleting_offsets_deletes_pending_ones(group, topic, transaction):
     }
 
 
-@needs_an_end
 def test_what_was_deleted_is_not_brought_back_by_the_end(group, topic, transaction):
     group.commit(topic, {2: 3})
     transaction.commit_offsets(group, topic, {0: 1, 1: 1, 2: 1})

@@ -158,10 +158,3 @@ def test_an_idempotent_producers_retry_is_not_appended_twice(client, topic):
     gap = batch_of(3, producer=(9_000_001, 0, 12))
     assert client.produce(topic, 0, gap).error_code == 45
     assert len(fetched_values(client, topic)) == 9
-
-
-def test_transactions_are_refused(client, topic, only_ours):
-    client.send_body(0, 9, body_of(topic, batch_of(1), transactional_id="mine"))
-    ((produced,), _) = decode_produce_response(client.receive_body(0, 9), 9)
-    assert produced.error_code == 48
-    assert "transactions are not supported" in (produced.error_message or "")

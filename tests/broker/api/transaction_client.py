@@ -1,92 +1,171 @@
-"""A transaction's requests, one by one: what a transactional producer does inside, done by hand."""
+"""A transactional producer's requests, one by one and in any version."""
 
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
-from broker.api.dispatcher import APIS
+from pyspark_kafkalog.protocol.fetch import READ_COMMITTED, FetchPartition, FetchRequest
+from pyspark_kafkalog.protocol.produce import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tests.broker.api.group_client import GroupClient
 from tests.broker.child import RawClient
+from tests.broker.records import batch_of
 
 CONCURRENT_TRANSACTIONS = 51
-_NOT_YET = {14, 15, 16, CONCURRENT_TRANSACTIONS}
-_PATIENCE_S = 20
-_TOPIC = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-IS_COORDINATED = "KAFKALOG_TEST_BOOTSTRAP" in os.environ or any(
-    api.key == EndTxnRequest.API_KEY for api in APIS
-)
-"""Whether the broker has a coordinator of transactions; if not, any producer's are open."""
+_RETRIED = (CONCURRENT_TRANSACTIONS, 14, 15, 16)
+_TIMEOUT_S = 20
+_ADD = AddPartitionsToTxnRequest
+_COMMIT_TOPIC = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+_MARKER = WriteTxnMarkersRequest.WritableTxnMarker
+
+Places = Mapping[str, Sequence[int]]
 
 
 class TransactionClient:
-    """One connection that speaks for a transactional producer."""
+    """One connection of a producer; `producer_id`, `epoch` and sequences as it knows them."""
 
     def __init__(self, client: RawClient, transactional_id: str) -> None:
         self.client = client
         self.transactional_id = transactional_id
         self.producer_id = -1
         self.epoch = -1
+        self.sequences: dict[tuple[str, int], int] = {}
 
-    def init(self) -> None:
-        """A producer id, or the next epoch of it; what is open is aborted."""
-        if not IS_COORDINATED:
-            self._init_alone()
-            return
+    def find_coordinator(self) -> None:
+        """Until it is there; Apache Kafka makes the topic in the background."""
 
-        def find() -> int:
+        def find() -> Any:
             request = FindCoordinatorRequest(key_type=1, key=self.transactional_id)
-            code: int = self.client.call(request, FindCoordinatorResponse, 1).error_code
-            return code
+            return self.client.call(request, FindCoordinatorResponse, 2)
 
-        def init() -> int:
-            request = InitProducerIdRequest(
-                transactional_id=self.transactional_id,
-                transaction_timeout_ms=60_000,
-                producer_id=-1,
-                producer_epoch=-1,
-            )
-            answer = self.client.call(request, InitProducerIdResponse, 4)
+        found = until_settled(find)
+        assert found.error_code == 0, found
+
+    def ask_init(
+        self,
+        *,
+        version: int = 4,
+        timeout_ms: int = 60_000,
+        expected: tuple[int, int] = (-1, -1),
+        transactional_id: str | None = None,
+    ) -> Any:
+        request = InitProducerIdRequest(
+            transactional_id=(
+                self.transactional_id if transactional_id is None else transactional_id
+            ),
+            transaction_timeout_ms=timeout_ms,
+            producer_id=expected[0],
+            producer_epoch=expected[1],
+        )
+        return self.client.call(request, InitProducerIdResponse, version)
+
+    def init(self, **options: Any) -> Any:
+        """The answer, once the coordinator is there and no transaction is ending any more; goes on
+        with what it says."""
+        self.find_coordinator()
+        answer = until_settled(lambda: self.ask_init(**options))
+        if not answer.error_code:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-            code: int = answer.error_code
-            return code
+            self.sequences.clear()
+        return answer
 
-        _until_done(find)
-        _until_done(init)
+    def add_partitions(
+        self,
+        places: Places,
+        *,
+        version: int = 3,
+        producer: tuple[int, int] | None = None,
+        verify_only: bool = False,
+        transactional_id: str | None = None,
+    ) -> dict[tuple[str, int], int]:
+        """Error code by partition."""
+        producer_id, epoch = producer or (self.producer_id, self.epoch)
+        name = self.transactional_id if transactional_id is None else transactional_id
+        topic_class = _ADD.AddPartitionsToTxnTopic
+        topics = [topic_class(name=topic, partitions=parts) for topic, parts in places.items()]
+        if version < 4:
+            request = _ADD(
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=producer_id,
+                v3_and_below_producer_epoch=epoch,
+                v3_and_below_topics=topics,
+            )
+            answer = self.client.call(request, AddPartitionsToTxnResponse, version)
+            results = answer.results_by_topic_v3_and_below
+        else:
+            transaction = _ADD.AddPartitionsToTxnTransaction(
+                transactional_id=name,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                verify_only=verify_only,
+                topics=topics,
+            )
+            request = _ADD(transactions=[transaction])
+            answer = self.client.call(request, AddPartitionsToTxnResponse, version)
+            assert answer.error_code == 0
+            (result,) = answer.results_by_transaction
+            assert result.transactional_id == name
+            results = result.topic_results
+        return {
+            (topic.name, part.partition_index): part.partition_error_code
+            for topic in results
+            for part in topic.results_by_partition
+        }
 
-    def _init_alone(self) -> None:
-        self.epoch += 1
-        if self.producer_id < 0:
-            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            answer = self.client.call(request, InitProducerIdResponse, 4)
-            self.producer_id = answer.producer_id
+    def add(self, topic: str, *partitions: int, **options: Any) -> int:
+        """The one error code that all partitions have, once no transaction is ending any more."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            (code,) = set(self.add_partitions({topic: partitions or (0,)}, **options).values())
+            if code != CONCURRENT_TRANSACTIONS or time.monotonic() > deadline:
+                return code
+            time.sleep(0.02)
+
+    def add_offsets(self, group_id: str, *, version: int = 3) -> int:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=group_id,
+        )
+        code: int = until_settled(
+            lambda: self.client.call(request, AddOffsetsToTxnResponse, version)
+        ).error_code
+        return code
 
     def begin(self, *group_ids: str) -> None:
         """Adds the groups to the transaction, which begins with that."""
-        for group_id in group_ids if IS_COORDINATED else ():
-            request = AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.epoch,
-                group_id=group_id,
-            )
-
-            def add(request: AddOffsetsToTxnRequest = request) -> int:
-                code: int = self.client.call(request, AddOffsetsToTxnResponse, 3).error_code
-                return code
-
-            _until_done(add)
+        for group_id in group_ids:
+            assert self.add_offsets(group_id) == 0
 
     def commit_offsets(
         self,
@@ -112,10 +191,10 @@ class TransactionClient:
             member_id=group.member_id if member_id is None else member_id,
             group_instance_id=instance_id,
             topics=[
-                _TOPIC(
+                _COMMIT_TOPIC(
                     name=topic,
                     partitions=[
-                        _TOPIC.TxnOffsetCommitRequestPartition(
+                        _COMMIT_TOPIC.TxnOffsetCommitRequestPartition(
                             partition_index=partition,
                             committed_offset=offset,
                             committed_leader_epoch=leader_epoch,
@@ -133,26 +212,173 @@ class TransactionClient:
             for part in each.partitions
         }
 
-    def end(self, *, is_commit: bool) -> None:
-        """The answer may come before the markers are written."""
+    def produce(
+        self,
+        topic: str,
+        value: bytes = b"value",
+        *,
+        partition: int = 0,
+        version: int = 9,
+        producer: tuple[int, int] | None = None,
+        sequence: int | None = None,
+        transactional_id: str | None = "",
+        transactional: bool = True,
+    ) -> ProducedPartition:
+        """One record; its sequence counts when it is taken."""
+        producer_id, epoch = producer or (self.producer_id, self.epoch)
+        place = (topic, partition)
+        own_sequence = self.sequences.get(place, 0)
+        batch = batch_of(
+            [(None, value)],
+            producer=(producer_id, epoch, own_sequence if sequence is None else sequence),
+            transactional=transactional,
+        )
+        request = ProduceRequest(
+            version,
+            self.transactional_id if transactional_id == "" else transactional_id,
+            -1,
+            5000,
+            [ProducePartition(topic, partition, batch)],
+        )
+        body = b"".join(bytes(part) for part in encode_produce_request(request))
+        produced = self.send_produce(body, version)
+        if not produced.error_code:
+            self.sequences[place] = own_sequence + 1
+        return produced
+
+    def send_produce(self, body: bytes, version: int) -> ProducedPartition:
+        self.client.send_body(0, version, body)
+        ((produced,), _) = decode_produce_response(self.client.receive_body(0, version), version)
+        return produced
+
+    def ask_end(
+        self, is_commit: bool, *, version: int = 3, producer: tuple[int, int] | None = None
+    ) -> Any:
+        producer_id, epoch = producer or (self.producer_id, self.epoch)
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
             committed=is_commit,
         )
+        return self.client.call(request, EndTxnResponse, version)
 
-        def end() -> int:
-            code: int = self.client.call(request, EndTxnResponse, 3).error_code
-            return code
+    def end(self, is_commit: bool, *, version: int = 3) -> Any:
+        """The answer; from version 5 on goes on with what it says."""
+        answer = until_settled(lambda: self.ask_end(is_commit, version=version))
+        if version >= 5 and not answer.error_code:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.sequences.clear()
+        return answer
 
-        _until_done(end)
+    def describe(self) -> Any:
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        (state,) = self.client.call(request, DescribeTransactionsResponse, 0).transaction_states
+        return state
+
+    def state(self) -> str:
+        """Once it is not on its way to another one."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            text: str = self.describe().transaction_state
+            if not text.startswith("Prepare") or time.monotonic() > deadline:
+                return text
+            time.sleep(0.02)
 
 
-def _until_done(ask) -> None:  # type: ignore[no-untyped-def]
-    """A coordinator that is still busy is asked again."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while (code := ask()) in _NOT_YET:
-        assert time.monotonic() < deadline, code
+def until_settled(ask: Callable[[], Any]) -> Any:
+    """The first answer that is no reason to ask again."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        answer = ask()
+        if answer.error_code not in _RETRIED or time.monotonic() > deadline:
+            return answer
         time.sleep(0.02)
-    assert code == 0, code
+
+
+def list_transactions(client: RawClient, version: int = 1, **filters: Any) -> Any:
+    request = ListTransactionsRequest(
+        **{"state_filters": [], "producer_id_filters": [], "duration_filter": -1, **filters}
+    )
+    return client.call(request, ListTransactionsResponse, version)
+
+
+def describe_producers(client: RawClient, topic: str, partition: int = 0) -> list[Any]:
+    wanted = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
+    request = DescribeProducersRequest(topics=[wanted])
+    (found,) = client.call(request, DescribeProducersResponse, 0).topics
+    return list(found.partitions[0].active_producers)
+
+
+def write_marker(
+    client: RawClient,
+    places: Places,
+    producer: tuple[int, int],
+    is_commit: bool,
+    *,
+    coordinator_epoch: int = 0,
+    version: int = 1,
+    transaction_version: int = 0,
+) -> dict[tuple[str, int], int]:
+    """Error code by partition."""
+    topic_class = _MARKER.WritableTxnMarkerTopic
+    marker = _MARKER(
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        transaction_result=is_commit,
+        topics=[topic_class(name=name, partition_indexes=parts) for name, parts in places.items()],
+        coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
+    )
+    request = WriteTxnMarkersRequest(markers=[marker])
+    (result,) = client.call(request, WriteTxnMarkersResponse, version).markers
+    assert result.producer_id == producer[0]
+    return {
+        (topic.name, part.partition_index): part.error_code
+        for topic in result.topics
+        for part in topic.partitions
+    }
+
+
+def read(client: RawClient, topic: str, partition: int = 0, *, committed: bool = True) -> list[Any]:
+    """The values that a consumer of this kind keeps."""
+    level = READ_COMMITTED if committed else 0
+    values: list[Any] = []
+    offset = 0
+    while True:
+        asks = [FetchPartition(topic, partition, offset, 1 << 20)]
+        request = FetchRequest(11, 0, 1, asks, isolation_level=level)
+        (found,) = client.fetch(request).partitions
+        assert found.error_code == 0, found
+        next_offset, kept = _kept(found.records, found.aborted if committed else ())
+        if next_offset <= offset:
+            return values
+        values += [value for at, value in kept if at >= offset]
+        offset = next_offset
+
+
+def _kept(records: object, aborted: Iterable[tuple[int, int]]) -> tuple[int, list[Any]]:
+    """(the next offset, (offset, value) of what is not aborted), as a consumer works it out."""
+    from kafka.record.memory_records import MemoryRecords
+
+    memory = MemoryRecords(bytes(memoryview(records)) if records is not None else b"")  # type: ignore[arg-type]
+    waiting = sorted((first_offset, producer_id) for producer_id, first_offset in aborted or ())
+    skipping: set[int] = set()
+    kept: list[Any] = []
+    next_offset = -1
+    while (batch := memory.next_batch()) is not None:
+        next_offset = batch.base_offset + batch.last_offset_delta + 1
+        while waiting and waiting[0][0] <= batch.base_offset:
+            skipping.add(waiting.pop(0)[1])
+        if batch.is_control_batch:
+            skipping.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in skipping):
+            kept += [(record.offset, record.value) for record in batch]
+    return next_offset, kept
+
+
+def stable_offset(client: RawClient, topic: str, partition: int = 0) -> int:
+    asks = [FetchPartition(topic, partition, 0, 1)]
+    request = FetchRequest(11, 0, 1, asks, isolation_level=READ_COMMITTED)
+    (found,) = client.fetch(request).partitions
+    return found.last_stable_offset

@@ -1,0 +1,143 @@
+"""AddPartitionsToTxn (key 24), versions 0-5: partitions that a producer is about to write to.
+
+Before version 4 one transaction of a client; where one of its partitions cannot be added, none is.
+Since then several (as brokers ask one another), each of which may be asked to be verified alone.
+Clients of transaction version 2 send none: their Produce adds the partitions (KIP-890).
+"""
+
+from collections.abc import Iterator, Mapping
+
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidProducerEpochError,
+    OperationNotAttemptedError,
+    ProducerFencedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.producer import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kafka.structs import TopicPartition
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.cluster.metadata import INTERNAL_TOPICS
+from broker.coordinator.state_records import ProducerIdAndEpoch
+from broker.coordinator.transaction_metadata import EPOCH_BUMP_VERSION
+
+_FENCED_VERSION = 2
+_BATCH_VERSION = 4
+_TOPIC = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_PARTITION = _TOPIC.AddPartitionsToTxnPartitionResult
+
+_Errors = Mapping[TopicPartition, BrokerResponseError | None]
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(AddPartitionsToTxnRequest)
+    if request.version < _BATCH_VERSION:
+        places = _places(wanted.v3_and_below_topics)
+        producer = ProducerIdAndEpoch(
+            wanted.v3_and_below_producer_id, wanted.v3_and_below_producer_epoch
+        )
+        transactional_id = wanted.v3_and_below_transactional_id
+        errors = await _add(transactional_id, producer, places, request.version, context)
+        response = AddPartitionsToTxnResponse(
+            throttle_time_ms=0, results_by_topic_v3_and_below=_topics(errors)
+        )
+        return encoded(response, request)
+    results = []
+    for transaction in wanted.transactions:
+        producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+        answer = _verify if transaction.verify_only else _add
+        errors = await answer(
+            transaction.transactional_id,
+            producer,
+            _places(transaction.topics),
+            request.version,
+            context,
+        )
+        results.append(
+            AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=_topics(errors)
+            )
+        )
+    response = AddPartitionsToTxnResponse(
+        throttle_time_ms=0, error_code=0, results_by_transaction=results
+    )
+    return encoded(response, request)
+
+
+def _places(topics: object) -> list[TopicPartition]:
+    return list(_each_place(topics))
+
+
+def _each_place(topics: object) -> Iterator[TopicPartition]:
+    for topic in topics or ():  # type: ignore[attr-defined]
+        for partition in topic.partitions or ():
+            yield TopicPartition(topic.name, partition)
+
+
+async def _add(
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    places: list[TopicPartition],
+    version: int,
+    context: ApiContext,
+) -> _Errors:
+    refused = _refused(places, version, context)
+    if refused:
+        return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
+    client_version = EPOCH_BUMP_VERSION if version >= _BATCH_VERSION else 0
+    error: BrokerResponseError | None = None
+    try:
+        context.transactions.add_partitions(
+            transactional_id, producer, frozenset(places), client_version
+        )
+        await context.transactions_topic.wait_for_flush(transactional_id)
+    except BrokerResponseError as raised:
+        error = raised
+        if version < _FENCED_VERSION and isinstance(raised, ProducerFencedError):
+            error = InvalidProducerEpochError()
+    return dict.fromkeys(places, error)
+
+
+async def _verify(
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    places: list[TopicPartition],
+    version: int,
+    context: ApiContext,
+) -> _Errors:
+    refused = _refused(places, version, context)
+    if refused:
+        return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
+    try:
+        return context.transactions.verify_partitions(transactional_id, producer, frozenset(places))
+    except BrokerResponseError as error:
+        return dict.fromkeys(places, error)
+
+
+def _refused(
+    places: list[TopicPartition], version: int, context: ApiContext
+) -> dict[TopicPartition, BrokerResponseError]:
+    """The partitions that nobody could write to."""
+    refused: dict[TopicPartition, BrokerResponseError] = {}
+    for place in places:
+        topic = context.metadata.topic(place.topic)
+        if version < _BATCH_VERSION and place.topic in INTERNAL_TOPICS:
+            refused[place] = TopicAuthorizationFailedError()
+        elif topic is None or not 0 <= place.partition < len(topic.partitions):
+            refused[place] = UnknownTopicOrPartitionError()
+    return refused
+
+
+def _topics(errors: _Errors) -> list[object]:
+    topics: dict[str, list[object]] = {}
+    for place, error in errors.items():
+        topics.setdefault(place.topic, []).append(
+            _PARTITION(partition_index=place.partition, partition_error_code=wire_error(error)[0])
+        )
+    return [_TOPIC(name=name, results_by_partition=parts) for name, parts in topics.items()]
+
+
+API = Api(key=24, min_version=0, max_version=5, handle=handle)

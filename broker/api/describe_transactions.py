@@ -1,0 +1,63 @@
+"""DescribeTransactions (key 65), versions 0-0: what the coordinator knows of transactional ids."""
+
+from kafka.errors import BrokerResponseError
+from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.coordinator.transaction_metadata import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+)
+
+_STATE = DescribeTransactionsResponse.TransactionState
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(DescribeTransactionsRequest)
+    states = []
+    for transactional_id in wanted.transactional_ids:
+        try:
+            transaction = context.transactions.transaction(transactional_id)
+        except BrokerResponseError as error:
+            states.append(_failed(transactional_id, error))
+        else:
+            states.append(_described(transactional_id, transaction))
+    response = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+    return encoded(response, request)
+
+
+def _described(transactional_id: str, transaction: TransactionMetadata) -> object:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return _STATE(
+        error_code=0,
+        transactional_id=transactional_id,
+        transaction_state=transaction.state.text,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[
+            _STATE.TopicData(topic=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+    )
+
+
+def _failed(transactional_id: str, error: BrokerResponseError) -> object:
+    return _STATE(
+        error_code=wire_error(error)[0],
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        topics=[],
+    )
+
+
+API = Api(key=65, min_version=0, max_version=0, handle=handle)
