@@ -1,16 +1,19 @@
-"""TxnOffsetCommit (key 28), versions 0-4: up to where a group has read, if a transaction commits.
+"""TxnOffsetCommit (key 28), versions 0-5: up to where a group has read, if a transaction commits.
 
 The offsets are kept as pending until the transaction ends: its coordinator says so. Partitions that
 do not exist are refused one by one, everything else as a whole. Version 3 (KIP-447) names the
 member that has read; older ones name nobody, and fence no zombies. Clients before version 2 crash
 when they hear that the group is being loaded: they hear that it has no coordinator yet, as from
-Apache Kafka. Left out: version 5, which adds the group to the transaction (KIP-890).
+Apache Kafka. The group must be part of the transaction: before version 5 it is added by
+AddOffsetsToTxn, since then by this request (KIP-890).
 """
 
 from kafka.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
 from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -18,12 +21,18 @@ from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.transaction_partitions import TransactionSupport, join_transaction
+from broker.cluster.metadata import CONSUMER_OFFSETS
 from broker.coordinator.group import CommitAsk, new_commit
 from broker.coordinator.offset_records import CommittedOffset
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.clock import system_clock_ms
 
 _LOADING_VERSION = 2
+# The first version whose clients know TRANSACTION_ABORTABLE, and the first that adds the group to
+# the transaction.
+_ABORTABLE_VERSION = 4
+_IMPLICIT_ADD_VERSION = 5
 _BROKERS_RETENTION = -1
 
 
@@ -60,6 +69,7 @@ async def _commit_all(
     )
     producer = ProducerIdAndEpoch(wanted.producer_id, wanted.producer_epoch)
     try:
+        await _join(wanted, producer, request.version, context)
         errors = context.groups.commit_transactional(ask, producer)
         await context.offsets_topic.wait_for_flush(ask.group_id)
     except CoordinatorLoadInProgressError as error:
@@ -68,6 +78,39 @@ async def _commit_all(
     except BrokerResponseError as error:
         return [error] * len(offsets)
     return errors
+
+
+async def _join(
+    wanted: TxnOffsetCommitRequest,
+    producer: ProducerIdAndEpoch,
+    version: int,
+    context: ApiContext,
+) -> None:
+    """The group's partition is part of the transaction when this returns. Raises why it is not."""
+    group_id = wanted.group_id
+    if not group_id:
+        raise InvalidGroupIdError()
+    if not wanted.transactional_id:
+        raise InvalidRequestError("the transactional id is empty")
+    context.offsets_topic.check_coordinates(group_id)
+    partition = context.offsets_topic.partition_of(group_id)
+    place = TopicPartition(CONSUMER_OFFSETS, partition)
+    if context.replicas.partition(place).log.producers.is_in_transaction(*producer):
+        return
+    support = _support(version)
+    error = join_transaction(wanted.transactional_id, producer, [place], support, context)[place]
+    if error is not None:
+        raise error
+    if support is TransactionSupport.ADDS_IMPLICITLY:
+        await context.transactions_topic.wait_for_flush(wanted.transactional_id)
+
+
+def _support(version: int) -> TransactionSupport:
+    if version >= _IMPLICIT_ADD_VERSION:
+        return TransactionSupport.ADDS_IMPLICITLY
+    if version >= _ABORTABLE_VERSION:
+        return TransactionSupport.KNOWS_ABORTABLE
+    return TransactionSupport.VERIFIED
 
 
 def _commit(part: TxnOffsetCommitRequest) -> CommittedOffset:
@@ -97,4 +140,4 @@ def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: R
     return encoded(response, request)
 
 
-API = Api(key=28, min_version=0, max_version=4, handle=handle)
+API = Api(key=28, min_version=0, max_version=5, handle=handle)

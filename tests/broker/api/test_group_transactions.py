@@ -30,7 +30,10 @@ from tests.broker.api.test_group_offsets import (
 from tests.broker.api.transaction_client import TransactionClient
 
 INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+CONCURRENT_TRANSACTIONS = 51
 UNSTABLE_OFFSET_COMMIT = 88
+TRANSACTION_ABORTABLE = 120
 # The last version that does not ask for stable offsets.
 ANY_OFFSET = 6
 
@@ -249,7 +252,7 @@ def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, onl
 
     context = SimpleNamespace(
         metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partitions=[0])),
-        groups=SimpleNamespace(commit_transactional=is_loading),
+        offsets_topic=SimpleNamespace(check_coordinates=is_loading),
     )
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     topic = topic_class(
@@ -268,3 +271,45 @@ def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, onl
     (answer,) = asyncio.run(txn_offset_commit.handle(request, context))
     response = TxnOffsetCommitResponse.decode(answer, version=version)
     assert response.topics[0].partitions[0].error_code == code
+
+
+# Whether the group is part of the transaction (KIP-890).
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(0, INVALID_TXN_STATE), (3, INVALID_TXN_STATE), (4, TRANSACTION_ABORTABLE)],
+)
+def test_a_group_must_have_been_added(client, group, topic, version, code):
+    producer = TransactionClient(client, f"verified-{group.group_id}")
+    producer.init()
+    free = {"member_id": "", "generation": -1, "version": version}
+    assert producer.commit_offsets(group, topic, {0: 5}, **free) == {0: code}
+    producer.begin(group.group_id)
+    assert producer.commit_offsets(group, topic, {0: 5}, **free) == {0: 0}
+    assert producer.commit_offsets(group, topic, {0: 5}, **free, epoch=7) == {
+        0: INVALID_PRODUCER_EPOCH
+    }
+    producer.end(is_commit=True)
+    producer.state()
+    assert producer.commit_offsets(group, topic, {0: 9}, **free) == {0: code}
+
+
+def test_a_commit_of_version_5_adds_the_group(client, group, topic):
+    producer = TransactionClient(client, f"adding-{group.group_id}")
+    producer.init()
+    free = {"member_id": "", "generation": -1, "version": 5}
+    for turn in range(2):
+        epoch = producer.epoch
+        codes = {CONCURRENT_TRANSACTIONS}
+        while codes == {CONCURRENT_TRANSACTIONS}:
+            answer = producer.commit_offsets(group, topic, {0: 5 + turn}, **free)
+            codes = set(answer.values())
+        assert codes == {0}
+        assert producer.end(is_commit=True, version=5).error_code == 0
+        producer.state()
+        assert stable(group, {topic: [0]}) == {0: 5 + turn}
+        assert producer.commit_offsets(group, topic, {0: 9}, **free, epoch=epoch) == {
+            0: INVALID_PRODUCER_EPOCH
+        }
+    assert stable(group, {topic: [0]}) == {0: 6}
