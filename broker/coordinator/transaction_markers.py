@@ -114,7 +114,7 @@ class MarkerWriter:
                 pass  # the topic was deleted: its records are gone with it
             except (InvalidProducerEpochError, TransactionCoordinatorFencedError) as error:
                 # Somebody has ended it there by hand, in the name of a later epoch.
-                _log.error("marker.fenced topic=%r partition=%d reason=%r", *place, str(error))
+                _log.warning("marker.fenced topic=%r partition=%d reason=%r", *place, str(error))
             except BrokerResponseError as error:
                 _log.warning("marker.refused topic=%r partition=%d reason=%r", *place, str(error))
                 refused.append(place)
