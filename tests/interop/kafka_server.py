@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,17 @@ def require_kafka() -> None:
 
 
 class KafkaServer:
-    """Kafka on free ports of 127.0.0.1, with its data in `directory`; a context manager."""
+    """Kafka on free ports of 127.0.0.1, with its data in `directory`; a context manager.
 
-    def __init__(self, directory: Path) -> None:
+    `properties` are added to its configuration, or replace what is there.
+    """
+
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
         self.port, self.sasl_port, self.tls_port, controller_port = _free_ports(4)
-        self._config.write_text(self._properties(controller_port))
+        added = [f"{name}={value}\n" for name, value in (properties or {}).items()]
+        self._config.write_text(self._properties(controller_port) + "".join(added))
         self._java = ["java", "-Xmx512m", "-cp", f"{PEERS}/kafka/*"]
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(

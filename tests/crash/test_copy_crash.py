@@ -1,0 +1,293 @@
+"""Consume, copy, produce in transactions, through SIGKILLs of the broker and of the copiers.
+
+Three client libraries copy one topic, which grows meanwhile, each into a topic of its own. The
+broker and the copiers are killed at random instants and started again, the copiers with the same
+transactional ids. In the end each target, read committed, is the exact copy: every value once, each
+key in order; and the checker finds nothing wrong with what all clients saw on the way.
+
+KAFKALOG_CRASH_KILLS says how often (5; `make transactions` asks for 200), KAFKALOG_CRASH_SEED
+replays the choices of a run, though not what the processes were doing.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.crash.checker import Anomaly, check, check_copy
+from tests.crash.history import read_history
+from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
+from tests.crash.servers import Server, make_server
+from tests.interop.kafka_server import PEERS, require_kafka
+
+pytestmark = [pytest.mark.crash, pytest.mark.interop]
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "5"))
+SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
+PARTITIONS = 2
+KEYS = 7
+RECORDS_PER_S = 200
+SOURCE = "source"
+TARGETS = ("confluent-kafka", "kafka-python", "java")  # one topic, named like its client
+PROGRESS_TIMEOUT_S = 45.0
+
+
+class Feeder:
+    """A thread that sends numbers to the source, at a steady rate, until it is stopped."""
+
+    def __init__(self, history: Path, servers: str) -> None:
+        self.count = 0
+        self.sent: Counter[int] = Counter()  # by partition
+        self._producer = RecordedProducer(history, "feeder", servers)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when everything was acknowledged."""
+        self._stopping.set()
+        self._thread.join(30)
+        self._producer.flush(60)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(1 / RECORDS_PER_S):
+            key = self.count % KEYS
+            index = key % PARTITIONS
+            self._producer.send(SOURCE, index, f"key {key}", str(self.count))
+            self.count += 1
+            self.sent[index] += 1
+
+
+class Copier:
+    """One of the programs that copy: started again when it failed, or has more to do."""
+
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        command_of: Callable[[str], list[str]],
+        has_work: Callable[[], bool],
+    ) -> None:
+        self.name = name
+        self.life = 0
+        self._has_work = has_work
+        self.failures = 0
+        self._log = log
+        self._command_of = command_of
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def client(self) -> str:
+        """The name of this life in the history."""
+        return f"{self.name}.{self.life}"
+
+    def start(self) -> None:
+        self.life += 1
+        with self._log.open("ab") as log:
+            log.write(f"--- life {self.life}\n".encode())
+            self._process = subprocess.Popen(
+                self._command_of(self.client),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def revive(self) -> None:
+        """Starts it again if it has ended by itself."""
+        assert self._process is not None
+        code = self._process.poll()
+        if code or (code == 0 and self._has_work()):
+            self.failures += code != 0
+            self.start()
+
+    def retire(self) -> None:
+        """SIGTERM, with SIGKILL for who does not care."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Run:
+    """A server, the feeder, a reader of all targets, and two copiers of each library."""
+
+    def __init__(self, server: Server, directory: Path) -> None:
+        self.server = server
+        self.history = directory / "history"
+        self.history.mkdir()
+        self._directory = directory
+        servers = server.bootstrap_servers
+        create_topics(servers, (SOURCE, *TARGETS))
+        self.feeder = Feeder(self.history, servers)
+        partitions = dict.fromkeys(TARGETS, PARTITIONS)
+        self.reader = RecordedReader(self.history, "reader", servers, partitions, "read_committed")
+        self.copiers = {
+            f"{library}-{number}": self._copier(library, number)
+            for library in TARGETS
+            for number in range(PARTITIONS)
+        }
+
+    def _copier(self, library: str, number: int) -> Copier:
+        name = f"{library}-{number}"
+        command_of = java_command if library == "java" else python_command
+        return Copier(
+            name,
+            self._directory / f"{name}.log",
+            lambda client: command_of(self, library, number, client),
+            lambda: self.reader.seen[library, number] < self.feeder.sent[number],
+        )
+
+    def progress(self, name: str) -> int:
+        """How many records the victim `name` has made readable."""
+        if name == "broker":
+            return self.reader.seen.total()
+        if name.startswith("java"):
+            return self.reader.seen["java", int(name[-1])]
+        return self.reader.senders[self.copiers[name].client]
+
+    def await_progress(self, name: str) -> None:
+        """Returns when `name` has copied something from now on."""
+        before = self.progress(name)
+        self.until(lambda: self.progress(name) > before, f"{name} copies")
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PROGRESS_TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"not in time: {what}; {self.state()}"
+            for copier in self.copiers.values():
+                copier.revive()
+            time.sleep(0.01)
+
+    def state(self) -> str:
+        failures = {name: each.failures for name, each in self.copiers.items() if each.failures}
+        read = {target: self.copied(target) for target in TARGETS}
+        return f"sent {self.feeder.count}, read {read}, failures {failures}"
+
+    def copied(self, target: str) -> int:
+        return sum(self.reader.seen[target, index] for index in range(PARTITIONS))
+
+    def finish(self) -> list[Anomaly]:
+        """Lets everything be copied, reads it all, and judges the whole run."""
+        self.feeder.stop()
+        wanted = self.feeder.count
+        self.until(lambda: min(map(self.copied, TARGETS)) >= wanted, "all copied")
+        for copier in self.copiers.values():
+            copier.retire()
+        for topic in (SOURCE, *TARGETS):
+            servers, isolation = self.server.bootstrap_servers, "read_committed"
+            read_to_end(self.history, f"end-{topic}", servers, topic, PARTITIONS, isolation)
+        self.reader.stop()
+        history = read_history(self.history)
+        found = check(history)
+        for target in TARGETS:
+            found += check_copy(history, SOURCE, target)
+        return found
+
+    def close(self) -> None:
+        for copier in self.copiers.values():
+            copier.kill()
+
+
+def python_command(run: Run, library: str, number: int, client: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "tests.crash.copier", library, str(run.history), client),
+        *(run.server.bootstrap_servers, f"copies-{library}", SOURCE, library),
+        f"{library}-{number}",
+    ]
+
+
+def java_command(run: Run, library: str, number: int, client: str) -> list[str]:
+    """Kafka's own tool, of one partition: it ends at what was the end when it began."""
+    return [
+        *("java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{PEERS}/kafka/*"),
+        "org.apache.kafka.tools.TransactionalMessageCopier",
+        *("--broker-list", run.server.bootstrap_servers),
+        *("--input-topic", SOURCE, "--input-partition", str(number)),
+        *("--output-topic", library, "--consumer-group", f"copies-{library}"),
+        *("--transactional-id", f"{library}-{number}", "--transaction-size", "20"),
+        # It waits for its dead predecessor's offsets before it fences it: until it is timed out.
+        *("--transaction-timeout", "3000", "--use-group-metadata"),
+    ]
+
+
+def create_topics(servers: str, names: tuple[str, ...]) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    topics = [NewTopic(name, PARTITIONS, 1) for name in names]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+
+
+def kill_one(run: Run, victim: str, chance: random.Random) -> str:
+    """Kills `victim` at some instant of its work, or of its start; what was done."""
+    is_patient, delay_s = chance.random() < 0.7, chance.uniform(0, 0.3)
+    if is_patient:
+        run.await_progress(victim)
+    time.sleep(delay_s)
+    if victim == "broker":
+        run.server.kill()
+        run.server.start()
+    else:
+        run.copiers[victim].kill()
+        run.copiers[victim].start()
+    at = "its work" if is_patient else "whatever it did"
+    return f"{victim}, {delay_s * 1000:.0f} ms into {at}"
+
+
+def victims(chance: random.Random, names: list[str]) -> Iterator[str]:
+    """Each library and the broker in turn, in random order."""
+    while True:
+        groups = [["broker"], *([name for name in names if name.startswith(t)] for t in TARGETS)]
+        chance.shuffle(groups)
+        for group in groups:
+            yield chance.choice(group)
+
+
+@contextmanager
+def running(server_name: str, directory: Path) -> Iterator[Run]:
+    server = make_server(server_name, directory / "server")
+    server.start()
+    try:
+        run = Run(server, directory)
+        try:
+            yield run
+        finally:
+            run.close()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("server_name", ["kafka"])
+def test_the_copies_are_exact_after_kills_at_random_instants(server_name, tmp_path, capsys):
+    require_kafka()
+    chance = random.Random(SEED)
+    with running(server_name, tmp_path) as run, capsys.disabled():
+        print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}")
+        next_victim = victims(chance, sorted(run.copiers))
+        for number in range(KILLS):
+            print(f"  kill {number + 1}: {kill_one(run, next(next_victim), chance)}", flush=True)
+        found = run.finish()
+        print(f"  {run.state()}")
+        assert run.feeder.count > 0
+        assert not found, "\n".join(map(str, found[:20]))
