@@ -19,6 +19,9 @@ PROPERTIES = {
 }
 KAFKA_PROPERTIES = {
     "transaction.state.log.num.partitions": "3",
+    # After a SIGKILL its controller refuses it until its last life's session has ended.
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "200",
     # Three partitions of one client are copied at once; a JVM with two cores needs no more.
     "num.network.threads": "2",
     "num.io.threads": "2",

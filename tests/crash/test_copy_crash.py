@@ -37,7 +37,8 @@ KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "5"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 PARTITIONS = 2
 KEYS = 7
-RECORDS_PER_S = 200
+RECORDS_PER_S = 100
+JAVA_BACKLOG = 200  # that many records of a partition are worth the start of a JVM
 SOURCE = "source"
 TARGETS = ("confluent-kafka", "kafka-python", "java")  # one topic, named like its client
 PROGRESS_TIMEOUT_S = 45.0
@@ -53,6 +54,10 @@ class Feeder:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Returns when everything was acknowledged."""
@@ -155,8 +160,12 @@ class Run:
             name,
             self._directory / f"{name}.log",
             lambda client: command_of(self, library, number, client),
-            lambda: self.reader.seen[library, number] < self.feeder.sent[number],
+            lambda: self._has_work(library, number),
         )
+
+    def _has_work(self, library: str, index: int) -> bool:
+        backlog = self.feeder.sent[index] - self.reader.seen[library, index]
+        return backlog > (0 if self.feeder.is_stopped else JAVA_BACKLOG)
 
     def progress(self, name: str) -> int:
         """How many records the victim `name` has made readable."""
@@ -284,10 +293,12 @@ def test_the_copies_are_exact_after_kills_at_random_instants(server_name, tmp_pa
     chance = random.Random(SEED)
     with running(server_name, tmp_path) as run, capsys.disabled():
         print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}")
+        began = time.monotonic()
         next_victim = victims(chance, sorted(run.copiers))
         for number in range(KILLS):
-            print(f"  kill {number + 1}: {kill_one(run, next(next_victim), chance)}", flush=True)
+            done = kill_one(run, next(next_victim), chance)
+            print(f"  {time.monotonic() - began:.1f} s, kill {number + 1}: {done}", flush=True)
         found = run.finish()
-        print(f"  {run.state()}")
+        print(f"  {time.monotonic() - began:.1f} s: {run.state()}")
         assert run.feeder.count > 0
         assert not found, "\n".join(map(str, found[:20]))
