@@ -5,10 +5,11 @@
 LIBRARY is confluent-kafka or kafka-python. Every transaction holds the records of a poll, sent to
 the same partition of the target with their keys and values, and the offsets behind them. What is
 done is in the history of CLIENT in DIRECTORY as it happens. SIGTERM ends it after a transaction;
-an error that the library does not call abortable ends it with a traceback, and whoever started it
-starts it again with the same transactional id.
+an error that the library does not call abortable ends it with a traceback, and so does a call that
+does not return in STUCK_S; whoever started it starts it again with the same transactional id.
 """
 
+import faulthandler
 import signal
 import sys
 import time
@@ -24,6 +25,9 @@ SESSION_TIMEOUT_MS = 1500
 HEARTBEAT_INTERVAL_MS = 300
 TRANSACTION_TIMEOUT_MS = 30_000
 POLL_S = 0.2
+# librdkafka's send_offsets_to_transaction may wait for ever once the coordinator was gone (its
+# issue 5456), and kafka-python's waits have no timeout: the way out is a new process.
+STUCK_S = 8.0
 
 Positions = dict[int, int]  # by partition of the source
 
@@ -81,6 +85,7 @@ class Copier:
         self._writer.done("consumer", group=self._arguments.group, isolation="read_committed")
         self._library.start(self._assigned)
         while not self._is_stopping:
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
             began_ns = time.monotonic_ns()
             records = self._library.poll()
             if records:
@@ -382,6 +387,7 @@ LIBRARIES: dict[str, type[ConfluentKafka] | type[KafkaPython]] = {
 
 def main(*words: str) -> None:
     arguments = Arguments(*words)
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
     writer = HistoryWriter(Path(arguments.directory), arguments.client)
     library = LIBRARIES[arguments.library](arguments)
     copier = Copier(arguments, library, writer)

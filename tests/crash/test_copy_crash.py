@@ -11,7 +11,6 @@ replays the choices of a run, though not what the processes were doing.
 
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -28,11 +27,11 @@ from tests.crash.checker import Anomaly, check, check_copy
 from tests.crash.history import read_history
 from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
 from tests.crash.servers import Server, make_server
+from tests.crash.supervised import Supervised
 from tests.interop.kafka_server import PEERS, require_kafka
 
 pytestmark = [pytest.mark.crash, pytest.mark.interop]
 
-ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "5"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 PARTITIONS = 2
@@ -74,66 +73,6 @@ class Feeder:
             self.sent[index] += 1
 
 
-class Copier:
-    """One of the programs that copy: started again when it failed, or has more to do."""
-
-    def __init__(
-        self,
-        name: str,
-        log: Path,
-        command_of: Callable[[str], list[str]],
-        has_work: Callable[[], bool],
-    ) -> None:
-        self.name = name
-        self.life = 0
-        self._has_work = has_work
-        self.failures = 0
-        self._log = log
-        self._command_of = command_of
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    @property
-    def client(self) -> str:
-        """The name of this life in the history."""
-        return f"{self.name}.{self.life}"
-
-    def start(self) -> None:
-        self.life += 1
-        with self._log.open("ab") as log:
-            log.write(f"--- life {self.life}\n".encode())
-            self._process = subprocess.Popen(
-                self._command_of(self.client),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-            )
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def revive(self) -> None:
-        """Starts it again if it has ended by itself."""
-        assert self._process is not None
-        code = self._process.poll()
-        if code or (code == 0 and self._has_work()):
-            self.failures += code != 0
-            self.start()
-
-    def retire(self) -> None:
-        """SIGTERM, with SIGKILL for who does not care."""
-        assert self._process is not None
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-
 class Run:
     """A server, the feeder, a reader of all targets, and two copiers of each library."""
 
@@ -153,10 +92,10 @@ class Run:
             for number in range(PARTITIONS)
         }
 
-    def _copier(self, library: str, number: int) -> Copier:
+    def _copier(self, library: str, number: int) -> Supervised:
         name = f"{library}-{number}"
         command_of = java_command if library == "java" else python_command
-        return Copier(
+        return Supervised(
             name,
             self._directory / f"{name}.log",
             lambda client: command_of(self, library, number, client),
