@@ -27,7 +27,7 @@ TRANSACTION_TIMEOUT_MS = 30_000
 POLL_S = 0.2
 # librdkafka's send_offsets_to_transaction may wait for ever once the coordinator was gone (its
 # issue 5456), and kafka-python's waits have no timeout: the way out is a new process.
-STUCK_S = 8.0
+STUCK_S = 15.0
 
 Positions = dict[int, int]  # by partition of the source
 
