@@ -12,7 +12,7 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehous
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash interop fuzz property uncompiled bench notebooks peers clean preflight
+.PHONY: help quickstart install test check crash transactions interop fuzz property uncompiled bench notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ check: $(VENV)/.development ## style, types and layers
 
 crash: $(VENV)/.development ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
+
+transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
+	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
 interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
 	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/interop $(PYTEST_ARGS)
