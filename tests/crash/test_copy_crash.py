@@ -226,7 +226,7 @@ def running(server_name: str, directory: Path) -> Iterator[Run]:
         server.kill()
 
 
-@pytest.mark.parametrize("server_name", ["kafka"])
+@pytest.mark.parametrize("server_name", ["kafka", "kafkalog"])
 def test_the_copies_are_exact_after_kills_at_random_instants(server_name, tmp_path, capsys):
     require_kafka()
     chance = random.Random(SEED)
