@@ -38,7 +38,8 @@ STOP_TIMEOUT_S = 20
 
 
 class BrokerChild:
-    """`python -m broker` on a free port (or the given one) of 127.0.0.1."""
+    """`python -m broker` on a free port (or the given one) of 127.0.0.1; or a `module` that
+    starts one."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class BrokerChild:
         properties: Mapping[str, str] | None = None,
         port: int = 0,
         arguments: tuple[str, ...] = (),
+        module: str = "broker",
     ) -> None:
         overrides = [f"--override={name}={value}" for name, value in (properties or {}).items()]
         self.data_dir = data_dir
@@ -53,7 +55,7 @@ class BrokerChild:
         self._log = b""
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "broker", "--exit-with-parent"),
+                *(sys.executable, "-m", module, "--exit-with-parent"),
                 *(f"--data-dir={data_dir}", f"--listen=127.0.0.1:{port}"),
                 *overrides,
                 *arguments,

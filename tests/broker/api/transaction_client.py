@@ -277,12 +277,13 @@ class TransactionClient:
         return state
 
     def state(self) -> str:
-        """Once it is not on its way to another one."""
+        """Once it is known, and not on its way to another one."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
-            text: str = self.describe().transaction_state
-            if not text.startswith("Prepare") or time.monotonic() > deadline:
-                return text
+            found = self.describe()
+            is_passing = found.transaction_state.startswith("Prepare")
+            if not (is_passing or found.error_code in _RETRIED) or time.monotonic() > deadline:
+                return str(found.transaction_state)
             time.sleep(0.02)
 
 
