@@ -142,12 +142,15 @@ class Partition:
         return appended
 
     def bytes_between(self, start_offset: int, end_offset: int) -> int:
-        """Of the records from one offset to before another, for who waits for so many; less where
-        a segment ends between, and more than anybody wants where it cannot be told."""
+        """Of the records from one offset to before another, for who waits for so many; more than
+        anybody wants where it cannot be told at once."""
+        log = self._log
+        if start_offset < log.segments[-1].base_offset:
+            return sys.maxsize  # over several segments: who waits will see
         try:
-            return self._log.read(start_offset, sys.maxsize, end_offset).size_bytes
+            return log.read(start_offset, sys.maxsize, end_offset).size_bytes
         except (BrokerResponseError, CorruptRecordError):
-            return sys.maxsize  # retention was here, say: who waits will see
+            return sys.maxsize  # retention was here, say
 
     def read(
         self, fetch_offset: int, max_bytes: int, committed: bool, min_one_batch: bool

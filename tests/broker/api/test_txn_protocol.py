@@ -3,9 +3,18 @@
 Run with KAFKALOG_TEST_BOOTSTRAP these tests ask Apache Kafka: it gives the same answers.
 """
 
+import time
+
 import pytest
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
+from pyspark_kafkalog.protocol.fetch import (
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from tests.broker.api.transaction_client import (
     TransactionClient,
     describe_producers,
@@ -510,3 +519,54 @@ def test_several_transactions_are_added_to_at_once(connect, producer, create, to
     assert producer.end(False).error_code == 0
     producer.state()
     assert read(producer.client, topic) == [b"b"]
+
+
+# A consumer that waits.
+
+
+def fetch_and_wait(client, topic, *, min_bytes=1, max_wait_ms=10_000):
+    """Sends a read_committed fetch that waits; calling what is returned receives its answer."""
+    asks = [FetchPartition(topic, 0, 0, 1 << 20)]
+    request = FetchRequest(11, max_wait_ms, min_bytes, asks, isolation_level=READ_COMMITTED)
+    client.send_body(1, 11, bytes(encode_fetch_request(request)))
+
+    def receive():
+        response = decode_fetch_response(client.receive_body(1, 11), 11)
+        return len(response.partitions[0].records or b"")
+
+    return receive
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_the_end_of_a_transaction_wakes_who_waits_for_committed_records(
+    connect, begun, topic, is_commit
+):
+    began_s = time.monotonic()
+    receive = fetch_and_wait(connect(), topic)
+    assert begun.produce(topic, b"second").error_code == 0
+    begun.end(is_commit)
+    assert receive() > 0
+    assert time.monotonic() - began_s < 5
+
+
+def test_what_is_not_stable_wakes_nobody(connect, begun, topic):
+    receive = fetch_and_wait(connect(), topic, max_wait_ms=500)
+    began_s = time.monotonic()
+    for _ in range(3):
+        assert begun.produce(topic).error_code == 0
+    assert receive() == 0
+    assert time.monotonic() - began_s > 0.3
+
+
+def test_enough_must_become_stable(connect, begun, topic):
+    """Some 70 bytes of a record and 78 of its marker are not enough."""
+    receive = fetch_and_wait(connect(), topic, min_bytes=300, max_wait_ms=3000)
+    began_s = time.monotonic()
+    begun.end(True)
+    begun.state()
+    time.sleep(0.3)
+    assert begun.add(topic) == 0
+    assert begun.produce(topic, b"x" * 300).error_code == 0
+    begun.end(True)
+    assert receive() > 300
+    assert 0.2 < time.monotonic() - began_s < 2.5

@@ -230,6 +230,7 @@ class TransactionClient:
         own_sequence = self.sequences.get(place, 0)
         batch = batch_of(
             [(None, value)],
+            timestamp_ms=int(time.time() * 1000),
             producer=(producer_id, epoch, own_sequence if sequence is None else sequence),
             transactional=transactional,
         )
