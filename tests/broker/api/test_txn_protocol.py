@@ -242,9 +242,8 @@ def test_a_new_producer_aborts_what_the_old_one_has_open(client, begun, another,
     ("version", "code"),
     [(3, INVALID_TXN_STATE), (10, INVALID_TXN_STATE), (11, TRANSACTION_ABORTABLE)],
 )
-def test_a_partition_must_have_been_added(client, begun, create, connect, version, code):
+def test_a_partition_must_have_been_added(begun, topic, version, code):
     """What has been added takes the batch; what has not, and what belongs to an ended one, not."""
-    begun.client, topic = client, begun.describe().topics[0].topic
     assert begun.produce(topic, version=version).error_code == 0
     assert begun.end(True).error_code == 0
     begun.state()
@@ -371,7 +370,7 @@ def test_a_new_producer_fences_one_of_version_2(client, producer, another, topic
     assert end_code(producer, True, 0) == (PRODUCER_FENCED, -1)
 
 
-def test_a_replay_of_what_was_sent_changes_nothing(client, connect, producer, topic):
+def test_a_replay_of_what_was_sent_changes_nothing(client, producer, topic):
     """Requests that were delayed on the way until after the transaction's end (Jepsen's finding
     in Bufstream 0.1.0, and the reason for KIP-890)."""
     for version in (9, 12):

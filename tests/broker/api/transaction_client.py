@@ -27,6 +27,7 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kafka.record.memory_records import MemoryRecords
 
 from pyspark_kafkalog.protocol.fetch import READ_COMMITTED, FetchPartition, FetchRequest
 from pyspark_kafkalog.protocol.produce import (
@@ -361,8 +362,6 @@ def read(client: RawClient, topic: str, partition: int = 0, *, committed: bool =
 
 def _kept(records: object, aborted: Iterable[tuple[int, int]]) -> tuple[int, list[Any]]:
     """(the next offset, (offset, value) of what is not aborted), as a consumer works it out."""
-    from kafka.record.memory_records import MemoryRecords
-
     memory = MemoryRecords(bytes(memoryview(records)) if records is not None else b"")  # type: ignore[arg-type]
     waiting = sorted((first_offset, producer_id) for producer_id, first_offset in aborted or ())
     skipping: set[int] = set()
