@@ -9,7 +9,8 @@ own and never copied again: the bulk of a fetch is views of that buffer.
 
 Blocking; one thread at a time, and never shared with a forked process. Every call ends with its
 deadline. A connection that failed in the middle is closed: what it still had in flight is lost,
-and it is the caller who knows what to send again. Never retries, never logs.
+and it is the caller who knows what to send again. A `call` that only ran out of time leaves a
+connection open on which others wait for answers. Never retries, never logs.
 """
 
 import contextlib
@@ -53,6 +54,10 @@ _JOIN_BELOW_BYTES = 64 << 10
 _MOST_PARTS = 512
 
 
+class NobodyListensError(KafkaConnectionError):  # type: ignore[misc]
+    """Every address refused at once, or the name does not exist: no broker runs there now."""
+
+
 class Connection:
     """An open, negotiated and authenticated connection to `host`:`port`.
 
@@ -71,6 +76,7 @@ class Connection:
         self._in_flight: deque[tuple[int, int, int]] = deque()
         self._arrived: dict[int, memoryview] = {}
         self._abandoned: set[int] = set()
+        self._arriving = _Frame()
         self._largest_frame_bytes = max(LARGEST_FRAME_BYTES, 2 * config.fetch_max_bytes)
         self._versions: dict[int, tuple[int, int]] = {}
         deadline = deadline or Deadline(config.socket_connection_setup_timeout_ms)
@@ -101,8 +107,17 @@ class Connection:
         api_key = message.API_KEY
         version = self.version(api_key, min(message.max_version, max_version))
         deadline = deadline or Deadline(self._config.request_timeout_ms)
+        patience = Deadline(self._config.socket_connection_setup_timeout_ms)
         sent = self.send(api_key, version, [message.encode(version=version)], deadline)
-        return self._decode(api_key, version, self.receive(sent, deadline))
+        try:
+            return self._decode(api_key, version, self._wait_for(sent, deadline))
+        except TimeoutError:
+            if patience.expired or not self._awaits_others_than(sent):
+                self.close()
+            else:
+                # It was the caller who had no time left. Closing would lose what others sent.
+                self.abandon(sent)
+            raise self._no_answer("receiving") from None
 
     def send(
         self,
@@ -148,10 +163,13 @@ class Connection:
             if not waiting:
                 raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
             correlation_id = waiting[0]
-        deadline = deadline or Deadline(self._config.request_timeout_ms)
-        while correlation_id not in self._arrived:
-            self._receive_next(deadline)
-        return self._arrived.pop(correlation_id)
+        try:
+            return self._wait_for(
+                correlation_id, deadline or Deadline(self._config.request_timeout_ms)
+            )
+        except TimeoutError:
+            self.close()
+            raise self._no_answer("receiving") from None
 
     def abandon(self, correlation_id: int) -> None:
         """Declares that nobody will `receive` this answer: it is dropped when it arrives."""
@@ -191,6 +209,7 @@ class Connection:
             sock.close()
         self._in_flight.clear()
         self._abandoned.clear()
+        self._arriving = _Frame()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.in_flight} in flight"
@@ -208,7 +227,7 @@ class Connection:
             yield
         except TimeoutError:
             self.close()
-            raise KafkaTimeoutError(f"{self.address}: no answer in time while {doing}.") from None
+            raise self._no_answer(doing) from None
         except (KafkaError, AuthenticationError):
             self.close()
             raise
@@ -225,35 +244,60 @@ class Connection:
             self.close()
             raise
 
-    def _receive_next(self, deadline: Deadline) -> None:
-        sock = self._open_socket()
-        if not self._in_flight:
-            raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
+    def _no_answer(self, doing: str) -> KafkaTimeoutError:
+        return KafkaTimeoutError(f"{self.address}: no answer in time while {doing}.")
+
+    def _awaits_others_than(self, correlation_id: int) -> bool:
+        others = (sent[0] for sent in self._in_flight if sent[0] != correlation_id)
+        return any(other not in self._abandoned for other in others)
+
+    def _wait_for(self, correlation_id: int, deadline: Deadline) -> memoryview:
+        """The body of an answer; at the deadline TimeoutError, and all that came so far is kept."""
+        while correlation_id not in self._arrived:
+            sock = self._open_socket()
+            if not self._in_flight:
+                raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
+            if not self._receive_frame(sock, deadline):
+                raise TimeoutError
+            with self._closing_on_error("decoding"):
+                self._take_frame()
+        return self._arrived.pop(correlation_id)
+
+    def _receive_frame(self, sock: socket.socket, deadline: Deadline) -> bool:
+        """Goes on receiving the next frame; False when it is not whole at the deadline."""
         with self._closing_on_error("receiving"):
-            frame = self._receive_frame(sock, deadline)
-            expected, api_key, version = self._in_flight.popleft()
-            correlation_id, body = frames.decode_response_header(frame, api_key, version)
-            if correlation_id != expected:
-                raise InvalidReceiveError(
-                    f"{self.address} answered request {correlation_id} where {expected} is due."
-                )
+            try:
+                while not self._arriving.whole:
+                    _receive_all(sock, self._arriving, deadline)
+                    if not self._arriving.whole:
+                        self._arriving.make_room(self._size_bytes())
+            except TimeoutError:
+                return False
+        return True
+
+    def _size_bytes(self) -> int:
+        head = bytes(self._arriving.head)
+        (size_bytes,) = frames.SIZE.unpack(head)
+        if not 4 <= size_bytes <= self._largest_frame_bytes:
+            raise InvalidReceiveError(
+                f"{self.address} is no Kafka listener{_what_speaks(head)}: it announces an "
+                f"answer of {size_bytes} bytes."
+            )
+        return int(size_bytes)
+
+    def _take_frame(self) -> None:
+        frame, self._arriving = self._arriving.body, _Frame()
+        assert frame is not None
+        expected, api_key, version = self._in_flight.popleft()
+        correlation_id, body = frames.decode_response_header(frame, api_key, version)
+        if correlation_id != expected:
+            raise InvalidReceiveError(
+                f"{self.address} answered request {correlation_id} where {expected} is due."
+            )
         if correlation_id in self._abandoned:
             self._abandoned.remove(correlation_id)
         else:
             self._arrived[correlation_id] = body
-
-    def _receive_frame(self, sock: socket.socket, deadline: Deadline) -> memoryview:
-        head = bytearray(frames.SIZE.size)
-        _receive_all(sock, memoryview(head), deadline)
-        (size_bytes,) = frames.SIZE.unpack(head)
-        if not 4 <= size_bytes <= self._largest_frame_bytes:
-            raise InvalidReceiveError(
-                f"{self.address} is no Kafka listener{_what_speaks(bytes(head))}: it announces an "
-                f"answer of {size_bytes} bytes."
-            )
-        frame = memoryview(bytearray(size_bytes))
-        _receive_all(sock, frame, deadline)
-        return frame
 
     def _decode(self, api_key: int, version: int, body: memoryview) -> Any:
         header = RequestHeader(request_api_key=api_key, request_api_version=version)
@@ -298,6 +342,7 @@ class Connection:
 def _open(host: str, port: int, config: ClientConfig, deadline: Deadline) -> socket.socket:
     """A connected socket; raises KafkaConnectionError with the reason of every address."""
     reasons = []
+    refusals = 0
     addresses = _resolve(host, port, deadline)
     for tried, (family, kind, protocol, _, target) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
@@ -314,10 +359,12 @@ def _open(host: str, port: int, config: ClientConfig, deadline: Deadline) -> soc
         except OSError as error:
             sock.close()
             reasons.append(f"{target[0]}: {_reason(error)}")
+            refusals += isinstance(error, ConnectionRefusedError)
         except BaseException:
             sock.close()
             raise
-    raise KafkaConnectionError(f"{address(host, port)} cannot be reached ({'; '.join(reasons)})")
+    kind_of_error = NobodyListensError if refusals == len(addresses) else KafkaConnectionError
+    raise kind_of_error(f"{address(host, port)} cannot be reached ({'; '.join(reasons)})")
 
 
 def _set_up(sock: socket.socket, config: ClientConfig) -> None:
@@ -348,7 +395,9 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
     if not results:
         raise KafkaConnectionError(f"the name {host} is not resolved in time")
     if isinstance(results[0], OSError):
-        raise KafkaConnectionError(f"the name {host} is not known here ({_reason(results[0])})")
+        is_final = results[0].errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+        kind_of_error = NobodyListensError if is_final else KafkaConnectionError
+        raise kind_of_error(f"the name {host} is not known here ({_reason(results[0])})")
     return list(results[0])
 
 
@@ -381,6 +430,8 @@ def _send_all(sock: socket.socket, parts: Sequence["Buffer"], deadline: Deadline
         return
     first = 0
     while first < len(views):
+        if deadline.expired:
+            raise TimeoutError
         sock.settimeout(max(0.001, deadline.remaining_s))
         sent = sock.sendmsg(views[first : first + _MOST_PARTS])
         while first < len(views) and sent >= views[first].nbytes:
@@ -390,16 +441,34 @@ def _send_all(sock: socket.socket, parts: Sequence["Buffer"], deadline: Deadline
             views[first] = views[first][sent:]
 
 
-def _receive_all(sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
-    """Fills `view`; raises TimeoutError at the deadline, ConnectionError when the peer closes."""
-    while view:
+class _Frame:
+    """One answer while it arrives: its size, then a buffer of that size. It may take its time."""
+
+    __slots__ = ("body", "head", "missing")
+
+    def __init__(self) -> None:
+        self.head = bytearray(frames.SIZE.size)
+        self.body: memoryview | None = None
+        self.missing = memoryview(self.head)
+
+    @property
+    def whole(self) -> bool:
+        return self.body is not None and not self.missing
+
+    def make_room(self, size_bytes: int) -> None:
+        self.body = self.missing = memoryview(bytearray(size_bytes))
+
+
+def _receive_all(sock: socket.socket, frame: _Frame, deadline: Deadline) -> None:
+    """Fills what is missing; TimeoutError at the deadline, ConnectionError when the peer closes."""
+    while frame.missing:
         if deadline.expired:
             raise TimeoutError
         sock.settimeout(max(0.001, deadline.remaining_s))
-        received = sock.recv_into(view)
+        received = sock.recv_into(frame.missing)
         if not received:
             raise ConnectionResetError("the broker closed the connection")
-        view = view[received:]
+        frame.missing = frame.missing[received:]
 
 
 def _reason(error: BaseException) -> str:

@@ -152,6 +152,69 @@ def test_a_silent_broker_is_given_up_at_the_deadline():
             connection.send(FETCH, 4, [b""])
 
 
+@pytest.mark.parametrize("came_bytes", [0, 3, 9, 500])
+def test_a_call_without_time_left_loses_no_answer_that_others_wait_for(came_bytes):
+    """Closing would make a producer send its batches again, which may then be there twice."""
+    asked: list[Request] = []
+
+    def part(request: Request) -> object:
+        asked.append(request)
+        request.socket.sendall(request.frame(b"stored" * 100)[:came_bytes])
+        return SILENCE
+
+    handlers = {FETCH: part, METADATA: lambda request: asked.append(request) or SILENCE}
+    with ScriptedBroker(handlers) as broker:
+        connection = connect(broker)
+        sent = connection.send(FETCH, 4, [b""])
+        with pytest.raises(KafkaTimeoutError, match="no answer in time"):
+            connection.call(MetadataRequest(topics=None), Deadline(100))
+        first, look_up = asked
+        first.socket.sendall(first.frame(b"stored" * 100)[came_bytes:])
+        first.socket.sendall(look_up.frame(broker.metadata(look_up)))
+        assert bytes(connection.receive(sent)) == b"stored" * 100
+        broker.handlers[METADATA] = broker.metadata
+        assert connection.call(MetadataRequest(topics=None)).cluster_id == "scripted"
+        connection.close()
+
+
+def test_a_call_closes_a_connection_that_is_silent_for_too_long_or_to_nobody_else():
+    silent = {FETCH: lambda request: SILENCE, METADATA: lambda request: SILENCE}
+    with ScriptedBroker(silent) as broker:
+        alone = connect(broker)
+        with pytest.raises(KafkaTimeoutError):
+            alone.call(MetadataRequest(topics=None), Deadline(50))
+        assert alone.closed
+        shared = connect(broker, socket_connection_setup_timeout_ms="50")
+        shared.send(FETCH, 4, [b""])
+        with pytest.raises(KafkaTimeoutError):
+            shared.call(MetadataRequest(topics=None), Deadline(100))
+        assert shared.closed
+
+
+def test_a_peer_that_takes_a_request_byte_by_byte_is_given_up_at_the_deadline():
+    stop = threading.Event()
+
+    def sip(sock: socket.socket) -> None:
+        script = ScriptedBroker()
+        with script:
+            frame = receive_exactly(sock, struct.unpack(">i", receive_exactly(sock, 4) or b"")[0])
+            _, version, correlation_id = struct.unpack(">hhi", (frame or b"")[:8])
+            request = Request(API_VERSIONS, version, correlation_id, memoryview(b""), sock)
+            sock.sendall(request.frame(script.api_versions(request)))
+        while not stop.wait(0.0005):
+            sock.recv(4096)
+
+    config = ClientConfig.from_options({"bootstrap.servers": "u:1", "send.buffer.bytes": "8192"})
+    with RawPeer(sip) as peer:
+        connection = Connection("127.0.0.1", peer.port, config)
+        began = time.monotonic()
+        with pytest.raises(KafkaTimeoutError):
+            connection.send(FETCH, 4, [b"x" * 200_000_000], Deadline(200))
+        assert time.monotonic() - began < 1
+        assert connection.closed
+        stop.set()
+
+
 def test_a_broker_that_never_greets_is_given_up_at_the_deadline():
     with RawPeer(wait_for_close) as peer, pytest.raises(KafkaTimeoutError):
         Connection("127.0.0.1", peer.port, CONFIG, Deadline(100))
