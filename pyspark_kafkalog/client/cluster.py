@@ -11,10 +11,11 @@ to (`topics(..., create=True)`), never looks at records.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kafka.errors import (
     InvalidTopicError,
@@ -24,6 +25,7 @@ from kafka.errors import (
     KafkaTimeoutError,
     LeaderNotAvailableError,
     NoError,
+    OffsetNotAvailableError,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -32,7 +34,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafkalog.client.config import ClientConfig, address
-from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.client.connection import Connection, NobodyListensError
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
@@ -50,6 +52,8 @@ _LIST_OFFSETS_MAX_VERSION = 7
 _CREATION_TIMEOUT_MS = 10_000
 _STALE_METADATA_MS = 5_000
 """How long a broker may deny a topic that it leads: one that has just started knows none yet."""
+_REFUSED_FOR_MS = 2_000
+"""How long brokers that never answered may refuse where somebody waits: a restart takes less."""
 
 T = TypeVar("T")
 
@@ -71,6 +75,7 @@ class _Metadata:
     controller: int = -1
     cluster_id: str = ""
     topics: dict[str, list[PartitionMetadata]] = field(default_factory=dict)
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
     errors: dict[str, type[KafkaError]] = field(default_factory=dict)
     internal: set[str] = field(default_factory=set)
     fresh_until: Deadline = field(default_factory=lambda: Deadline(0))
@@ -80,11 +85,15 @@ class Cluster:
     """A client of one cluster; a context manager that closes its connections.
 
     Making one connects to nothing. Each method raises BrokersUnreachableError when no broker
-    answers within `request.timeout.ms`, and AuthenticationError when one refuses.
+    answers within `request.timeout.ms`, and AuthenticationError when one refuses. With `fails_fast`
+    it is raised after _REFUSED_FOR_MS where no broker answered yet and every address refuses: a
+    wrong address, most likely, and somebody waits. Java's and librdkafka's clients know no such
+    thing; where a broker may be restarting, as below a running query, neither does this one.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, fails_fast: bool = False) -> None:
         self.config = config
+        self._fails_fast = fails_fast
         self._connections: dict[tuple[str, int], Connection] = {}
         self._metadata = _Metadata()
 
@@ -138,6 +147,13 @@ class Cluster:
         """Asks anew who leads the partitions of `topics` (None: of all that were asked before)."""
         self._ask_metadata(sorted(set(self._metadata.topics if topics is None else topics)))
 
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of a topic as last heard of; None where no broker said one, as before Kafka 2.8.
+
+        A topic that was deleted and created again under its name has another one (KIP-516).
+        """
+        return self._metadata.topic_ids.get(topic)
+
     def leader(self, tp: TopicPartition, deadline: Deadline | None = None) -> Connection:
         """An open connection to the partition's leader, waiting while there is none.
 
@@ -171,8 +187,9 @@ class Cluster:
         """The offset in each partition for `timestamp`: EARLIEST, LATEST, or ms since the epoch.
 
         For a time it is the first record at or after it; a partition that has none is absent.
-        LATEST is the high watermark, under `isolation.level` read_committed the last stable offset.
-        Raises UnknownTopicError.
+        LATEST is the high watermark, under `isolation.level` read_committed the last stable offset;
+        it and EARLIEST are there for every partition, or OffsetNotAvailableError is raised where a
+        leader does not know them within `request.timeout.ms`. Raises UnknownTopicError.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = set(partitions)
@@ -212,6 +229,7 @@ class Cluster:
         """
         pause_ms = self.config.retry_backoff_ms
         earlier: KafkaError | None = None
+        refused_until = deadline.part(_REFUSED_FOR_MS)
         while True:
             try:
                 return attempt(deadline)
@@ -221,6 +239,8 @@ class Cluster:
                 if deadline.expired:
                     # The deadline cut this attempt short: the one before says more.
                     raise self._given_up(earlier or error) from error
+                if self._is_refused(error) and refused_until.expired:
+                    raise self._refused(_sentence(error)) from error
                 earlier = error
             deadline.pause(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, self.config.retry_backoff_max_ms)
@@ -235,6 +255,17 @@ class Cluster:
     def _attempt(self, deadline: Deadline) -> Deadline:
         """The part of `deadline` that one broker may use up before another is asked."""
         return deadline.part(self.config.socket_connection_setup_timeout_ms)
+
+    def _is_refused(self, error: KafkaError) -> bool:
+        """Whether no broker was ever heard of, and nobody waits for one that restarts."""
+        heard_of = bool(self._metadata.brokers or self._connections)
+        return self._fails_fast and not heard_of and isinstance(error, NobodyListensError)
+
+    def _refused(self, why: str) -> BrokersUnreachableError:
+        return BrokersUnreachableError(
+            f"No broker runs at kafka.bootstrap.servers={self.config.servers}, or none was there "
+            f"for {_REFUSED_FOR_MS} ms: {why}. Check the addresses, and that the brokers run."
+        )
 
     def _given_up(self, error: KafkaError) -> Exception:
         if isinstance(error, KafkaConnectionError | KafkaTimeoutError):
@@ -273,6 +304,8 @@ class Cluster:
         reasons = "; ".join(map(_sentence, errors))
         if all(isinstance(error, KafkaProtocolError) for error in errors):
             raise self._unreachable(reasons) from errors[0]
+        if all(isinstance(error, NobodyListensError) for error in errors):
+            raise NobodyListensError(reasons)
         raise KafkaConnectionError(reasons)
 
     def _node(self, node: int, deadline: Deadline) -> Connection:
@@ -348,25 +381,15 @@ class Cluster:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         connection = self._any_broker(deadline)
         connection.version(request.API_KEY, _METADATA_MAX_VERSION, _METADATA_NO_AUTO_CREATE_VERSION)
-        try:
-            answer = connection.call(request, self._attempt(deadline), _METADATA_MAX_VERSION)
-        except KafkaError:
-            connection.close()
-            raise
+        answer = connection.call(request, self._attempt(deadline), _METADATA_MAX_VERSION)
         loaded = _read_metadata(answer)
         loaded.fresh_until = Deadline(self.config.metadata_max_age_ms)
         known = self._metadata.topics if names is not None else {}
         kept = {name: topic for name, topic in known.items() if name not in loaded.errors}
+        loaded.topic_ids = self._metadata.topic_ids | loaded.topic_ids
         self._metadata = loaded
         answered, loaded.topics = loaded.topics, kept | loaded.topics
-        return _Metadata(
-            loaded.brokers,
-            loaded.controller,
-            loaded.cluster_id,
-            answered,
-            loaded.errors,
-            loaded.internal,
-        )
+        return replace(loaded, topics=answered)
 
     def _list_offsets(
         self,
@@ -390,6 +413,9 @@ class Cluster:
                 for p in topic.partitions:
                     tp = TopicPartition(topic.name, p.partition_index)
                     error = for_code(p.error_code)
+                    if error is NoError and p.offset < 0 and timestamp < 0:
+                        # Both ends are somewhere: a leader that says neither has yet to learn them.
+                        error = OffsetNotAvailableError
                     if error is NoError:
                         found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
                         missing.discard(tp)
@@ -422,6 +448,8 @@ def _read_metadata(answer: Any) -> _Metadata:
             continue
         if topic.is_internal:
             metadata.internal.add(topic.name)
+        if topic.topic_id is not None and topic.topic_id.int:
+            metadata.topic_ids[topic.name] = topic.topic_id
         metadata.topics[topic.name] = sorted(
             (
                 PartitionMetadata(

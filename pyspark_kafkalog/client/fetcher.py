@@ -297,8 +297,6 @@ class Fetcher:
         """
         first = self._cluster.list_offsets([self._tp], EARLIEST)
         last = self._cluster.list_offsets([self._tp], LATEST)
-        if self._tp not in first or self._tp not in last:
-            raise self._gone("it says no offsets")
         start, end = first[self._tp].offset, last[self._tp].offset
         if not start <= self.position <= end:
             what_is = f"it now holds offsets {start} up to, not including, {end}"

@@ -38,7 +38,7 @@ class KafkalogReader(DataSourceReader):
     @PlainErrors()
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with Cluster(options.client) as cluster:
+        with Cluster(options.client, fails_fast=True) as cluster:
             ranges = plan_batch(
                 cluster,
                 options.subscription,

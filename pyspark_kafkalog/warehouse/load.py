@@ -102,7 +102,7 @@ def load(
         warn_once("Options minPartitions and maxRecordsPerPartition have no effect on a load.")
     opened = open_target(target)
     last = opened.last_offsets(name)
-    with Cluster(source.client) as cluster:
+    with Cluster(source.client, fails_fast=True) as cluster:
         ranges = plan(cluster, source, last, name)
     if not ranges:
         return LoadResult(name, target, 0, 0, (), (), None)

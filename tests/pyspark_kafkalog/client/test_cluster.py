@@ -5,13 +5,21 @@ import time
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaError, KafkaProtocolError, TopicAuthorizationFailedError
+from kafka.errors import (
+    KafkaError,
+    KafkaProtocolError,
+    OffsetNotAvailableError,
+    TopicAuthorizationFailedError,
+)
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client import cluster as cluster_module
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
@@ -20,6 +28,7 @@ from pyspark_kafkalog.errors import (
 )
 from tests.pyspark_kafkalog.client.conftest import batches_of, write
 from tests.pyspark_kafkalog.client.scripted import (
+    FETCH,
     LIST_OFFSETS,
     METADATA,
     SILENCE,
@@ -153,6 +162,40 @@ def test_no_broker_at_all_is_an_error_in_time_that_names_the_option():
     assert "refused" in str(raised.value)
 
 
+def test_brokers_that_all_refuse_are_given_up_soon_where_somebody_waits():
+    config = servers(f"127.0.0.1:{closed_port()}", f"127.0.0.1:{closed_port()}")
+    began = time.monotonic()
+    with (
+        Cluster(config, fails_fast=True) as cluster,
+        pytest.raises(BrokersUnreachableError, match=r"No broker runs at .*Connection refused"),
+    ):
+        cluster.topics()
+    assert 1 < time.monotonic() - began < 4
+
+
+def test_a_broker_that_was_there_may_restart_also_where_somebody_waits(monkeypatch):
+    monkeypatch.setattr(cluster_module, "_REFUSED_FOR_MS", 50)
+    broker = ScriptedBroker()
+    with Cluster(broker.config(request_timeout_ms="600"), fails_fast=True) as cluster:
+        with broker:
+            cluster.topics()
+        began = time.monotonic()
+        with pytest.raises(BrokersUnreachableError, match=r"kafka\.request\.timeout\.ms=600"):
+            cluster.topics()
+        assert time.monotonic() - began > 0.5
+
+
+def test_a_silent_broker_beside_one_that_refuses_is_waited_for(monkeypatch):
+    monkeypatch.setattr(cluster_module, "_REFUSED_FOR_MS", 50)
+    with RawPeer(wait_for_close) as silent:
+        names = (f"127.0.0.1:{closed_port()}", silent.bootstrap_servers)
+        config = servers(*names, request_timeout_ms="400")
+        began = time.monotonic()
+        with Cluster(config, fails_fast=True) as cluster, pytest.raises(BrokersUnreachableError):
+            cluster.topics()
+        assert time.monotonic() - began > 0.3
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -257,6 +300,53 @@ def test_an_answer_that_leaves_a_partition_out_is_a_typed_error():
         pytest.raises(KafkaProtocolError, match="left t-0 out"),
     ):
         cluster.list_offsets([T0], LATEST)
+
+
+@pytest.mark.parametrize("symbol", [EARLIEST, LATEST])
+def test_an_end_that_a_leader_does_not_know_yet_is_asked_for_again(symbol):
+    def learns(request: Request) -> bytes:
+        return offsets_answer(request, -1 if len(broker.asked(LIST_OFFSETS)) < 3 else 7)
+
+    with ScriptedBroker({LIST_OFFSETS: learns}) as broker, Cluster(broker.config()) as cluster:
+        assert cluster.list_offsets([T0], symbol)[T0].offset == 7
+        assert cluster.list_offsets([T0], 1_700_000_000_000)[T0].offset == 7
+
+
+def test_an_end_that_a_leader_never_knows_is_a_typed_error():
+    with (
+        ScriptedBroker({LIST_OFFSETS: lambda request: offsets_answer(request, -1)}) as broker,
+        Cluster(broker.config(request_timeout_ms="200")) as cluster,
+    ):
+        assert cluster.list_offsets([T0], 1_700_000_000_000) == {}
+        with pytest.raises(OffsetNotAvailableError, match="offsets of t-0"):
+            cluster.list_offsets([T0], EARLIEST)
+
+
+def test_a_look_up_that_runs_out_of_time_leaves_what_is_in_flight_to_others():
+    """As a producer's, near the end of delivery.timeout.ms: its batches are under way there."""
+    fetches: list[Request] = []
+    handlers = {FETCH: lambda request: fetches.append(request) or SILENCE}
+    with ScriptedBroker(handlers) as broker, Cluster(broker.config()) as cluster:
+        connection = cluster.leader(T0)
+        sent = connection.send(FETCH, 4, [b""])
+        broker.handlers[METADATA] = lambda request: SILENCE
+        cluster.forget(T0)
+        with pytest.raises(BrokersUnreachableError):
+            cluster.leader(T0, Deadline(100))
+        fetches[0].socket.sendall(fetches[0].frame(b"stored"))
+        assert bytes(connection.receive(sent)) == b"stored"
+
+
+def test_the_id_of_a_topic_is_the_one_last_heard_of(cluster, new_topic):
+    topic = new_topic()
+    assert cluster.topic_id("never-asked") is None
+    cluster.topics([topic])
+    first = cluster.topic_id(topic)
+    assert first is not None
+    admin.delete_topics(cluster, [topic])
+    admin.create_topic(cluster, topic, 1, 1)
+    cluster.topics([topic])
+    assert cluster.topic_id(topic) not in (None, first)
 
 
 def test_an_error_that_does_not_pass_is_raised_at_once():

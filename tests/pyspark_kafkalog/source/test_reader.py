@@ -68,7 +68,7 @@ def fetches(monkeypatch):
 
     monkeypatch.setattr(reader, "Fetcher", Scripted)
     monkeypatch.setattr(reader, "RecordDecoder", Offsets)
-    monkeypatch.setattr(reader, "Cluster", lambda config: nullcontext(FakeCluster()))
+    monkeypatch.setattr(reader, "Cluster", lambda config, **how: nullcontext(FakeCluster()))
     return Scripted
 
 
@@ -121,7 +121,7 @@ def test_a_read_that_may_lose_data_goes_on_where_the_log_begins(fetches, caplog,
 
 def test_a_read_is_split_into_tasks(monkeypatch):
     cluster = nullcontext(FakeCluster(orders=[(0, 10), (3, 5)]))
-    monkeypatch.setattr(reader, "Cluster", lambda config: cluster)
+    monkeypatch.setattr(reader, "Cluster", lambda config, **how: cluster)
     planned = KafkalogReader(options(minPartitions="4"), ["value"]).partitions()
     assert [(piece.value.partition, piece.value.start_offset) for piece in planned] == [
         (0, 0),
