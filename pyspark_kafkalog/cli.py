@@ -108,7 +108,12 @@ def client_properties(options: argparse.Namespace) -> dict[str, str]:
     """The properties given by `add_client_arguments`; raises InvalidOptionError."""
     lines = list(options.property)
     if options.command_config is not None:
-        text = options.command_config.read_text(encoding="utf-8")
+        try:
+            text = options.command_config.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise InvalidOptionError(
+                f"{options.command_config} is no text in UTF-8: save it as that."
+            ) from None
         file_lines = (line.strip() for line in text.splitlines())
         lines = [line for line in file_lines if line and not line.startswith("#")] + lines
     given = {}
@@ -166,7 +171,7 @@ def _topics_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _topics(options: argparse.Namespace) -> None:
-    with Cluster(client_config(options)) as cluster:
+    with Cluster(client_config(options), fails_fast=True) as cluster:
         options.act(cluster, options)
 
 
@@ -219,7 +224,7 @@ def _produce(options: argparse.Namespace) -> None:
     config = client_config(options)
     separator = (options.key_separator or "").encode()
     count = 0
-    with Producer(config) as producer:
+    with Cluster(config, fails_fast=True) as cluster, Producer(cluster) as producer:
         partitions = producer.partitions_for(options.topic)
         encoder = RecordEncoder(
             len(partitions), config.compression_type, max_batch_bytes=config.batch_size
@@ -243,15 +248,21 @@ def _send(producer: Any, topic: str, batches: Iterable[tuple[int, bytearray]]) -
 
 def _lines(source: Any) -> Iterator[tuple[list[bytes], bool]]:
     """Lines as they come, without their ends, and whether more can be read without waiting."""
-    rest = b""
+    # Of a line whose end has not come, the pieces: joining them each time would be quadratic.
+    begun: list[bytes] = []
+    begun_bytes = 0
     while chunk := source.read1(_READ_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _LARGEST_LINE_BYTES:
-            raise InvalidOptionError(f"A line is longer than {_LARGEST_LINE_BYTES} bytes.")
-        if lines:
+        whole, end, rest = chunk.rpartition(b"\n")
+        if end:
+            lines = b"".join([*begun, whole]).split(b"\n")
             yield [line.removesuffix(b"\r") for line in lines], _is_readable(source)
-    if rest:
-        yield [rest], False
+            begun, begun_bytes = [], 0
+        begun.append(rest)
+        begun_bytes += len(rest)
+        if begun_bytes > _LARGEST_LINE_BYTES:
+            raise InvalidOptionError(f"A line is longer than {_LARGEST_LINE_BYTES} bytes.")
+    if begun_bytes:
+        yield [b"".join(begun)], False
 
 
 def _is_readable(source: Any) -> bool:
@@ -293,7 +304,7 @@ def _consume_arguments(parser: argparse.ArgumentParser) -> None:
 def _consume(options: argparse.Namespace) -> None:
     write = _write_json if options.format == "json" else _write_raw
     left = sys.maxsize if options.max is None else options.max
-    with Cluster(client_config(options)) as cluster:
+    with Cluster(client_config(options), fails_fast=True) as cluster:
         for batch in _batches(cluster, options):
             batch = batch.slice(0, min(left, batch.num_rows))
             write(batch)

@@ -10,6 +10,9 @@ from difflib import get_close_matches
 
 from pyspark_kafkalog.client.config import ClientConfig
 
+_SIMILARITY = 0.75
+"""Of difflib's ratio: two neighbours that changed places in a word of four letters."""
+
 WITH_EFFECT = frozenset(field.name.replace("_", ".") for field in fields(ClientConfig))
 """What `ClientConfig.from_options` reads."""
 
@@ -60,7 +63,7 @@ WITHOUT_EFFECT = frozenset(
 def unknown(names: Iterable[str]) -> dict[str, str | None]:
     """Those of `names` that no Kafka client knows, each with the nearest that has an effect."""
     return {
-        name: next(iter(get_close_matches(name.lower(), WITH_EFFECT, 1, 0.8)), None)
+        name: next(iter(get_close_matches(name.lower(), WITH_EFFECT, 1, _SIMILARITY)), None)
         for name in names
         if name.lower() not in WITH_EFFECT and name.lower() not in WITHOUT_EFFECT
     }

@@ -3,19 +3,26 @@
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
+from pyspark_kafkalog import cli
 from pyspark_kafkalog.cli import main
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.errors import InvalidOptionError
 from tests.pyspark_kafkalog.client.conftest import batches_of
 
 ROOT = Path(pyspark_kafkalog.__file__).parent.parent
@@ -121,6 +128,7 @@ def test_many_lines_in_several_partitions(run):
         ("topics create x --config nonsense", "--config nonsense: write NAME=VALUE"),
         ("topics list --property nonsense", "Write each --property as NAME=VALUE"),
         ("topics list --property fetch.max.bites=1", "Did you mean fetch.max.bytes?"),
+        ("topics list --property akcs=1", "akcs is no property of a Kafka client. Did you mean ac"),
         ("topics list --property request.timeout.ms=soon", "kafka.request.timeout.ms"),
         ("topics list --command-config /nowhere.properties", "/nowhere.properties: No such file"),
         ("topics list --bootstrap-servers nonsense", "kafka.bootstrap.servers"),
@@ -156,6 +164,56 @@ def test_a_property_file(run, tmp_path):
     assert code == 1
     assert "sasl.password" in err
     assert "hunter2" not in err
+
+
+def test_a_property_file_that_is_no_text(run, tmp_path):
+    path = tmp_path / "client.properties"
+    path.write_bytes(b"client.id=\xff\xfe")
+    code, _, err = run(f"topics list --command-config {path}")
+    assert (code, err) == (1, f"kafkalog: {path} is no text in UTF-8: save it as that.\n")
+
+
+def test_brokers_that_are_not_there_are_said_soon(run):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for line in ("topics list", "produce some-topic"):
+        began = time.monotonic()
+        code, _, err = run(f"{line} --bootstrap-servers 127.0.0.1:{port}")
+        assert time.monotonic() - began < 5
+        assert code == 1
+        assert f"No broker runs at kafka.bootstrap.servers=127.0.0.1:{port}" in err
+
+
+class Chunks:
+    """A standard input that gives what it was told to, never more in one read."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = list(chunks)
+
+    def read1(self, size_bytes: int) -> bytes:
+        return self._chunks.pop(0) if self._chunks else b""
+
+
+@given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
+def test_lines_are_the_same_however_they_come(chunks):
+    chunks = [chunk.replace(b"\0", b"\n").replace(b"\1", b"\r") for chunk in chunks]
+    with mock.patch.object(cli, "_is_readable", return_value=True):
+        found = [line for lines, _ in cli._lines(Chunks(*chunks)) for line in lines]
+    *whole, rest = b"".join(chunks).split(b"\n")
+    assert found == [line.removesuffix(b"\r") for line in whole] + ([rest] if rest else [])
+
+
+def test_a_long_line_costs_what_it_is_long():
+    piece = b"x" * (1 << 15)
+    began = time.process_time()
+    ((line,), _), *_ = cli._lines(Chunks(*[piece] * 2000))
+    assert len(line) == 2000 << 15
+    assert time.process_time() - began < 1
+
+
+def test_a_line_that_never_ends_is_refused():
+    with pytest.raises(InvalidOptionError, match="A line is longer than"):
+        list(cli._lines(Chunks(*[b"x" * (1 << 22)] * 17)))
 
 
 @pytest.mark.parametrize("line", ["", "frobnicate", "topics", "consume t --format xml"])

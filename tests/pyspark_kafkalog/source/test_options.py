@@ -261,6 +261,7 @@ def test_times_must_not_be_the_wrong_way_round():
         ("include_headers", "Did you mean includeHeaders?"),
         ("bootstrap.servers", "Did you mean kafka.bootstrap.servers?"),
         ("kafka.fetch.max.byte", "Did you mean kafka.fetch.max.bytes?"),
+        ("kafka.akcs", "Did you mean kafka.acks?"),
         ("colour", "colour is unknown"),
         ("groupIdPrefix", "groupIdPrefix has no effect"),
         ("kafka.group.id", "kafka.group.id has no effect"),
