@@ -99,7 +99,7 @@ def theirs(bootstrap: str, tp: TopicPartition, fetch_bytes: int) -> int:
         while True:
             answer = await asked
             found = answer.responses[0].partitions[0]
-            size_bytes, offset = whole_batches(memoryview(found.records or b""), offset)
+            size_bytes, offset, *_ = whole_batches(memoryview(found.records or b""), offset)
             if not size_bytes:
                 return received_bytes
             received_bytes += size_bytes

@@ -41,6 +41,10 @@ class DataLossError(KafkalogError):
     log_end_offset: int = -1
 
 
+class TopicRecreatedError(DataLossError):
+    """A topic was deleted and created again under its name: its offsets mean other records now."""
+
+
 class FetchTimeoutError(KafkalogError, TimeoutError):
     """A partition stopped answering below the offset that it is known to reach."""
 

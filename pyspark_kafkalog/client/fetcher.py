@@ -6,21 +6,32 @@ was received into. Memory: the answer that the caller holds and the one being re
 `max.partition.fetch.bytes` or one larger batch, and what the kernel buffers.
 
 Follows the leader when it moves; waits out errors that pass, for at most `poll_timeout_ms` without
-progress. Versions 4 to 12 of Fetch, without fetch sessions. Looks at batch headers only, never at
-records: what lies below the range's start or beyond its end is the caller's to skip.
+progress. What came damaged, by its CRC or by offsets that cannot be, is asked for again on another
+connection. No checksum covers a batch's base offset: batches that do not follow each other without
+a gap are believed when a second answer says the same, until that has happened a few times and the
+topic is known to be compacted.
+
+Versions 4 to 13 of Fetch, without fetch sessions; from 13 on the topic is asked for by its id, so
+that one which was created again under its name is not mistaken for it (KIP-516). Looks at batch
+headers only, never at records: what lies below the range's start or beyond its end is the caller's
+to skip.
 
 Blocking; one thread at a time.
 """
 
 import contextlib
 import struct
+import zlib
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
 
 from kafka.errors import (
     CorruptRecordError,
     KafkaConnectionError,
     KafkaError,
+    KafkaProtocolError,
     KafkaTimeoutError,
     NoError,
     OffsetOutOfRangeError,
@@ -36,24 +47,38 @@ from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DataLossError,
     FetchTimeoutError,
+    TopicRecreatedError,
     UnknownTopicError,
 )
 from pyspark_kafkalog.protocol import fetch
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
-from pyspark_kafkalog.record.batch import LOG_OVERHEAD_BYTES
+from pyspark_kafkalog.record.batch import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+)
+from pyspark_kafkalog.record.crc import crc32c
 
 POLL_TIMEOUT_MS = 120_000
 """Spark's `kafkaConsumer.pollTimeoutMs`: how long a partition may show no progress."""
 
 _MIN_VERSION = 4
+_MAX_VERSION = 13
 _LEAST_ASK_BYTES = 256 << 10
 _FIRST_GUESS_BYTES_PER_OFFSET = 1024
 _HEADROOM = 1.25
 _MAGIC_2_BYTES = 27
+_LEAST_LENGTH = 14
 _LENGTH = struct.Struct(">i")
 _ENTRY = struct.Struct(">qi4xb")
+_CRC = struct.Struct(">I")
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _EMPTY_ANSWERS_THAT_MEAN_A_GAP = 2
+_ATTEMPTS_AT_DAMAGED = 3
+_ATTEMPTS_AT_GAPS = 5
+_GAPS_THAT_MEAN_COMPACTION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +101,8 @@ class Fetcher:
     """The records of `tp` from `start_offset` up to, not including, `until_offset`.
 
     `position` is the next offset that was not handed out yet; it moves past `until_offset` where
-    the last batch does. One Fetcher is iterated once.
+    the last batch does. `topic_id` is the topic's when the range was planned; without it the one
+    that it has when it is first asked for. One Fetcher is iterated once.
     """
 
     def __init__(
@@ -86,6 +112,7 @@ class Fetcher:
         start_offset: int,
         until_offset: int,
         poll_timeout_ms: int = POLL_TIMEOUT_MS,
+        topic_id: UUID | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = cluster.config
@@ -98,18 +125,24 @@ class Fetcher:
         self._bytes_per_offset: float = _FIRST_GUESS_BYTES_PER_OFFSET
         self._pause_ms = self._config.retry_backoff_ms
         self._empty_answers = 0
+        self._connection: Connection | None = None
         self._sent: tuple[Connection, int, int] | None = None
         self._asked_bytes = 0
         self._trouble = ""
         self._too_short: tuple[int, int] | None = None
+        self._topic_id = topic_id
+        self._damaged = 0
+        self._seen: list[list[int]] = []
+        self._gaps_to_doubt = _GAPS_THAT_MEAN_COMPACTION
 
     def records(self) -> Generator[FetchedRecords, None, None]:
         """Yields until the range's end is reached.
 
         Raises DataLossError where offsets of the range are gone, also when the log ends below them
-        for `poll_timeout_ms`; FetchTimeoutError without an answer for so long;
-        BrokersUnreachableError when no broker answers; and the broker's own error (`kafka.errors`)
-        where it refuses, such as TopicAuthorizationFailedError.
+        for `poll_timeout_ms`; TopicRecreatedError; FetchTimeoutError without an answer for so long;
+        BrokersUnreachableError when no broker answers; CorruptRecordError where records come
+        damaged again and again; and the broker's own error (`kafka.errors`) where it refuses, such
+        as TopicAuthorizationFailedError.
         """
         try:
             while self.position < self._until_offset:
@@ -125,13 +158,18 @@ class Fetcher:
         """One answer; None where there was nothing in it, or an error that passes."""
         try:
             if self._sent is None:
-                deadline = self._patience.part(self._config.request_timeout_ms)
-                self._send(self._cluster.leader(self._tp, deadline))
+                self._send(self._leader())
             connection, found = self._receive()
+            error_type = for_code(found.error_code)
+            if error_type is NoError:
+                return self._accept(found, connection)
         except (KafkaConnectionError, KafkaTimeoutError) as error:
             self._abandon()
             self._cluster.forget(self._tp)
-            self._wait_after(", ".join(map(str, error.args)))
+            self._wait_after(_words(error))
+            return None
+        except (CorruptRecordError, KafkaProtocolError) as error:
+            self._ask_anew_for_damaged(error)
             return None
         except BrokersUnreachableError:
             if self._patience.expired and self._trouble:
@@ -139,17 +177,50 @@ class Fetcher:
             raise
         except UnknownTopicError:
             raise self._gone("it does not exist any more") from None
-        error_type = for_code(found.error_code)
-        if error_type is not NoError:
-            self._handle(error_type)
-            return None
-        return self._accept(found, connection)
+        self._handle(error_type)
+        return None
+
+    def _leader(self) -> Connection:
+        deadline = self._patience.part(self._config.request_timeout_ms)
+        connection = self._cluster.leader(self._tp, deadline)
+        self._check_topic_id()
+        return connection
+
+    def _check_topic_id(self) -> None:
+        """Raises TopicRecreatedError if the topic is another one than at first."""
+        now = self._cluster.topic_id(self._tp.topic)
+        if self._topic_id is None:
+            self._topic_id = now
+        elif now not in (None, self._topic_id):
+            raise TopicRecreatedError(
+                f"Topic {self._tp.topic} was deleted and created again while its offsets "
+                f"{self.position} up to {self._until_offset} of partition {self._tp.partition} "
+                "were to be read: they are gone, and mean other records now."
+            )
+
+    def _ask_anew_for_damaged(self, error: KafkaError) -> None:
+        """Also a healthy disk and wire fail once; what is damaged on disk stays so."""
+        self._damaged += 1
+        if self._damaged >= _ATTEMPTS_AT_DAMAGED:
+            raise type(error)(f"{self} at offset {self.position}: {_words(error)}") from error
+        self._abandon()
+        if self._connection is not None:
+            # What else arrives on it is as doubtful.
+            self._connection.close()
+        self._cluster.forget(self._tp)
+        self._wait_after(_words(error))
 
     def _send(self, connection: Connection) -> None:
         deadline = self._patience.part(self._config.request_timeout_ms)
-        version = connection.version(fetch.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION)
+        self._connection = connection
+        newest = MAX_VERSION_WITH_NAMES if self._topic_id is None else _MAX_VERSION
+        version = connection.version(fetch.API_KEY, newest, _MIN_VERSION)
         ask = fetch.FetchPartition(
-            self._tp.topic, self._tp.partition, self.position, self._ask_bytes()
+            self._tp.topic,
+            self._tp.partition,
+            self.position,
+            self._ask_bytes(),
+            topic_id=self._topic_id,
         )
         request = fetch.FetchRequest(
             version,
@@ -185,8 +256,12 @@ class Fetcher:
                 self._tp.topic, self._tp.partition, response.error_code, high_watermark=-1
             )
             return connection, whole
+        by_name = version <= MAX_VERSION_WITH_NAMES
         for found in response.partitions:
-            if (found.topic, found.partition) == (self._tp.topic, self._tp.partition):
+            is_topic = (
+                found.topic == self._tp.topic if by_name else found.topic_id == self._topic_id
+            )
+            if is_topic and found.partition == self._tp.partition:
                 return connection, found
         raise KafkaConnectionError(f"{connection.address} left the partition out of its answer")
 
@@ -197,27 +272,51 @@ class Fetcher:
         records = memoryview(b"") if found.records is None else found.records
         assert isinstance(records, memoryview)
         start_offset = self.position
-        size_bytes, next_offset = whole_batches(records, start_offset)
-        if not size_bytes:
+        whole = whole_batches(records, start_offset)
+        if not whole.size_bytes:
             if len(records):
                 self._ask_for_whole(records)
             else:
                 self._accept_nothing(found)
             return None
-        if next_offset <= start_offset:
-            raise CorruptRecordError(f"{self} at {start_offset} got older batches only")
-        self._empty_answers = 0
+        if whole.next_offset <= start_offset:
+            raise CorruptRecordError("older batches only came")
+        if not whole.is_seamless and not self._is_confirmed(whole.base_offsets):
+            return None
+        if whole.base_offsets[0] > start_offset and found.log_start_offset > start_offset:
+            # Retention was faster than this read, and the broker answered with what came next.
+            bounds = found.log_start_offset, found.high_watermark
+            raise self._gone(f"it begins at offset {found.log_start_offset} now", *bounds)
+        self._empty_answers = self._damaged = 0
+        self._seen = []
         self._trouble = ""
         self._pause_ms = self._config.retry_backoff_ms
         self._most_bytes = self._config.max_partition_fetch_bytes
-        self.position = next_offset
-        self._bytes_per_offset = size_bytes / (next_offset - start_offset)
+        self.position = whole.next_offset
+        self._bytes_per_offset = whole.size_bytes / (whole.next_offset - start_offset)
         if self.position < self._until_offset:
             self._patience = Deadline(self._poll_timeout_ms)
             # What was received is handed out first: the next turn meets the error anew.
             with contextlib.suppress(KafkaError):
                 self._send(connection)
-        return FetchedRecords(records[:size_bytes], start_offset, next_offset, found.aborted)
+        batches = records[: whole.size_bytes]
+        return FetchedRecords(batches, start_offset, whole.next_offset, found.aborted)
+
+    def _is_confirmed(self, base_offsets: list[int]) -> bool:
+        """Whether an answer that leaves offsets out, or repeats some, may be believed.
+
+        An earlier one has to agree with it as far as both reach. The position is asked for again
+        otherwise: one fetch more for a range that begins inside of a batch, or below a gap.
+        """
+        if not self._gaps_to_doubt:
+            return True
+        if any(all(map(int.__eq__, seen, base_offsets)) for seen in self._seen):
+            self._gaps_to_doubt -= 1
+            return True
+        self._seen.append(base_offsets)
+        if len(self._seen) >= _ATTEMPTS_AT_GAPS:
+            raise CorruptRecordError("each answer had batches at other offsets")
+        return False
 
     def _ask_for_whole(self, records: memoryview) -> None:
         """A batch came cut off, which brokers since 0.10.1 do not do: asks for all of it."""
@@ -227,8 +326,7 @@ class Fetcher:
             wanted_bytes = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(records, 8)[0]
         if not self._asked_bytes < wanted_bytes <= LARGEST_FRAME_BYTES:
             raise CorruptRecordError(
-                f"{self} at {self.position} got {len(records)} bytes of a batch that claims "
-                f"{wanted_bytes}"
+                f"{len(records)} bytes came of a batch that claims {wanted_bytes}"
             )
         self._most_bytes = self._bytes_per_offset = wanted_bytes
 
@@ -249,6 +347,9 @@ class Fetcher:
 
     def _handle(self, error: type[KafkaError]) -> None:
         """A partition's error: raises it, or waits before the next attempt where it passes."""
+        if error is CorruptRecordError:
+            self._ask_anew_for_damaged(error("the broker found its records damaged"))
+            return
         if error is OffsetOutOfRangeError:
             self._check_in_range()
         if error in (OffsetOutOfRangeError, UnknownTopicOrPartitionError) or error.retriable:
@@ -295,7 +396,9 @@ class Fetcher:
         It does where the broker that refused it is no leader any more, or was not one yet, and
         where a topic was recreated and grew in between.
         """
+        self._cluster.forget(self._tp)
         first = self._cluster.list_offsets([self._tp], EARLIEST)
+        self._check_topic_id()
         last = self._cluster.list_offsets([self._tp], LATEST)
         start, end = first[self._tp].offset, last[self._tp].offset
         if not start <= self.position <= end:
@@ -314,19 +417,60 @@ class Fetcher:
         return error
 
 
-def whole_batches(records: memoryview, position_offset: int) -> tuple[int, int]:
-    """The size in bytes of the whole batches in `records`, and the offset that follows the last.
+class WholeBatches(NamedTuple):
+    """What an answer holds: `size_bytes` of whole batches; `next_offset` follows the last.
 
-    `position_offset` when there is none. Any message format: entries before magic 2 name their own
-    last offset. Stops before what cannot be an entry; decoding it is what reports corruption.
+    `base_offsets` has each batch's first. They are seamless if the first is where it was asked for
+    and each goes on where the one before ended.
     """
-    position, end, next_offset = 0, len(records), position_offset
+
+    size_bytes: int
+    next_offset: int
+    base_offsets: list[int]
+    is_seamless: bool
+
+
+def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
+    """The whole batches in `records`, which were asked for from `start_offset` on.
+
+    Any message format: entries before magic 2 name their own last offset, and not their first.
+    Stops before what cannot be an entry, or is cut off. Raises CorruptRecordError for what has not
+    the CRC that it states, and for batches whose offsets go back.
+    """
+    position, end, next_offset = 0, len(records), start_offset
+    base_offsets: list[int] = []
+    is_seamless = True
     while position + _MAGIC_2_BYTES <= end:
         base_offset, length, magic = _ENTRY.unpack_from(records, position)
-        entry_end = position + 12 + length
-        if entry_end > end or length < 14:
+        entry_end = position + LOG_OVERHEAD_BYTES + length
+        if entry_end > end or length < _LEAST_LENGTH:
             break
-        delta = _LAST_OFFSET_DELTA.unpack_from(records, position + 23)[0] if magic >= 2 else 0
-        next_offset = max(next_offset, base_offset + delta + 1)
+        last_offset = base_offset
+        if _crc_of(records, position, entry_end, magic):
+            last_offset += _LAST_OFFSET_DELTA.unpack_from(records, position + 23)[0]
+            is_seamless = is_seamless and base_offset == next_offset
+        if base_offsets and base_offset < next_offset:
+            raise CorruptRecordError(f"offset {base_offset} came again after {next_offset - 1}")
+        base_offsets.append(base_offset)
+        next_offset = max(next_offset, last_offset + 1)
         position = entry_end
-    return position, next_offset
+    return WholeBatches(position, next_offset, base_offsets, is_seamless)
+
+
+def _crc_of(records: memoryview, start: int, end: int, magic: int) -> bool:
+    """Raises CorruptRecordError unless an entry has its CRC; True for a record batch (magic 2)."""
+    if magic == MAGIC:
+        (stated,) = _CRC.unpack_from(records, start + CRC_POSITION)
+        actual = crc32c(records[start + ATTRIBUTES_POSITION : end])
+    elif magic in (0, 1):
+        (stated,) = _CRC.unpack_from(records, start + LOG_OVERHEAD_BYTES)
+        actual = zlib.crc32(records[start + MAGIC_POSITION : end])
+    else:
+        raise CorruptRecordError(f"a batch came with magic {magic}")
+    if actual != stated:
+        raise CorruptRecordError(f"a batch came with CRC {actual:#010x} instead of {stated:#010x}")
+    return magic == MAGIC
+
+
+def _words(error: KafkaError) -> str:
+    return ", ".join(map(str, error.args)) or type(error).__name__

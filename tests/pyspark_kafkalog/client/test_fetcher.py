@@ -1,8 +1,10 @@
 """Ranges of a partition: against our broker, and against scripted leaders, gaps and nonsense."""
 
+import contextlib
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,12 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.fetcher import FetchedRecords, Fetcher, whole_batches
-from pyspark_kafkalog.errors import BrokersUnreachableError, DataLossError, FetchTimeoutError
+from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
+    DataLossError,
+    FetchTimeoutError,
+    TopicRecreatedError,
+)
 from pyspark_kafkalog.protocol import fetch
 from pyspark_kafkalog.record.batch import batches, read_header, seal, stamp
 from tests.pyspark_kafkalog.client.conftest import batches_of, write
@@ -74,7 +81,7 @@ def log_of(*batches: bytes) -> Callable[[Request], bytes]:
 
 def fetched(broker: ScriptedBroker, start: int, until: int, **properties: str) -> list[Any]:
     with Cluster(broker.config(**properties)) as cluster:
-        return list(Fetcher(cluster, T0, start, until, poll_timeout_ms=1000).records())
+        return list(Fetcher(cluster, T0, start, until, poll_timeout_ms=5000).records())
 
 
 def spans(found: list[FetchedRecords]) -> list[tuple[int, int]]:
@@ -471,6 +478,120 @@ def test_nonsense_instead_of_records_is_an_error_and_no_endless_loop(records):
         fetched(broker, 0, 10)
 
 
+def asked_from(offset: int, batch: bytes) -> bool:
+    return read_header(batch).next_offset > offset
+
+
+def damaged(batch: bytes, position: int) -> bytes:
+    return batch[:position] + bytes([batch[position] ^ 0x40]) + batch[position + 1 :]
+
+
+@pytest.mark.parametrize("position", [6, 9, 16, 18, 40, 70])
+@pytest.mark.parametrize("start", [5, 10])
+def test_records_that_come_damaged_once_are_asked_for_again(position, start):
+    """Wherever it is: in the base offset, the length, the magic, the CRC, the rest of the batch."""
+    log = [batch for batch in (stored(5, 5), stored(10, 10)) if asked_from(start, batch)]
+    good = b"".join(log)
+
+    def serve(request: Request) -> bytes:
+        if len(broker.asked(FETCH)) == 1:
+            return answer(request, damaged(good, len(good) - len(log[-1]) + position))
+        return log_of(*log)(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        found = fetched(broker, start, 20)
+    assert b"".join(bytes(each.records) for each in found) == good
+
+
+def test_records_that_are_damaged_on_disk_are_a_typed_error():
+    wrong = damaged(stored(0, 10), 70)
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, wrong)}) as broker,
+        pytest.raises(CorruptRecordError, match="Fetch of t-0 at offset 0: a batch came with CRC"),
+    ):
+        fetched(broker, 0, 10)
+    assert len(broker.asked(FETCH)) == 3
+    assert broker.connections == 3
+
+
+def test_an_answer_that_is_damaged_outside_of_its_records_is_asked_for_again():
+    def garbled(request: Request) -> Any:
+        if len(broker.asked(FETCH)) == 1:
+            request.socket.sendall(request.frame(answer(request, stored(0, 10)))[:9])
+            request.socket.sendall(b"\xff" * 200)
+            return CUT
+        return answer(request, stored(0, 10))
+
+    def misnumbered(request: Request) -> Any:
+        if len(broker.asked(FETCH)) == 1:
+            request.correlation_id += 1
+        return answer(request, stored(0, 10))
+
+    for serve in (garbled, misnumbered):
+        with ScriptedBroker({FETCH: serve}) as broker:
+            assert spans(fetched(broker, 0, 10)) == [(0, 10)]
+
+
+def test_gaps_are_confirmed_until_it_is_clear_that_there_are_some():
+    log = [stored(first, 5) for first in range(10, 100, 10)]
+    with ScriptedBroker({FETCH: log_of(*log)}) as broker:
+        found = fetched(broker, 0, 95)
+    assert b"".join(bytes(each.records) for each in found) == b"".join(log)
+    offsets = [asked_offset(request) for request in broker.asked(FETCH)]
+    assert offsets == [0, 0, 15, 15, *range(25, 95, 10)]
+
+
+def test_offsets_that_differ_in_each_answer_are_an_error_and_no_endless_loop():
+    def wander(request: Request) -> bytes:
+        return answer(request, stored(10 + len(broker.asked(FETCH)), 5))
+
+    with ScriptedBroker({FETCH: wander}) as broker, pytest.raises(CorruptRecordError):
+        fetched(broker, 0, 95)
+
+
+def test_records_that_retention_took_in_the_middle_of_a_read_are_no_gap():
+    """The broker had them when it looked at the offset, and not when it read the segment."""
+    late = stored(50, 10)
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, late, log_start_offset=50)}) as broker,
+        pytest.raises(DataLossError, match="begins at offset 50 now") as raised,
+    ):
+        fetched(broker, 10, 60)
+    assert raised.value.log_start_offset == 50
+
+
+def test_a_topic_that_was_created_again_is_not_mistaken_for_the_planned_one(
+    cluster, config, new_topic
+):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"old"] * 10)
+    cluster.topics([tp.topic])
+    planned = cluster.topic_id(tp.topic)
+    admin.delete_topics(cluster, [tp.topic])
+    admin.create_topic(cluster, tp.topic, 1, 1)
+    write(config(), tp, [b"new"] * 20)
+    with (
+        Cluster(config()) as own,
+        pytest.raises(TopicRecreatedError, match="was deleted and created again"),
+    ):
+        list(Fetcher(own, tp, 0, 10, topic_id=planned).records())
+
+
+def test_a_topic_that_is_created_again_while_it_is_read(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x" * 1000] * 3000, batch_bytes=10_000)
+    with Cluster(config(max_partition_fetch_bytes="100000")) as own:
+        reading = Fetcher(own, tp, 0, 3000).records()
+        next(reading)
+        admin.delete_topics(cluster, [tp.topic])
+        admin.create_topic(cluster, tp.topic, 1, 1)
+        write(config(), tp, [b"y" * 1000] * 3000, batch_bytes=10_000)
+        found: list[bytes] = []
+        with pytest.raises(TopicRecreatedError):
+            found.extend(bytes(each.records) for each in reading)
+        assert b"yyy" not in b"".join(found)
+
+
 def test_old_batches_again_and_again_are_an_error_and_no_endless_loop():
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, stored(0, 10))}) as broker,
@@ -490,7 +611,7 @@ def test_an_answer_about_another_partition_is_no_progress():
         Cluster(broker.config()) as cluster,
         pytest.raises(FetchTimeoutError, match="left the partition out"),
     ):
-        list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=100).records())
+        list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=500).records())
 
 
 def test_an_answer_that_is_cut_within_its_fields_is_a_typed_error():
@@ -538,16 +659,45 @@ OFFSETS = [0, 3, 4, 14]
 def test_any_prefix_gives_the_batches_that_are_whole(size_bytes):
     whole = sum(1 for end in ENDS[1:] if end <= size_bytes)
     found = whole_batches(memoryview(LOG)[:size_bytes], 0)
-    assert found == (ENDS[whole], OFFSETS[whole])
+    assert (found.size_bytes, found.next_offset) == (ENDS[whole], OFFSETS[whole])
+    assert found.base_offsets == [0, 3, 9][:whole]
+    assert found.is_seamless == (whole < 3)
+
+
+def test_batches_are_seamless_only_from_where_they_were_asked_for():
+    for start_offset in (-1, 1, 2):
+        assert not whole_batches(memoryview(LOG)[: ENDS[2]], start_offset).is_seamless
+
+
+@given(st.integers(0, len(LOG) * 8 - 1))
+def test_any_flipped_bit_shows_but_for_leader_epochs(bit):
+    """Or it moves the first batch, or cuts the last off: then they are not seamless, or fewer."""
+    damaged = bytearray(LOG)
+    damaged[bit // 8] ^= 1 << bit % 8
+    start = max(end for end in ENDS if end <= bit // 8)
+    try:
+        found = whole_batches(memoryview(damaged), 0)
+    except CorruptRecordError:
+        return
+    if 12 <= bit // 8 - start < 16:
+        assert found == whole_batches(memoryview(LOG), 0)
+    elif found.size_bytes == len(LOG):
+        assert bit // 8 - start < 8
+        assert not found.is_seamless
+    else:
+        assert found.size_bytes == start
 
 
 def test_entries_of_the_old_formats_name_their_last_offset():
-    entry = struct.pack(">qiIbb", 41, 14, 0, 1, 0) + b"\0" * 8
+    message = struct.pack(">bb", 1, 0) + b"\0" * 8
+    entry = struct.pack(">qiI", 41, 14, zlib.crc32(message)) + message
     assert len(entry) == 12 + 14
-    assert whole_batches(memoryview(entry + b"\0" * 5), 0) == (26, 42)
+    assert whole_batches(memoryview(entry + b"\0" * 5), 0) == (26, 42, [41], True)
+    with pytest.raises(CorruptRecordError, match="instead of"):
+        whole_batches(memoryview(entry[:-1] + b"\1" * 5), 0)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_walked_without_error(noise):
-    position, _ = whole_batches(memoryview(noise), 0)
-    assert 0 <= position <= len(noise)
+def test_any_bytes_are_walked_or_refused(noise):
+    with contextlib.suppress(CorruptRecordError):
+        assert 0 <= whole_batches(memoryview(noise), 0).size_bytes <= len(noise)
