@@ -46,6 +46,10 @@ class OffsetLimit:
             return self.everywhere == symbol
         return symbol in self.by_partition.values()
 
+    def names(self, tp: TopicPartition) -> bool:
+        """Whether it says where `tp` is to begin or end."""
+        return self.by_partition is None or tp in self.by_partition
+
     def named_offsets(self) -> Offsets:
         """The partitions whose limit is a real offset, not EARLIEST or LATEST."""
         return {tp: offset for tp, offset in (self.by_partition or {}).items() if offset >= 0}
@@ -68,6 +72,10 @@ class TimeLimit:
     def mentions(self, symbol: int) -> bool:
         """True if a partition may turn out to begin or end at `symbol` (EARLIEST or LATEST)."""
         return symbol == LATEST and self.latest_if_none
+
+    def names(self, tp: TopicPartition) -> bool:
+        """Whether it says where `tp` is to begin or end."""
+        return self.by_partition is None or tp in self.by_partition
 
     def times(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The time of each of `partitions`, in ms.
@@ -144,6 +152,13 @@ def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
         for topic, partitions in document.items()
         for partition, offset in partitions.items()
     }
+
+
+def check_named(option: str, limit: "Limit", partitions: Collection[TopicPartition]) -> None:
+    """Raises InvalidOptionError unless `limit` names every one of `partitions`, and no other."""
+    if limit.by_partition is not None:
+        option = limit.option if isinstance(limit, TimeLimit) else option
+        _check_same_partitions(option, limit.by_partition, partitions)
 
 
 def resolve(

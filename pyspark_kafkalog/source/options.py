@@ -53,6 +53,7 @@ _SOURCE_OPTIONS = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    "maxPartitionsPerTask",
     "kafkaConsumer.pollTimeoutMs",
 )
 _STREAM_OPTIONS = (
@@ -164,6 +165,7 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
         splitting=Splitting(
             min_partitions=_whole_number(values, "minPartitions", least=1, most=_LARGEST_INT),
             max_records=_whole_number(values, "maxRecordsPerPartition", least=1),
+            max_ranges_per_task=_whole_number(values, "maxPartitionsPerTask", 1, _LARGEST_INT) or 1,
         ),
         trigger_limits=_trigger_limits(values),
         poll_timeout_ms=_whole_number(values, "kafkaConsumer.pollTimeoutMs", least=1)

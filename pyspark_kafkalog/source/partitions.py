@@ -1,14 +1,15 @@
 """Which topic partitions are read, and which offsets of each: the plan of a batch.
 
-Owns OffsetRange (also the warehouse's) and the three ways to subscribe. Runs on the driver with a
-Cluster handed in; an OffsetRange travels pickled to the task that reads it. Never fetches records.
+Owns OffsetRange (also the warehouse's), ReadTask and the three ways to subscribe. Runs on the
+driver with a Cluster handed in; a ReadTask travels pickled to the executor. Never fetches records.
 """
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -53,6 +54,17 @@ class OffsetRange:
     def offset_count(self) -> int:
         """Offsets, not records: compaction and transaction markers leave gaps."""
         return self.until_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one Spark task reads, range after range; the value of its InputPartition.
+
+    `topic_ids` are those of the topics when the offsets were planned, where brokers say them.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, UUID]
 
 
 class Subscription(Protocol):
@@ -128,6 +140,18 @@ def offsets_at(cluster: "Cluster", partitions: list[TopicPartition], symbol: int
         return {}
     found = cluster.list_offsets(partitions, symbol)
     return {tp: found[tp].offset for tp in partitions}
+
+
+def read_tasks(
+    tasks: Iterable[Sequence[OffsetRange]], topic_id_of: Callable[[str], UUID | None]
+) -> list[ReadTask]:
+    """`tasks`, each with the ids of its topics."""
+    found = []
+    for ranges in tasks:
+        ids = {piece.topic: topic_id_of(piece.topic) for piece in ranges}
+        known = {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+        found.append(ReadTask(tuple(ranges), known))
+    return found
 
 
 def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -> OffsetLimit:

@@ -1,4 +1,4 @@
-"""Batch reads: one Spark task for each range of offsets, Arrow record batches out.
+"""Batch reads: a Spark task reads one range of offsets, or several; Arrow record batches out.
 
 A KafkalogReader is made in Spark's planning process, where `partitions()` asks the brokers once,
 and travels pickled to the tasks, where `read()` opens a connection of its own and closes it.
@@ -6,6 +6,7 @@ and travels pickled to the tasks, where `read()` opens a connection of its own a
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,9 +17,9 @@ from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.offsets import describe, report_data_loss
 from pyspark_kafkalog.source.options import SourceOptions
-from pyspark_kafkalog.source.partitions import OffsetRange, plan_batch
+from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask, plan_batch, read_tasks
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.splitting import split_ranges
+from pyspark_kafkalog.source.splitting import plan_tasks
 
 
 class KafkalogReader(DataSourceReader):
@@ -46,13 +47,23 @@ class KafkalogReader(DataSourceReader):
                 options.ending,
                 options.fail_on_data_loss,
             )
-        return [InputPartition(piece) for piece in split_ranges(ranges, options.splitting)]
+            tasks = read_tasks(plan_tasks(ranges, options.splitting), cluster.topic_id)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Spark makes up an InputPartition(None) when there are no partitions.
         if partition.value is not None:
             with PlainErrors():
-                yield from read_range(self._options, self._columns, partition.value)
+                yield from read_task(self._options, self._columns, partition.value)
+
+
+def read_task(
+    options: SourceOptions, columns: Sequence[str], task: ReadTask
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task's ranges, one after the other, over one set of connections."""
+    with Cluster(options.client) as cluster:
+        for piece in task.ranges:
+            yield from _read(cluster, options, columns, piece, task.topic_ids.get(piece.topic))
 
 
 def read_range(
@@ -63,30 +74,41 @@ def read_range(
     Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns
     and goes on at the earliest offset that is there.
     """
+    with Cluster(options.client) as cluster:
+        yield from _read(cluster, options, columns, offset_range, None)
+
+
+def _read(
+    cluster: Cluster,
+    options: SourceOptions,
+    columns: Sequence[str],
+    offset_range: OffsetRange,
+    topic_id: UUID | None,
+) -> Iterator[pa.RecordBatch]:
     until_offset = offset_range.until_offset
     decoder = RecordDecoder(offset_range.topic, offset_range.partition, columns)
     position = offset_range.start_offset
-    with Cluster(options.client) as cluster:
-        while position < until_offset:
-            try:
-                fetcher = Fetcher(
-                    cluster,
-                    offset_range.topic_partition,
-                    position,
-                    until_offset,
-                    options.poll_timeout_ms,
+    while position < until_offset:
+        try:
+            fetcher = Fetcher(
+                cluster,
+                offset_range.topic_partition,
+                position,
+                until_offset,
+                options.poll_timeout_ms,
+                topic_id,
+            )
+            for fetched in fetcher.records():
+                yield from decoder.decode(
+                    fetched.records, fetched.start_offset, until_offset, fetched.aborted
                 )
-                for fetched in fetcher.records():
-                    yield from decoder.decode(
-                        fetched.records, fetched.start_offset, until_offset, fetched.aborted
-                    )
-                    position = fetched.next_offset
-                break
-            except DataLossError as error:
-                if options.fail_on_data_loss:
-                    raise
-                position = _next_available(error, offset_range, position)
-        yield from decoder.finish()
+                position = fetched.next_offset
+            break
+        except DataLossError as error:
+            if options.fail_on_data_loss:
+                raise
+            position = _next_available(error, offset_range, position)
+    yield from decoder.finish()
 
 
 def _next_available(error: DataLossError, offset_range: OffsetRange, position: int) -> int:

@@ -1,23 +1,54 @@
-"""Cuts ranges of offsets into more Spark tasks than there are partitions.
+"""Cuts ranges of offsets into more Spark tasks than there are partitions, or fewer.
 
 Owns the arithmetic of the options `minPartitions` and `maxRecordsPerPartition`, which is that of
-Spark's Kafka connector. Functions of their arguments; called on the driver. Sizes are in offsets,
-which compaction and transaction markers may make more than records.
+Spark's Kafka connector, and of `maxPartitionsPerTask`. Functions of their arguments; called on the
+driver. Sizes are in offsets, which compaction and transaction markers may make more than records.
 """
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark_kafkalog.source.partitions import OffsetRange
 
+FEW_OFFSETS = 50_000
+"""Ranges that are shorter together may share a task: a task costs a tenth of a second by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """What a read was asked for; None where nothing is to be split."""
+    """What a read was asked for; None where nothing is to be split, 1 where nothing shared."""
 
     min_partitions: int | None = None
     max_records: int | None = None
+    max_ranges_per_task: int = 1
+
+
+def plan_tasks(ranges: Sequence[OffsetRange], splitting: Splitting) -> list[list[OffsetRange]]:
+    """The ranges of each Spark task; at least `min_partitions` tasks if the pieces suffice."""
+    pieces = split_ranges(ranges, splitting)
+    most = splitting.max_ranges_per_task
+    if splitting.min_partitions is not None:
+        most = min(most, max(1, len(pieces) // splitting.min_partitions))
+    return share_tasks(pieces, most)
+
+
+def share_tasks(
+    ranges: Sequence[OffsetRange], most_ranges: int = sys.maxsize, few_offsets: int = FEW_OFFSETS
+) -> list[list[OffsetRange]]:
+    """Short ranges together, at most `most_ranges` in a task, long ones alone; no empty ones."""
+    tasks: list[list[OffsetRange]] = []
+    room = 0
+    for piece in ranges:
+        if not piece.offset_count:
+            continue
+        if piece.offset_count > room or len(tasks[-1]) >= most_ranges:
+            tasks.append([])
+            room = few_offsets
+        tasks[-1].append(piece)
+        room -= piece.offset_count
+    return tasks
 
 
 def split_ranges(ranges: Sequence[OffsetRange], splitting: Splitting) -> list[OffsetRange]:

@@ -9,6 +9,7 @@ InputPartition. Commits nothing: the offsets of a query live in its checkpoint.
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,11 +22,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
     LogBounds,
     Offsets,
+    check_named,
     describe,
     from_json,
     report_data_loss,
@@ -40,10 +43,11 @@ from pyspark_kafkalog.source.partitions import (
     log_bounds,
     offsets_at,
     ranges_between,
+    read_tasks,
 )
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.reader import read_range
-from pyspark_kafkalog.source.splitting import split_ranges
+from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.splitting import plan_tasks
 from pyspark_kafkalog.source.trigger_limits import TriggerDelay, limit_untils
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
@@ -63,6 +67,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._first_batch_is_empty = options.starting.mentions(LATEST)
         self._has_planned = False
+        self._incomplete: InvalidOptionError | None = None
+        self._topic_ids: dict[str, UUID] = {}
+        self._recreated: set[str] = set()
+        self._read_anew: set[TopicPartition] = set()
         self._available_now: Offsets | None = None
         limits = options.trigger_limits
         self._delay = TriggerDelay(limits.min_offsets or 0, limits.max_delay_ms)
@@ -72,6 +80,12 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts. Spark asks more than once and must hear the same each time."""
         if self._initial is None:
             partitions = self._assigned()
+            try:
+                check_named("startingOffsets", self._options.starting, partitions)
+            except InvalidOptionError as error:
+                # It may be a first batch that is replayed, and partitions were added since then.
+                self._incomplete = error
+                partitions = [tp for tp in partitions if self._options.starting.names(tp)]
             starting = locate(self._connected(), self._options.starting, partitions)
             bounds = log_bounds(self._connected(), partitions)
             starts = resolve("startingOffsets", starting, partitions, bounds)
@@ -104,16 +118,21 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         later "latest" when it restarts, and skip what arrived in between.
         """
         known = from_json(start)
+        if self._incomplete is not None and known == self._initial:
+            raise self._incomplete
         is_first, self._has_planned = not self._has_planned, True
         if is_first and self._first_batch_is_empty and known == self._initial:
             self._delay.begin()
             return start
         latest = self._available_now
+        known = {tp: offset for tp, offset in known.items() if tp not in self._read_anew}
         # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
         if latest is None or _lost(known, latest):
             latest = self._latest_offsets(known)
         if self._available_now is not None:
             self._available_now = latest
+        if self._recreated:
+            known = self._without_recreated(known)
         if self._options.fail_on_data_loss:
             # Here and not when the batch is planned: then its end would be in the checkpoint, and
             # the query would fail for ever, even if what is missing comes back.
@@ -128,12 +147,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """What lies between `start` and `end`: of each partition in one piece, or more if asked."""
-        ranges = self._ranges(from_json(start), from_json(end))
-        return [InputPartition(piece) for piece in split_ranges(ranges, self._options.splitting)]
+        starts = from_json(start)
+        anew, self._read_anew = self._read_anew, set()
+        known = {tp: offset for tp, offset in starts.items() if tp not in anew}
+        ranges = self._ranges(known, from_json(end))
+        tasks = plan_tasks(ranges, self._options.splitting)
+        return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids.get)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         with PlainErrors():
-            yield from read_range(self._options, self._columns, partition.value)
+            yield from read_task(self._options, self._columns, partition.value)
 
     def commit(self, end: JsonOffsets) -> None:
         """Nothing to do: Spark's checkpoint holds the offsets."""
@@ -153,9 +176,35 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _assigned(self) -> list[TopicPartition]:
-        return self._options.subscription.partitions(
+        partitions = self._options.subscription.partitions(
             self._connected(), missing_ok=not self._options.fail_on_data_loss
         )
+        for topic in {tp.topic for tp in partitions}:
+            topic_id = self._connected().topic_id(topic)
+            if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
+                self._recreated.add(topic)
+        return partitions
+
+    def _without_recreated(self, known: Offsets) -> Offsets:
+        """`known` without the topics that are others now, or TopicRecreatedError.
+
+        They are read from their beginning where that may be. A topic that was created again while
+        no query ran is found out only where its log ends before the checkpoint's offsets.
+        """
+        topics = sorted(self._recreated)
+        what = f"{', '.join(topics)}: deleted and created again while the query ran."
+        if self._options.fail_on_data_loss:
+            raise TopicRecreatedError(
+                f"{what} The offsets of the checkpoint mean other records now. To read what is "
+                "there from the beginning, start the query with a new checkpoint, or set the "
+                "option failOnDataLoss to false while it runs."
+            )
+        report_data_loss(what, fail_on_data_loss=False)
+        self._recreated = set()
+        for topic in topics:
+            self._topic_ids.pop(topic)
+        self._read_anew |= {tp for tp in known if tp.topic in topics}
+        return {tp: offset for tp, offset in known.items() if tp.topic not in topics}
 
     def _latest_offsets(self, known: Offsets) -> Offsets:
         """The end of each partition, asked for again while it lacks what `known` holds.
@@ -167,7 +216,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = offsets_at(self._connected(), self._assigned(), LATEST)
         retries = self._options.offset_retries
         for _ in range(retries.attempts - 1):
-            if not _lost(known, latest):
+            if self._recreated or not _lost(known, latest):
                 break
             time.sleep(retries.interval_ms / 1000)
             self._connected().refresh()
@@ -191,6 +240,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Asked for a batch before planning one, with an initial offset: a query was stopped in its
         # first batch and replays it. Its end is in the checkpoint; its start was asked for again.
         replays_first_batch = self._initial is not None and not self._has_planned
+        if replays_first_batch:
+            self._incomplete = None
         if replays_first_batch and self._first_batch_is_empty:
             return []
         if not replays_first_batch:

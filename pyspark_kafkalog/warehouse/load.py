@@ -23,7 +23,8 @@ from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogE
 from pyspark_kafkalog.source.offsets import Offsets, resolve
 from pyspark_kafkalog.source.options import SourceOptions, batch_options, warn_once
 from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
-from pyspark_kafkalog.source.splitting import Splitting
+from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
+from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets
 from pyspark_kafkalog.warehouse.target import open_target
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 MOST_OFFSETS_PER_TASK = 5_000_000
 """A longer range is split, so that one large partition keeps more than one core busy."""
-
-FEW_OFFSETS = 50_000
-"""Ranges that are shorter together share a task: a task costs a tenth of a second by itself."""
 
 Progress = Callable[[int, int], None]
 """Called with the offsets landed so far and in all, from another thread."""
@@ -99,7 +97,10 @@ def load(
         )
     source = batch_options(options)
     if source.splitting != Splitting():
-        warn_once("Options minPartitions and maxRecordsPerPartition have no effect on a load.")
+        warn_once(
+            "Options minPartitions, maxRecordsPerPartition and maxPartitionsPerTask have no effect "
+            "on a load."
+        )
     opened = open_target(target)
     last = opened.last_offsets(name)
     with Cluster(source.client, fails_fast=True) as cluster:
@@ -195,17 +196,7 @@ def _pieces(whole: OffsetRange, keep_empty: bool) -> Iterator[OffsetRange]:
 
 def tasks_of(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
     """What each task does: short ranges together, long ones alone."""
-    tasks: list[list[OffsetRange]] = []
-    room = 0
-    for piece in ranges:
-        if not piece.offset_count:
-            continue
-        if piece.offset_count > room:
-            tasks.append([])
-            room = FEW_OFFSETS
-        tasks[-1].append(piece)
-        room -= piece.offset_count
-    return tasks
+    return share_tasks(ranges, few_offsets=FEW_OFFSETS)
 
 
 def _run_tasks(

@@ -15,12 +15,16 @@ class FakeCluster:
     def __init__(self, **logs):
         self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
         self.closed = False
+        self.topic_ids = {}
 
     def topics(self, names=None):
         if missing := [name for name in names or () if name not in self.logs]:
             raise UnknownTopicError(f"no topic {missing[0]}")
         wanted = self.logs if names is None else names
         return {name: list(range(len(self.logs[name]))) for name in wanted}
+
+    def topic_id(self, topic):
+        return self.topic_ids.get(topic)
 
     def list_offsets(self, partitions, timestamp):
         if timestamp >= 0:

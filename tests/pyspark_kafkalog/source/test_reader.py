@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from types import SimpleNamespace
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -10,8 +11,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source import reader
 from pyspark_kafkalog.source.options import batch_options
-from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.reader import KafkalogReader, read_range
+from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
+from pyspark_kafkalog.source.reader import KafkalogReader, read_range, read_task
 from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster
 
 GONE_ALTOGETHER = DataLossError("no such topic")
@@ -39,10 +40,11 @@ def fetches(monkeypatch):
         script = ()
         starts = ()
 
-        def __init__(self, cluster, tp, start_offset, until_offset, poll_timeout_ms):
+        def __init__(self, cluster, tp, start_offset, until_offset, poll_timeout_ms, topic_id):
             assert (tp.topic, tp.partition) == ("orders", 3)
             type(self).starts = (*self.starts, start_offset)
             type(self).poll_timeout_ms = poll_timeout_ms
+            type(self).topic_id = topic_id
             self.position = start_offset
 
         def records(self):
@@ -123,12 +125,22 @@ def test_a_read_is_split_into_tasks(monkeypatch):
     cluster = nullcontext(FakeCluster(orders=[(0, 10), (3, 5)]))
     monkeypatch.setattr(reader, "Cluster", lambda config, **how: cluster)
     planned = KafkalogReader(options(minPartitions="4"), ["value"]).partitions()
-    assert [(piece.value.partition, piece.value.start_offset) for piece in planned] == [
+    pieces = [piece for task in planned for piece in task.value.ranges]
+    assert len(planned) == 4
+    assert [(piece.partition, piece.start_offset) for piece in pieces] == [
         (0, 0),
         (0, 3),
         (0, 6),
         (1, 3),
     ]
+
+
+def test_a_task_reads_its_ranges_one_after_the_other_with_their_topics_ids(fetches):
+    fetches.script = ([20], [40])
+    ids = {"orders": UUID(int=7)}
+    task = ReadTask((RANGE, OffsetRange("orders", 3, 30, 40)), ids)
+    assert offsets(read_task(options(), ["offset"], task)) == [10, 11, 30, 31]
+    assert fetches.topic_id == UUID(int=7)
 
 
 def test_the_partition_that_spark_makes_up_for_none_is_empty():

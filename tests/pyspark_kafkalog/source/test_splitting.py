@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.splitting import Splitting, split_ranges
+from pyspark_kafkalog.source.splitting import Splitting, plan_tasks, share_tasks, split_ranges
 
 
 def ranges_of(*sizes):
@@ -80,3 +80,31 @@ def test_the_pieces_are_the_whole(sizes, min_partitions, max_records):
     assert offsets == [
         (p.partition, n) for p in ranges for n in range(p.start_offset, p.until_offset)
     ]
+
+
+def shared(sizes, *limits):
+    return [
+        [piece.offset_count for piece in task] for task in share_tasks(ranges_of(*sizes), *limits)
+    ]
+
+
+def test_short_ranges_share_a_task_and_long_ones_have_their_own():
+    assert shared([3, 0, 4, 3, 1, 20, 2], 9, 10) == [[3, 4, 3], [1], [20], [2]]
+    assert shared([1] * 7, 3, 10) == [[1, 1, 1], [1, 1, 1], [1]]
+    assert shared([5, 5, 5], 1) == [[5], [5], [5]]
+    assert shared([0]) == []
+
+
+@given(
+    st.lists(st.integers(0, 100_000), max_size=12),
+    st.none() | st.integers(1, 20),
+    st.none() | st.integers(1, 50_000),
+    st.integers(1, 20),
+)
+def test_tasks_have_all_the_pieces_in_order_and_no_more_than_they_may(sizes, least, most, shares):
+    splitting = Splitting(least, most, shares)
+    pieces = split_ranges(ranges_of(*sizes), splitting)
+    tasks = plan_tasks(ranges_of(*sizes), splitting)
+    assert [piece for task in tasks for piece in task] == pieces
+    assert all(1 <= len(task) <= shares for task in tasks)
+    assert least is None or len(tasks) >= min(least, len(pieces))

@@ -1,11 +1,17 @@
 """What a stream plans to read, batch by batch, against a cluster that is a dictionary."""
 
 import pickle
+from uuid import UUID
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.source import stream_reader
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -31,7 +37,7 @@ def reader(**options):
 
 
 def ranges(partitions):
-    return [partition.value for partition in partitions]
+    return [piece for partition in partitions for piece in partition.value.ranges]
 
 
 def test_the_initial_offset_is_the_same_each_time_it_is_asked_for(cluster):
@@ -73,6 +79,64 @@ def test_a_replayed_first_batch_from_the_earliest_offsets_reads_what_it_did(clus
     assert ranges(restarted.partitions(restarted.initialOffset(), end)) == [
         OffsetRange("orders", 0, 5, 10),
         OffsetRange("orders", 1, 0, 20),
+    ]
+
+
+def test_a_first_batch_is_replayed_after_partitions_were_added_that_no_option_names(cluster):
+    named = {"startingOffsets": '{"orders":{"0":7,"1":-2}}'}
+    first = reader(**named)
+    end = first.latestOffset(first.initialOffset(), ALL)
+    cluster.logs["orders"].append((0, 3))
+    restarted = reader(**named)
+    assert ranges(restarted.partitions(restarted.initialOffset(), end)) == [
+        OffsetRange("orders", 0, 7, 10),
+        OffsetRange("orders", 1, 0, 20),
+    ]
+    later = restarted.latestOffset(end, ALL)
+    assert ranges(restarted.partitions(end, later)) == [OffsetRange("orders", 2, 0, 3)]
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_a_new_query_must_name_every_partition_and_no_other(cluster, option):
+    incomplete = reader(**{option: '{"orders":{"0":7}}'})
+    with pytest.raises(InvalidOptionError, match=rf"{option} must name .*Not named: orders-1\."):
+        incomplete.latestOffset(incomplete.initialOffset(), ALL)
+    with pytest.raises(InvalidOptionError, match="Named but not read: orders-2"):
+        reader(**{option: '{"orders":{"0":7,"1":7,"2":7}}'}).initialOffset()
+
+
+def test_a_topic_that_is_created_again_below_a_query_stops_it(cluster):
+    cluster.topic_ids["orders"] = UUID(int=1)
+    stream = reader(startingOffsets="earliest")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    (task, _) = stream.partitions(stream.initialOffset(), end)
+    assert task.value.topic_ids == {"orders": UUID(int=1)}
+    cluster.topic_ids["orders"] = UUID(int=2)
+    cluster.logs["orders"] = [(0, 50), (0, 50)]
+    for _ in range(2):
+        with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
+            stream.latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("grown", [0, 5, 10, 30])
+def test_a_query_that_may_lose_data_reads_a_topic_that_was_created_again_from_its_beginning(
+    cluster, caplog, grown
+):
+    cluster.topic_ids["orders"] = UUID(int=1)
+    stream = reader(startingOffsets="earliest", failOnDataLoss="false")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    cluster.topic_ids["orders"] = UUID(int=2)
+    cluster.logs["orders"] = [(0, grown), (0, 3)]
+    later = stream.latestOffset(end, ALL)
+    assert "orders: deleted and created again" in caplog.text
+    assert later == {"orders": {"0": grown, "1": 3}}
+    tasks = stream.partitions(end, later)
+    anew = [OffsetRange("orders", 0, 0, grown)] if grown else []
+    assert ranges(tasks) == [*anew, OffsetRange("orders", 1, 0, 3)]
+    assert tasks[0].value.topic_ids == {"orders": UUID(int=2)}
+    cluster.logs["orders"] = [(0, grown), (0, 4)]
+    assert ranges(stream.partitions(later, stream.latestOffset(later, ALL))) == [
+        OffsetRange("orders", 1, 3, 4)
     ]
 
 
@@ -290,6 +354,20 @@ def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(cluste
     restarted = reader(**late)
     assert restarted.partitions(restarted.initialOffset(), initial) == []
     assert restarted.latestOffset(initial, ALL) == {"orders": {"0": 30, "1": 30}}
+
+
+def test_small_partitions_share_a_task_if_asked_to(cluster):
+    cluster.logs["orders"] = [(0, 5)] * 5
+    for limits, tasks in (
+        ({"maxPartitionsPerTask": "2"}, [2, 2, 1]),
+        ({"maxPartitionsPerTask": "9", "minPartitions": "2"}, [2, 2, 1]),
+        ({}, [1] * 5),
+    ):
+        stream = reader(startingOffsets="earliest", **limits)
+        end = stream.latestOffset(stream.initialOffset(), ALL)
+        planned = stream.partitions(stream.initialOffset(), end)
+        assert [len(task.value.ranges) for task in planned] == tasks
+        assert len(ranges(planned)) == 5
 
 
 def test_a_micro_batch_is_split_into_tasks(cluster):
