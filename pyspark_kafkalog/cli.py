@@ -1,4 +1,4 @@
-"""`kafkalog`: the quick start, topics, produce, consume and load from a shell.
+"""`kafkalog`: the quick start, topics, produce, consume, lag and load from a shell.
 
 One Command for each word, listed in COMMANDS: adding one there is all that a new word needs. What
 a command raises as one of the connector's, Kafka's or the system's errors is printed as a sentence
@@ -490,11 +490,34 @@ def _quickstart(options: argparse.Namespace) -> None:
     run_quickstart(options.dir, options.port, Console())
 
 
+def _lag_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", metavar="GROUP", help="a consumer group, of a stream or any other")
+    add_client_arguments(parser)
+
+
+def _lag(options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.client.group import committed_offsets
+
+    with Cluster(client_config(options), fails_fast=True) as cluster:
+        committed = committed_offsets(cluster, options.group)
+        if not committed:
+            raise KafkalogError(f"Group {options.group} has committed no offsets. Check its name.")
+        # Committed offsets may outlive their topic.
+        topics = cluster.topics(None)
+        there = [tp for tp in committed if tp.partition in topics.get(tp.topic, ())]
+        ends = {tp: at.offset for tp, at in cluster.list_offsets(there, LATEST).items()}
+    for tp, offset in sorted(committed.items()):
+        at = f"{tp.topic} partition={tp.partition} committed={offset}"
+        print(f"{at} end={ends[tp]} lag={ends[tp] - offset}" if tp in ends else f"{at} end=gone")
+    print(f"total lag={sum(end - committed[tp] for tp, end in ends.items())}")
+
+
 COMMANDS = (
     Command("quickstart", "real flights through every part", _quickstart_arguments, _quickstart),
     Command("topics", "create, list, describe and delete topics", _topics_arguments, _topics),
     Command("produce", "write the lines of stdin as records", _produce_arguments, _produce),
     Command("consume", "print a topic's records", _consume_arguments, _consume),
+    Command("lag", "show how far a consumer group is behind", _lag_arguments, _lag),
     Command("load", "land what is new in topics in a warehouse", _load_arguments, _load),
 )
 

@@ -30,7 +30,7 @@ from kafka.errors import (
     for_code,
 )
 from kafka.protocol.consumer import ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafkalog.client.config import ClientConfig, address
@@ -49,6 +49,8 @@ _METADATA_NO_AUTO_CREATE_VERSION = 4
 _METADATA_MAX_VERSION = 12
 _LIST_OFFSETS_MIN_VERSION = 1
 _LIST_OFFSETS_MAX_VERSION = 7
+_FIND_COORDINATOR_MAX_VERSION = 3
+_GROUP = 0
 _CREATION_TIMEOUT_MS = 10_000
 _STALE_METADATA_MS = 5_000
 """How long a broker may deny a topic that it leads: one that has just started knows none yet."""
@@ -176,6 +178,18 @@ class Cluster:
             return self._node(self._metadata.controller, deadline)
 
         return self.retrying(find, deadline or self._deadline())
+
+    def coordinator(self, group_id: str, deadline: Deadline) -> Connection:
+        """A connection to the broker that keeps a consumer group, asked for anew each time.
+
+        One attempt, to be made inside of one that is `retrying`.
+        """
+        request = FindCoordinatorRequest(key=group_id, key_type=_GROUP)
+        broker = self._any_broker(deadline)
+        answer = broker.call(request, self._attempt(deadline), _FIND_COORDINATOR_MAX_VERSION)
+        if answer.error_code:
+            raise for_code(answer.error_code)(f"coordinator of group {group_id}")
+        return self._connect((answer.host, answer.port), deadline)
 
     def any_broker(self, deadline: Deadline | None = None) -> Connection:
         """A connection to whichever broker answers first: an open one, or known ones in turn."""

@@ -19,7 +19,9 @@ from kafka.structs import TopicPartition
 import pyspark_kafkalog
 from pyspark_kafkalog import cli
 from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import InvalidOptionError
@@ -145,6 +147,27 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(run, line, says):
     assert says in err
     assert "Traceback" not in err
     assert err.count("\n") == 1
+
+
+def test_how_far_a_group_is_behind(run, broker):
+    run("topics create behind --partitions 2")
+    run("topics create dropped")
+    run("produce behind", stdin=b"a\nb\nc\n")
+    config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
+    offsets = {TopicPartition("behind", 0): 0, TopicPartition("behind", 1): 0}
+    with Cluster(config) as cluster:
+        ends = {tp: at.offset for tp, at in cluster.list_offsets(offsets, LATEST).items()}
+        commit_offsets(cluster, "readers", offsets | {TopicPartition("dropped", 0): 0})
+    code, out, _ = run("lag readers")
+    assert code == 0
+    lines = [
+        f"behind partition={tp.partition} committed=0 end={end} lag={end}"
+        for tp, end in ends.items()
+    ]
+    last = "dropped partition=0 committed=0 end=0 lag=0"
+    assert out.splitlines() == [*lines, last, "total lag=3"]
+    code, _, err = run("lag nobody")
+    assert (code, err) == (1, "kafkalog: Group nobody has committed no offsets. Check its name.\n")
 
 
 def test_a_topic_that_exists_is_a_sentence(run):

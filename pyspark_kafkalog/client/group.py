@@ -1,0 +1,103 @@
+"""The offsets of a consumer group, for a client that is no member of one.
+
+Commits and reads what lag tools look at: generation -1 and no member id, which a coordinator takes
+as long as the group has no members (KIP-211 keeps such offsets until `offsets.retention.minutes`
+after the last commit). The coordinator is looked up anew for each call, so that one which moved is
+found again.
+
+Functions of a Cluster; errors that pass are waited out until the deadline. Blocking; one thread at
+a time. Never joins a group.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from kafka.errors import NoError, UnknownMemberIdError, for_code
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.deadline import Deadline
+
+_NO_GENERATION = -1
+_NO_EPOCH = -1
+_BROKER_RETENTION = -1
+# The last versions in which topics have names, and a request has one group.
+_COMMIT_MAX_VERSION = 9
+_FETCH_MIN_VERSION, _FETCH_MAX_VERSION = 2, 7
+
+
+def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    deadline: Deadline | None = None,
+) -> None:
+    """Says that `group_id` goes on at `offsets`: for each partition the next one to read.
+
+    Raises UnknownMemberIdError when the group has members, GroupAuthorizationFailedError, and
+    other errors of `kafka.errors`; BrokersUnreachableError.
+    """
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    for tp in sorted(offsets):
+        by_topic[tp.topic].append(
+            of_topic.OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offsets[tp],
+                committed_leader_epoch=_NO_EPOCH,
+                committed_metadata="",
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=_NO_GENERATION,
+        member_id="",
+        group_instance_id=None,
+        retention_time_ms=_BROKER_RETENTION,
+        topics=[of_topic(name=name, partitions=parts) for name, parts in by_topic.items()],
+    )
+
+    def commit(deadline: Deadline) -> None:
+        connection = cluster.coordinator(group_id, deadline)
+        answer = connection.call(request, deadline, _COMMIT_MAX_VERSION)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                error = for_code(partition.error_code)
+                if error is UnknownMemberIdError:
+                    raise error(f"group {group_id} has members, which commit offsets of their own")
+                if error is not NoError:
+                    name = f"{topic.name}-{partition.partition_index}"
+                    raise error(f"offset of {name} for group {group_id}")
+
+    if offsets:
+        cluster.retrying(commit, deadline or Deadline(cluster.config.request_timeout_ms))
+
+
+def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, int]:
+    """Where `group_id` goes on, for each partition that it committed; empty for an unknown group.
+
+    Raises GroupAuthorizationFailedError, BrokersUnreachableError.
+    """
+    request = OffsetFetchRequest(group_id=group_id, topics=None, require_stable=False)
+
+    def fetch(deadline: Deadline) -> dict[TopicPartition, int]:
+        connection = cluster.coordinator(group_id, deadline)
+        connection.version(request.API_KEY, _FETCH_MAX_VERSION, _FETCH_MIN_VERSION)
+        answer = connection.call(request, deadline, _FETCH_MAX_VERSION)
+        found = {}
+        error = for_code(answer.error_code or 0)
+        if error is not NoError:
+            raise error(f"offsets of group {group_id}")
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                error = for_code(partition.error_code)
+                tp = TopicPartition(topic.name, partition.partition_index)
+                if error is not NoError:
+                    raise error(f"offset of {tp.topic}-{tp.partition} of group {group_id}")
+                if partition.committed_offset >= 0:
+                    found[tp] = partition.committed_offset
+        return found
+
+    return cluster.retrying(fetch, Deadline(cluster.config.request_timeout_ms))
