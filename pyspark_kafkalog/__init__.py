@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_kafkalog.embedded import EmbeddedBroker
     from pyspark_kafkalog.source.datasource import DefaultSource
+    from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
     from pyspark_kafkalog.warehouse.load import LoadResult, load
 
 __version__ = "0.1.0"
@@ -18,11 +19,21 @@ __version__ = "0.1.0"
 _HOME = {
     "DefaultSource": "pyspark_kafkalog.source.datasource",
     "EmbeddedBroker": "pyspark_kafkalog.embedded",
+    "LagListener": "pyspark_kafkalog.source.lag_listener",
     "LoadResult": "pyspark_kafkalog.warehouse.load",
+    "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "load": "pyspark_kafkalog.warehouse.load",
 }
 
-__all__ = ["DefaultSource", "EmbeddedBroker", "LoadResult", "__version__", "load"]
+__all__ = [
+    "DefaultSource",
+    "EmbeddedBroker",
+    "LagListener",
+    "LoadResult",
+    "QueryLag",
+    "__version__",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

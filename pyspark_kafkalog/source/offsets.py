@@ -1,6 +1,6 @@
 """Offsets as Spark's Kafka connector writes them, and what "earliest" and "latest" stand for.
 
-Owns the JSON forms of the options `assign`, `startingOffsets`, `endingOffsets` and those two by
+Owns the forms of the options `assign`, `startingOffsets`, `endingOffsets` and those two by
 timestamp, and of the offsets in a streaming checkpoint: `{"topic": {"0": 123}}`, where 123 is the
 *next* offset to read.
 Plain functions of their arguments: never talks to a broker, imports neither Spark nor Arrow.
@@ -8,8 +8,10 @@ Plain functions of their arguments: never talks to a broker, imports neither Spa
 
 import json
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kafka.structs import TopicPartition
@@ -21,6 +23,18 @@ LATEST = -1
 OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 TIMES_EXAMPLE = '{"topicA":{"0":1700000000000,"1":1700000000000}}'
 ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[2,4]}'
+RELATIVE_EXAMPLE = "-10 minutes or -1000 offsets"
+_RELATIVE = re.compile(r"-\s*([0-9]{1,15})\s*([a-z]*)")
+_UNITS_MS = MappingProxyType(
+    {
+        **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+        **dict.fromkeys(("s", "second", "seconds"), 1000),
+        **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+        **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+        **dict.fromkeys(("d", "day", "days"), 86_400_000),
+        **dict.fromkeys(("week", "weeks"), 7 * 86_400_000),
+    }
+)
 _LARGEST_OFFSET = 2**63 - 1
 _LARGEST_PARTITION = 2**31 - 1
 
@@ -33,22 +47,30 @@ _log = logging.getLogger(__name__)
 class OffsetLimit:
     """Where a read begins or ends, before a broker was asked.
 
-    `by_partition` holds an offset, EARLIEST or LATEST for each partition; where it is None,
-    `everywhere` is EARLIEST or LATEST for all of them.
+    `by_partition` holds an offset, EARLIEST or LATEST for each partition, and `by_topic` one of the
+    two for all partitions of a topic; where `by_partition` is None, `everywhere` is for all.
     """
 
     everywhere: int = LATEST
     by_partition: Mapping[TopicPartition, int] | None = None
+    by_topic: Mapping[str, int] = field(default_factory=dict)
 
     def mentions(self, symbol: int) -> bool:
         """True if any partition is to begin or end at `symbol` (EARLIEST or LATEST)."""
         if self.by_partition is None:
             return self.everywhere == symbol
-        return symbol in self.by_partition.values()
+        return symbol in self.by_partition.values() or symbol in self.by_topic.values()
 
     def names(self, tp: TopicPartition) -> bool:
         """Whether it says where `tp` is to begin or end."""
-        return self.by_partition is None or tp in self.by_partition
+        return self.by_partition is None or tp in self.by_partition or tp.topic in self.by_topic
+
+    def of(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """An offset, EARLIEST or LATEST for each of `partitions`, all of which it names."""
+        if self.by_partition is None:
+            return dict.fromkeys(partitions, self.everywhere)
+        named = self.by_partition
+        return {tp: named[tp] if tp in named else self.by_topic[tp.topic] for tp in partitions}
 
     def named_offsets(self) -> Offsets:
         """The partitions whose limit is a real offset, not EARLIEST or LATEST."""
@@ -84,11 +106,30 @@ class TimeLimit:
         """
         if self.by_partition is None:
             return dict.fromkeys(partitions, self.everywhere_ms)
-        _check_same_partitions(self.option, self.by_partition, partitions)
+        check_named(self.option, self, partitions)
         return dict(self.by_partition)
 
 
-Limit: TypeAlias = OffsetLimit | TimeLimit
+@dataclass(frozen=True, slots=True)
+class RelativeLimit:
+    """Where a read begins, counted back: from each partition's end, or in time from now.
+
+    Exactly one of the two is set. "Now" is when the read is planned, by this machine's clock.
+    """
+
+    offsets: int | None = None
+    ms: int | None = None
+
+    def mentions(self, symbol: int) -> bool:
+        """True for LATEST: it means something else each time that it is asked for."""
+        return symbol == LATEST
+
+    def names(self, tp: TopicPartition) -> bool:
+        """Whether it says where `tp` is to begin: always."""
+        return True
+
+
+Limit: TypeAlias = OffsetLimit | TimeLimit | RelativeLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +143,43 @@ class LogBounds:
 def parse_offset_limit(option: str, text: str) -> OffsetLimit:
     """`earliest`, `latest` (in any case) or JSON such as OFFSETS_EXAMPLE.
 
+    In the JSON one of the two words may stand for all partitions of a topic.
     Raises InvalidOptionError naming `option`, the place and an example.
     """
-    symbol = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    symbol = _symbol(text)
     if symbol is not None:
         return OffsetLimit(everywhere=symbol)
+    by_topic: dict[str, int] = {}
     by_partition = _by_partition(
-        option, text, OFFSETS_EXAMPLE, EARLIEST, "neither an offset nor -2 or -1"
+        option, text, OFFSETS_EXAMPLE, EARLIEST, "neither an offset nor -2 or -1", by_topic
     )
-    return OffsetLimit(by_partition=by_partition)
+    return OffsetLimit(by_partition=by_partition, by_topic=by_topic)
+
+
+def parse_start(option: str, text: str) -> OffsetLimit | RelativeLimit:
+    """As `parse_offset_limit`, or a start such as RELATIVE_EXAMPLE; a bare number is of offsets."""
+    found = _RELATIVE.fullmatch(text.strip().lower())
+    if found is None:
+        return parse_offset_limit(option, text)
+    number, unit = int(found[1]), found[2]
+    if not unit and -number in (EARLIEST, LATEST):
+        word = "earliest" if -number == EARLIEST else "latest"
+        raise InvalidOptionError(
+            f"Option {option} is {text.strip()}, which means {word} in JSON and might mean "
+            f"{number} offsets before the end here: write {word}, or -{number} offsets."
+        )
+    if unit in ("", "offset", "offsets"):
+        return RelativeLimit(offsets=number)
+    if unit not in _UNITS_MS:
+        raise InvalidOptionError(
+            f"Option {option} has the unit {unit!r}; expected offsets, ms, seconds, minutes, "
+            f"hours, days or weeks, e.g. {RELATIVE_EXAMPLE}."
+        )
+    return RelativeLimit(ms=number * _UNITS_MS[unit])
+
+
+def _symbol(text: str) -> int | None:
+    return {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
 
 
 def parse_times(option: str, text: str) -> dict[TopicPartition, int]:
@@ -154,11 +223,22 @@ def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
-def check_named(option: str, limit: "Limit", partitions: Collection[TopicPartition]) -> None:
+def check_named(option: str, limit: Limit, partitions: Collection[TopicPartition]) -> None:
     """Raises InvalidOptionError unless `limit` names every one of `partitions`, and no other."""
-    if limit.by_partition is not None:
-        option = limit.option if isinstance(limit, TimeLimit) else option
-        _check_same_partitions(option, limit.by_partition, partitions)
+    if isinstance(limit, RelativeLimit) or limit.by_partition is None:
+        return
+    option = limit.option if isinstance(limit, TimeLimit) else option
+    by_topic = limit.by_topic if isinstance(limit, OffsetLimit) else {}
+    missing = [tp for tp in partitions if not limit.names(tp)]
+    unknown = set(limit.by_partition) - set(partitions)
+    unknown_topics = sorted(by_topic.keys() - {tp.topic for tp in partitions})
+    if missing or unknown or unknown_topics:
+        advice = "" if isinstance(limit, TimeLimit) else "; use -1 for latest, -2 for earliest"
+        others = ", ".join([*unknown_topics, *([describe(unknown)] if unknown else [])]) or "none"
+        raise InvalidOptionError(
+            f"Option {option} must name every partition that is read, and no other{advice}. "
+            f"Not named: {describe(missing)}. Named but not read: {others}."
+        )
 
 
 def resolve(
@@ -169,14 +249,11 @@ def resolve(
     Raises InvalidOptionError if the limit names other partitions than `partitions`, as Spark does:
     a forgotten partition would otherwise be read from a place that nobody chose.
     """
-    if limit.by_partition is None:
-        wanted = dict.fromkeys(partitions, limit.everywhere)
-    else:
-        _check_same_partitions(option, limit.by_partition, partitions)
-        wanted = dict(limit.by_partition)
+    check_named(option, limit, partitions)
     symbols = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
     return {
-        tp: symbols[offset][tp] if offset in symbols else offset for tp, offset in wanted.items()
+        tp: symbols[offset][tp] if offset in symbols else offset
+        for tp, offset in limit.of(partitions).items()
     }
 
 
@@ -199,11 +276,23 @@ def describe(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _by_partition(
-    option: str, text: str, example: str, least: int, expected: str
+    option: str,
+    text: str,
+    example: str,
+    least: int,
+    expected: str,
+    by_topic: dict[str, int] | None = None,
 ) -> dict[TopicPartition, int]:
-    """A number of at least `least` for each partition that JSON such as `example` names."""
+    """A number of at least `least` for each partition that JSON such as `example` names.
+
+    Topics with one of the words earliest and latest go to `by_topic` where that is given.
+    """
     by_partition: dict[TopicPartition, int] = {}
     for topic, numbers in _json_object(option, text, example).items():
+        symbol = _symbol(numbers) if isinstance(numbers, str) else None
+        if by_topic is not None and symbol is not None:
+            by_topic[topic] = symbol
+            continue
         if not isinstance(numbers, dict):
             raise _malformed(option, f"the offsets of topic {topic!r} are no object", text, example)
         for partition, number in numbers.items():
@@ -215,21 +304,9 @@ def _by_partition(
                 problem = f"{place} has {number!r}, {expected}"
                 raise _malformed(option, problem, text, example)
             by_partition[TopicPartition(topic, int(partition))] = number
-    if not by_partition:
+    if not (by_partition or by_topic):
         raise _malformed(option, "it names no partition", text, example)
     return by_partition
-
-
-def _check_same_partitions(
-    option: str, named: Collection[TopicPartition], assigned: Collection[TopicPartition]
-) -> None:
-    missing, unknown = set(assigned) - set(named), set(named) - set(assigned)
-    if missing or unknown:
-        advice = "" if option.endswith("ByTimestamp") else "; use -1 for latest, -2 for earliest"
-        raise InvalidOptionError(
-            f"Option {option} must name every partition that is read, and no other{advice}. "
-            f"Not named: {describe(missing)}. Named but not read: {describe(unknown)}."
-        )
 
 
 def _json_object(option: str, text: str, example: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pyspark_kafkalog.source.offsets import (
     describe,
     parse_assignment,
     parse_offset_limit,
+    parse_start,
     parse_times,
 )
 from pyspark_kafkalog.source.partitions import (
@@ -58,10 +59,12 @@ _SOURCE_OPTIONS = (
 )
 _STREAM_OPTIONS = (
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    "commitOffsetsToGroup",
 )
 _SINK_OPTIONS = ("topic",)
 # Spark hands its own options of a write to the sink as well.
@@ -107,6 +110,8 @@ _TIME_UNITS_MS = MappingProxyType(
         "d": 86_400_000,
     }
 )
+_BYTES = re.compile(r"\+?([0-9]{1,18})([kmgt]?)b?")
+_BYTE_UNITS = MappingProxyType({"": 0, "k": 10, "m": 20, "g": 30, "t": 40})
 _TIME = re.compile(r"([0-9]{1,18})([a-z]*)")
 
 _log = logging.getLogger(__name__)
@@ -138,6 +143,7 @@ class SourceOptions:
     trigger_limits: TriggerLimits
     poll_timeout_ms: int
     offset_retries: OffsetRetries
+    commit_group: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,7 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
         poll_timeout_ms=_whole_number(values, "kafkaConsumer.pollTimeoutMs", least=1)
         or POLL_TIMEOUT_MS,
         offset_retries=_offset_retries(values),
+        commit_group=_group(values, "commitOffsetsToGroup"),
     )
 
 
@@ -308,7 +315,10 @@ def _limit(values: Mapping[str, str], which: str, default: int, latest_if_none: 
         return TimeLimit(option, latest_if_none, by_partition=parse_times(option, text))
     option = f"{which}Offsets"
     text = values.get(option.lower())
-    return OffsetLimit(everywhere=default) if text is None else parse_offset_limit(option, text)
+    if text is None:
+        return OffsetLimit(everywhere=default)
+    parse = parse_start if which == "starting" else parse_offset_limit
+    return parse(option, text)
 
 
 def _starts_at_latest_if_none(values: Mapping[str, str]) -> bool:
@@ -366,9 +376,32 @@ def _milliseconds(values: Mapping[str, str], name: str, default_ms: int) -> int:
     return int(int(found[1]) * _TIME_UNITS_MS[found[2]])
 
 
+def _bytes(values: Mapping[str, str], name: str) -> int | None:
+    """One of Spark's byte strings, such as 1048576, 512k or 10m; at least 1."""
+    text = values.get(name.lower())
+    if text is None:
+        return None
+    found = _BYTES.fullmatch(text.strip().lower())
+    number = int(found[1]) << _BYTE_UNITS[found[2] or ""] if found else 0
+    if not 0 < number <= _LARGEST_LONG:
+        raise InvalidOptionError(
+            f"Option {name} must be a number of bytes, with one of the units k, m, g, t if you "
+            f"like, for example 64m; got {text[:80]!r}."
+        )
+    return number
+
+
+def _group(values: Mapping[str, str], name: str) -> str | None:
+    text = values.get(name.lower())
+    if text is not None and not text.strip():
+        raise InvalidOptionError(f"Option {name} is empty; name a consumer group, or leave it out.")
+    return None if text is None else text.strip()
+
+
 def _trigger_limits(values: Mapping[str, str]) -> TriggerLimits:
     limits = TriggerLimits(
         max_offsets=_whole_number(values, "maxOffsetsPerTrigger", least=1),
+        max_bytes=_bytes(values, "maxBytesPerTrigger"),
         min_offsets=_whole_number(values, "minOffsetsPerTrigger", least=0),
         max_delay_ms=_milliseconds(values, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
     )
@@ -397,8 +430,10 @@ def _offset_retries(values: Mapping[str, str]) -> OffsetRetries:
 def _refuse_symbol(option: str, limit: Limit, symbol: int, words: str) -> None:
     if isinstance(limit, OffsetLimit) and limit.mentions(symbol):
         named = limit.by_partition or {}
-        where = describe(tp for tp, offset in named.items() if offset == symbol)
-        place = f" for {where}" if named else ""
+        topics = [topic for topic, offset in limit.by_topic.items() if offset == symbol]
+        tps = [tp for tp, offset in named.items() if offset == symbol]
+        where = ", ".join([*topics, *([describe(tps)] if tps else [])])
+        place = f" for {where}" if where else ""
         raise InvalidOptionError(
             f"Option {option} cannot be {words}{place} in a batch query; name an offset."
         )
@@ -413,7 +448,10 @@ def _refuse(values: Mapping[str, str], refused: Mapping[str, str]) -> None:
 def _warn_unknown(values: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in _NO_EFFECT:
         if name.lower() in values:
-            warn_once(f"Option {name} has no effect: kafkalog reads without a consumer group.")
+            warn_once(
+                f"Option {name} has no effect: kafkalog reads without a consumer group. To show "
+                "lag tools where a stream is, set the option commitOffsetsToGroup."
+            )
     properties = [
         name.removeprefix(_CLIENT_PREFIX) for name in values if name.startswith(_CLIENT_PREFIX)
     ]

@@ -6,6 +6,7 @@ driver with a Cluster handed in; a ReadTask travels pickled to the executor. Nev
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,7 @@ from pyspark_kafkalog.source.offsets import (
     LogBounds,
     OffsetLimit,
     Offsets,
+    RelativeLimit,
     TimeLimit,
     describe,
     report_data_loss,
@@ -155,13 +157,18 @@ def read_tasks(
 
 
 def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -> OffsetLimit:
-    """`limit` in offsets; asks the brokers where it is one of time.
+    """`limit` in offsets; asks the brokers where it is one of time, or counted back.
 
     To be called before `log_bounds`: what is found later may lie beyond the end that is known.
     Raises InvalidOptionError where a partition has no record as late as its time, and must.
     """
     if isinstance(limit, OffsetLimit):
         return limit
+    if isinstance(limit, RelativeLimit):
+        if limit.ms is None:
+            return _counted_back(cluster, limit.offsets or 0, partitions)
+        since_ms = max(0, int(time.time() * 1000) - limit.ms)
+        limit = TimeLimit("startingOffsets", latest_if_none=True, everywhere_ms=since_ms)
     times = limit.times(partitions)
     found: Offsets = {}
     for time_ms in sorted(set(times.values())):
@@ -177,6 +184,19 @@ def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -
                     "startingOffsetsByTimestampStrategy to latest."
                 )
     return OffsetLimit(by_partition={tp: found.get(tp, LATEST) for tp in partitions})
+
+
+def _counted_back(
+    cluster: "Cluster", offsets: int, partitions: list[TopicPartition]
+) -> OffsetLimit:
+    bounds = log_bounds(cluster, partitions)
+    begins = {tp: bounds.latest[tp] - offsets for tp in partitions}
+    # As a symbol, which retention cannot overtake before the offsets are looked at again.
+    return OffsetLimit(
+        by_partition={
+            tp: begin if begin > bounds.earliest[tp] else EARLIEST for tp, begin in begins.items()
+        }
+    )
 
 
 def plan_batch(

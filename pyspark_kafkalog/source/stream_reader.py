@@ -3,9 +3,11 @@
 One KafkalogStreamReader lives in a driver process of its own as long as the query, where it answers
 what to read next over a connection that it keeps; a second one, made from the same options, travels
 pickled to the tasks and only ever gets `read()` called. So what `read()` needs is in the
-InputPartition. Commits nothing: the offsets of a query live in its checkpoint.
+InputPartition. The offsets of a query live in its checkpoint; with `commitOffsetsToGroup` a
+consumer group is told of them as well, for tools that show lag.
 """
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -16,13 +18,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError
+from pyspark_kafkalog.client.sizes import sample_sizes
+from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError, UnknownTopicError
+from pyspark_kafkalog.source.group_progress import GroupProgress
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -48,7 +53,12 @@ from pyspark_kafkalog.source.partitions import (
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reader import read_task
 from pyspark_kafkalog.source.splitting import plan_tasks
-from pyspark_kafkalog.source.trigger_limits import TriggerDelay, limit_untils
+from pyspark_kafkalog.source.trigger_limits import (
+    OffsetSizes,
+    TriggerDelay,
+    limit_untils,
+    limit_untils_by_bytes,
+)
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
@@ -74,6 +84,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now: Offsets | None = None
         limits = options.trigger_limits
         self._delay = TriggerDelay(limits.min_offsets or 0, limits.max_delay_ms)
+        self._sizes = OffsetSizes()
+        group = options.commit_group
+        self._group_progress = None if group is None else GroupProgress(group)
+        self._latest: Offsets | None = None
 
     @PlainErrors()
     def initialOffset(self) -> JsonOffsets:
@@ -105,6 +119,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._options.trigger_limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
         if limits.min_offsets is not None:
             return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
@@ -133,6 +149,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._available_now = latest
         if self._recreated:
             known = self._without_recreated(known)
+        self._latest = latest
+        if self._group_progress is not None and not (is_first and known == self._initial):
+            # Spark asks on when the batch that ends at `start` is complete: also after the last one
+            # of AvailableNow, of which commit() is never told.
+            self._group_progress.completed(self._connected(), known)
         if self._options.fail_on_data_loss:
             # Here and not when the batch is planned: then its end would be in the checkpoint, and
             # the query would fail for ever, even if what is missing comes back.
@@ -143,6 +164,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_json(latest)
         limited = self._within_limits(known, latest)
         return start if limited is None else to_json(limited)
+
+    def reportLatestOffset(self) -> JsonOffsets | None:
+        """Where the topics ended when the last micro-batch was planned: `latestOffset` of progress
+        events, from which lag can be told."""
+        return None if self._latest is None else to_json(self._latest)
 
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
@@ -159,7 +185,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_task(self._options, self._columns, partition.value)
 
     def commit(self, end: JsonOffsets) -> None:
-        """Nothing to do: Spark's checkpoint holds the offsets."""
+        """Nothing to do: Spark's checkpoint holds the offsets, and `latestOffset` hears of them."""
 
     def stop(self) -> None:
         if self._cluster is not None:
@@ -213,14 +239,18 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         just started without its topics. A partition that was left out in one batch would be new in
         the next one, and read again from its beginning.
         """
-        latest = offsets_at(self._connected(), self._assigned(), LATEST)
         retries = self._options.offset_retries
-        for _ in range(retries.attempts - 1):
-            if self._recreated or not _lost(known, latest):
-                break
+        for left in reversed(range(retries.attempts)):
+            try:
+                latest = offsets_at(self._connected(), self._assigned(), LATEST)
+                if self._recreated or not left or not _lost(known, latest):
+                    break
+            except UnknownTopicError:
+                if not (known and left):
+                    raise
             time.sleep(retries.interval_ms / 1000)
-            self._connected().refresh()
-            latest = offsets_at(self._connected(), self._assigned(), LATEST)
+            with contextlib.suppress(UnknownTopicError):
+                self._connected().refresh()
         return latest
 
     def _within_limits(self, known: Offsets, latest: Offsets) -> Offsets | None:
@@ -233,8 +263,20 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = known | offsets_at(self._connected(), new, EARLIEST)
         if self._available_now is None and self._delay.waits(starts, latest):
             return None
-        max_offsets = self._options.trigger_limits.max_offsets
-        return latest if max_offsets is None else limit_untils(max_offsets, starts, latest)
+        limits = self._options.trigger_limits
+        if limits.max_bytes is not None:
+            latest = self._within_bytes(limits.max_bytes, starts, latest)
+        if limits.max_offsets is not None:
+            latest = limit_untils(limits.max_offsets, starts, latest)
+        return latest
+
+    def _within_bytes(self, max_bytes: int, starts: Offsets, latest: Offsets) -> Offsets:
+        backlog = [tp for tp, until in latest.items() if until > starts[tp]]
+        if not backlog:
+            return latest
+        asked = {tp: starts[tp] for tp in self._sizes.oldest_first(backlog)}
+        self._sizes.update(sample_sizes(self._connected(), asked))
+        return limit_untils_by_bytes(max_bytes, starts, latest, self._sizes.of(backlog))
 
     def _ranges(self, starts: Offsets, ends: Offsets) -> list[OffsetRange]:
         # Asked for a batch before planning one, with an initial offset: a query was stopped in its

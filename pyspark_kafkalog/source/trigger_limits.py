@@ -1,12 +1,13 @@
 """How much of a backlog one micro-batch of a stream takes, and whether there is enough for one.
 
 Owns the arithmetic of the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and
-`maxTriggerDelay`, which is that of Spark's Kafka connector. Functions of their arguments, but for
-the clock in TriggerDelay, which lives with the query on the driver. Never talks to a broker.
+`maxTriggerDelay`, which is that of Spark's Kafka connector, and of `maxBytesPerTrigger`. Functions
+of their arguments, but for the clock in TriggerDelay and the sizes in OffsetSizes, which live with
+the query on the driver. Never talks to a broker.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
@@ -15,6 +16,7 @@ from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.source.offsets import Offsets
 
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+_GUESSED_BYTES = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,11 @@ class TriggerLimits:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
+    max_bytes: int | None = None
 
     def __bool__(self) -> bool:
-        return self.max_offsets is not None or self.min_offsets is not None
+        limits = (self.max_offsets, self.max_bytes, self.min_offsets)
+        return any(limit is not None for limit in limits)
 
 
 class TriggerDelay:
@@ -78,3 +82,53 @@ def limit_untils(
         whole = math.ceil(share) if share < 1 else math.floor(share)
         limited[tp] = min(untils[tp], starts[tp] + whole)
     return limited
+
+
+class OffsetSizes:
+    """Bytes of the log for each offset of a partition, as samples of it told last.
+
+    A partition without a sample is taken for the mean of its topic, or of all.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: dict[TopicPartition, float] = {}
+
+    def update(self, samples: Mapping[TopicPartition, float]) -> None:
+        for tp, size_bytes in samples.items():
+            self._bytes.pop(tp, None)
+            self._bytes[tp] = size_bytes
+
+    def oldest_first(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """`partitions` in the order in which they are to be sampled: a broker answers for a few."""
+        ages = {tp: number for number, tp in enumerate(self._bytes)}
+        return sorted(partitions, key=lambda tp: (ages.get(tp, -1), tp))
+
+    def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, float]:
+        """Bytes for each offset of each of `partitions`."""
+        of_topics: dict[str, list[float]] = {}
+        for tp, size_bytes in self._bytes.items():
+            of_topics.setdefault(tp.topic, []).append(size_bytes)
+        means = {topic: sum(sizes) / len(sizes) for topic, sizes in of_topics.items()}
+        overall = sum(means.values()) / len(means) if means else _GUESSED_BYTES
+        return {tp: self._bytes.get(tp, means.get(tp.topic, overall)) for tp in partitions}
+
+
+def limit_untils_by_bytes(
+    max_bytes: int,
+    starts: Mapping[TopicPartition, int],
+    untils: Offsets,
+    bytes_per_offset: Mapping[TopicPartition, float],
+) -> Offsets:
+    """Brings `untils` down to about `max_bytes`, the same part of each backlog.
+
+    Each partition that has a backlog gets at least one offset, so that none stands still.
+    """
+    backlogs = {tp: until - starts[tp] for tp, until in untils.items() if until > starts[tp]}
+    total = sum(backlog * bytes_per_offset[tp] for tp, backlog in backlogs.items())
+    if total <= max_bytes:
+        return untils
+    part = max_bytes / total
+    return untils | {
+        tp: starts[tp] + min(backlog, max(1, math.floor(backlog * part)))
+        for tp, backlog in backlogs.items()
+    }

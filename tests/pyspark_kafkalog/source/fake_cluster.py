@@ -1,5 +1,7 @@
 """A cluster that is a dictionary: what the planning of reads asks, without a broker."""
 
+from types import SimpleNamespace
+
 from kafka.structs import OffsetAndTimestamp
 
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -16,6 +18,7 @@ class FakeCluster:
         self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
         self.closed = False
         self.topic_ids = {}
+        self.config = SimpleNamespace(request_timeout_ms=30_000)
 
     def topics(self, names=None):
         if missing := [name for name in names or () if name not in self.logs]:

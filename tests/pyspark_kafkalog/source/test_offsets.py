@@ -14,10 +14,12 @@ from pyspark_kafkalog.source.offsets import (
     LATEST,
     LogBounds,
     OffsetLimit,
+    RelativeLimit,
     describe,
     from_json,
     parse_assignment,
     parse_offset_limit,
+    parse_start,
     parse_times,
     report_data_loss,
     resolve,
@@ -46,6 +48,58 @@ def test_json_names_an_offset_for_each_partition():
     assert limit.named_offsets() == {A0: 23}
     assert limit.mentions(LATEST)
     assert limit.mentions(EARLIEST)
+
+
+def test_json_names_a_word_for_all_partitions_of_a_topic():
+    limit = parse_offset_limit("startingOffsets", '{"a":"Earliest","b":{"0":3},"c":"latest"}')
+    assert limit == OffsetLimit(by_partition={B0: 3}, by_topic={"a": EARLIEST, "c": LATEST})
+    assert limit.mentions(LATEST)
+    assert limit.of([A0, A1, B0]) == {A0: EARLIEST, A1: EARLIEST, B0: 3}
+    assert parse_offset_limit("startingOffsets", '{"a":"latest"}').mentions(LATEST)
+    with pytest.raises(InvalidOptionError, match="the offsets of topic 'a' are no object"):
+        parse_offset_limit("startingOffsets", '{"a":"newest"}')
+    with pytest.raises(InvalidOptionError, match="the offsets of topic 'a' are no object"):
+        parse_times("startingOffsetsByTimestamp", '{"a":"latest"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("-1000", RelativeLimit(offsets=1000)),
+        (" - 5 offsets", RelativeLimit(offsets=5)),
+        ("-0", RelativeLimit(offsets=0)),
+        ("-1 offsets", RelativeLimit(offsets=1)),
+        ("-250ms", RelativeLimit(ms=250)),
+        ("-90 Seconds", RelativeLimit(ms=90_000)),
+        ("-10 minutes", RelativeLimit(ms=600_000)),
+        ("-10m", RelativeLimit(ms=600_000)),
+        ("-2 h", RelativeLimit(ms=7_200_000)),
+        ("-1 day", RelativeLimit(ms=86_400_000)),
+        ("-2 weeks", RelativeLimit(ms=14 * 86_400_000)),
+        ("earliest", OffsetLimit(everywhere=EARLIEST)),
+        ('{"a":{"0":23}}', OffsetLimit(by_partition={A0: 23})),
+    ],
+)
+def test_a_start_may_be_counted_back(text, limit):
+    assert parse_start("startingOffsets", text) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("-1", "means latest in JSON and might mean 1 offsets before the end here"),
+        ("-2", "write earliest, or -2 offsets"),
+        ("-3 fortnights", "has the unit 'fortnights'; expected offsets, ms, seconds"),
+        ("10 minutes", "is malformed"),
+        ("-", "is malformed"),
+        ("-1.5 hours", "is malformed"),
+        ("-1 -2", "is malformed"),
+        ("-" + "9" * 16, "is malformed"),
+    ],
+)
+def test_what_may_mean_two_things_or_none_is_refused(text, says):
+    with pytest.raises(InvalidOptionError, match=says):
+        parse_start("startingOffsets", text)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def test_delays_are_sparks_time_strings(text, expected_ms):
     "name",
     [
         "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "commitOffsetsToGroup",
         "minOffsetsPerTrigger",
         "maxTriggerDelay",
         "fetchOffset.numRetries",
@@ -147,6 +149,11 @@ def test_the_other_ways_to_subscribe(name, text, subscription):
         ({"kafka.value.deserializer": "x"}, "value.deserializer is not supported"),
         ({"kafka.enable.auto.commit": "true"}, "enable.auto.commit is not supported"),
         ({"kafka.interceptor.classes": "x"}, "interceptor.classes is not supported"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a number of bytes"),
+        ({"maxBytesPerTrigger": "1.5g"}, "maxBytesPerTrigger must be .* got '1.5g'"),
+        ({"maxPartitionsPerTask": "0"}, "maxPartitionsPerTask must be a whole number from 1 to"),
+        ({"commitOffsetsToGroup": " "}, "commitOffsetsToGroup is empty; name a consumer group"),
+        ({"startingOffsets": "-3 parsecs"}, "startingOffsets has the unit 'parsecs'"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number from 1 to"),
         ({"maxOffsetsPerTrigger": "1_0"}, "maxOffsetsPerTrigger must be .* got '1_0'"),
         ({"minOffsetsPerTrigger": "-1"}, "minOffsetsPerTrigger must be a whole number from 0 to"),
@@ -304,3 +311,27 @@ def test_the_sink_refuses_serializers(name):
 def test_partitions_of_an_assignment_are_topic_partitions():
     options = batch_options({**BROKERS, "assign": '{"orders":[3]}'})
     assert options.subscription == AssignPartitions((TopicPartition("orders", 3),))
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("1", 1), (" 1048576 ", 1 << 20), ("512k", 512 << 10), ("10MB", 10 << 20), ("2g", 2 << 30)],
+)
+def test_sizes_are_sparks_byte_strings(text, size_bytes):
+    limits = stream_options(spark_options(maxBytesPerTrigger=text)).trigger_limits
+    assert limits.max_bytes == size_bytes
+    assert limits
+
+
+def test_a_start_that_is_counted_back_is_no_latest_for_a_batch_read():
+    assert batch_options(spark_options(startingOffsets="-1000")).starting.offsets == 1000
+    assert batch_options(spark_options(startingOffsets="-10 minutes")).starting.ms == 600_000
+    with pytest.raises(InvalidOptionError, match="endingOffsets is malformed"):
+        batch_options(spark_options(endingOffsets="-10 minutes"))
+    with pytest.raises(InvalidOptionError, match=r"cannot be latest \(-1\) for orders in a batch"):
+        batch_options(spark_options(startingOffsets='{"orders":"latest"}'))
+
+
+def test_the_group_that_is_told_of_a_stream():
+    assert stream_options(spark_options(commitOffsetsToGroup=" g1 ")).commit_group == "g1"
+    assert stream_options(spark_options()).commit_group is None

@@ -6,7 +6,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, TimeLimit
+from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, RelativeLimit, TimeLimit
 from pyspark_kafkalog.source.partitions import (
     AssignPartitions,
     OffsetRange,
@@ -155,6 +155,42 @@ def test_times_must_not_give_offsets_the_wrong_way_round():
     named = OffsetLimit(by_partition={TopicPartition("orders", 1): 12})
     with pytest.raises(InvalidOptionError, match="after offset 8, where endingTimestamp ends"):
         plan(assigned, named, until(8000))
+
+
+ALL_ORDERS = AssignPartitions((TopicPartition("orders", 0), TopicPartition("orders", 1)))
+
+
+@pytest.mark.parametrize(
+    ("back", "starts"), [(0, None), (3, (7, 17)), (5, (5, 15)), (19, (5, 1)), (10**15 - 1, (5, 0))]
+)
+def test_a_start_is_counted_back_from_each_end(back, starts):
+    first, second = starts or (10, 20)
+    read = [OffsetRange("orders", 0, first, 10), OffsetRange("orders", 1, second, 20)]
+    assert plan(ALL_ORDERS, RelativeLimit(offsets=back)) == (read if starts else [])
+
+
+def test_a_start_is_counted_back_in_time(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 20.0)
+    ranges = plan(ALL_ORDERS, RelativeLimit(ms=12_000))
+    assert ranges == [OffsetRange("orders", 0, 8, 10), OffsetRange("orders", 1, 8, 20)]
+    assert plan(ALL_ORDERS, RelativeLimit(ms=1)) == []
+    everything = [OffsetRange("orders", 0, 5, 10), OffsetRange("orders", 1, 0, 20)]
+    assert plan(ALL_ORDERS, RelativeLimit(ms=10**12)) == everything
+
+
+def test_one_word_stands_for_all_partitions_of_a_topic():
+    both = SubscribeTopics(("orders", "payments"))
+    starting = OffsetLimit(
+        by_partition={TopicPartition("payments", 0): 1}, by_topic={"orders": EARLIEST}
+    )
+    assert plan(both, starting) == [
+        OffsetRange("orders", 0, 5, 10),
+        OffsetRange("orders", 1, 0, 20),
+    ]
+    with pytest.raises(InvalidOptionError, match=r"Not named: payments-0\."):
+        plan(both, OffsetLimit(by_partition={}, by_topic={"orders": EARLIEST}))
+    with pytest.raises(InvalidOptionError, match="Named but not read: payments"):
+        plan(ORDERS, OffsetLimit(by_partition={}, by_topic={"orders": -2, "payments": -2}))
 
 
 def test_records_that_come_while_a_time_is_looked_up_are_no_data_loss():

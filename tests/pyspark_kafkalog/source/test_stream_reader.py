@@ -4,7 +4,13 @@ import pickle
 from uuid import UUID
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from kafka.errors import UnknownMemberIdError
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 from pyspark_kafkalog.errors import (
     DataLossError,
@@ -12,7 +18,8 @@ from pyspark_kafkalog.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.source import stream_reader
+from pyspark_kafkalog.source import group_progress, stream_reader
+from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
@@ -212,6 +219,15 @@ def test_a_partition_that_is_left_out_once_is_not_read_again(cluster, fail_on_da
     assert stream.latestOffset(start, ALL) == start
 
 
+def test_a_topic_that_a_broker_denies_once_stops_no_query(cluster):
+    """As one that has just started may, before it has learnt its topics."""
+    start = {"orders": {"0": 10, "1": 20}}
+    stream = reader()
+    whole = cluster.logs.pop("orders")
+    cluster.refresh = lambda: cluster.logs.update(orders=whole)
+    assert stream.latestOffset(start, ALL) == start
+
+
 def test_data_loss_is_said_before_the_end_of_the_batch_is_in_the_checkpoint(cluster):
     stream = reader(subscribe=None, subscribePattern="ord.*")
     del cluster.logs["orders"]
@@ -378,4 +394,105 @@ def test_a_micro_batch_is_split_into_tasks(cluster):
         OffsetRange("orders", 1, 0, 6),
         OffsetRange("orders", 1, 6, 13),
         OffsetRange("orders", 1, 13, 20),
+    ]
+
+
+def test_a_micro_batch_takes_about_so_many_bytes(cluster, monkeypatch):
+    asked = []
+
+    def sizes(_cluster, positions):
+        asked.append(list(positions.items()))
+        return {next(iter(positions)): 100.0}
+
+    monkeypatch.setattr(stream_reader, "sample_sizes", sizes)
+    stream = reader(startingOffsets="earliest", maxBytesPerTrigger="1000")
+    assert stream.getDefaultReadLimit() == ReadMaxBytes(1000)
+    assert batches(stream, stream.initialOffset()) == [
+        {"orders": {"0": 7, "1": 8}},
+        {"orders": {"0": 9, "1": 16}},
+        {"orders": {"0": 10, "1": 20}},
+    ]
+    # The one that was not told of yet first, then the one whose sample is older.
+    assert [[tp.partition for tp, _ in each] for each in asked] == [[0, 1], [1, 0], [0, 1]]
+    both = reader(startingOffsets="earliest", maxBytesPerTrigger="1000", maxOffsetsPerTrigger="4")
+    assert batches(both, both.initialOffset())[0] == {"orders": {"0": 6, "1": 3}}
+
+
+class Committed:
+    """Stands for the group: what was committed, in order."""
+
+    def __init__(self, monkeypatch):
+        self.offsets = []
+        self.error = None
+        monkeypatch.setattr(group_progress, "commit_offsets", self)
+
+    def __call__(self, cluster, group_id, offsets, deadline):
+        assert group_id == "g"
+        assert deadline.timeout_ms <= 5000
+        if self.error is not None:
+            raise self.error
+        self.offsets.append(to_json(offsets))
+
+
+@pytest.fixture
+def committed(monkeypatch):
+    return Committed(monkeypatch)
+
+
+def test_a_group_is_told_where_complete_batches_ended_and_only_then(cluster, committed):
+    stream = reader(startingOffsets="earliest", commitOffsetsToGroup="g")
+    initial = stream.initialOffset()
+    end = stream.latestOffset(initial, ALL)
+    stream.partitions(initial, end)
+    stream.commit(end)
+    assert committed.offsets == []
+    cluster.logs["orders"] = [(5, 11), (0, 20)]
+    later = stream.latestOffset(end, ALL)
+    assert committed.offsets == [end]
+    assert stream.latestOffset(later, ALL) == later
+    assert stream.latestOffset(later, ALL) == later
+    assert committed.offsets == [end, later]
+
+
+def test_a_group_is_told_of_a_replayed_batch_when_it_is_complete(cluster, committed):
+    start, end = {"orders": {"0": 6, "1": 3}}, {"orders": {"0": 8, "1": 9}}
+    restarted = reader(commitOffsetsToGroup="g")
+    restarted.partitions(start, end)
+    assert committed.offsets == []
+    restarted.latestOffset(end, ALL)
+    assert committed.offsets == [end]
+
+
+def test_a_group_that_cannot_be_told_stops_no_query(cluster, committed, caplog):
+    committed.error = UnknownMemberIdError("group g has members")
+    stream = reader(commitOffsetsToGroup="g")
+    start = {"orders": {"0": 10, "1": 20}}
+    assert stream.latestOffset(start, ALL) == start
+    assert "the offsets were not committed ([Error 25] UnknownMemberIdError: group g has mem" in (
+        caplog.text
+    )
+    committed.error = None
+    assert stream.latestOffset(start, ALL) == start
+    assert committed.offsets == []  # Not before a while has passed.
+
+
+def test_what_is_reported_as_the_latest_is_not_limited(cluster):
+    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    assert stream.reportLatestOffset() is None
+    stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert stream.reportLatestOffset() == {"orders": {"0": 10, "1": 20}}
+
+
+def test_a_stream_that_starts_counted_back_first_records_where(cluster):
+    stream = reader(startingOffsets="-3")
+    initial = stream.initialOffset()
+    assert initial == {"orders": {"0": 7, "1": 17}}
+    cluster.logs["orders"] = [(5, 12), (0, 22)]
+    assert stream.latestOffset(initial, ALL) == initial
+    restarted = reader(startingOffsets="-3")
+    assert restarted.partitions(restarted.initialOffset(), initial) == []
+    end = restarted.latestOffset(initial, ALL)
+    assert ranges(restarted.partitions(initial, end)) == [
+        OffsetRange("orders", 0, 7, 12),
+        OffsetRange("orders", 1, 17, 22),
     ]

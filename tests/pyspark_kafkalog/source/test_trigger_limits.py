@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.source.trigger_limits import TriggerDelay, limit_untils
+from pyspark_kafkalog.source.trigger_limits import (
+    OffsetSizes,
+    TriggerDelay,
+    limit_untils,
+    limit_untils_by_bytes,
+)
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
 
@@ -61,3 +66,49 @@ def test_a_delay_begins_anew_with_each_batch():
     assert delay.waits({A: 1}, {A: 5})
     assert not delay.waits({A: 1}, {A: 6})
     assert delay.waits({A: 6}, {A: 6})
+
+
+OTHER = TopicPartition("payments", 0)
+
+
+def test_offsets_without_a_sample_take_what_their_topic_does_or_all():
+    sizes = OffsetSizes()
+    assert sizes.of([A]) == {A: 1024.0}
+    sizes.update({A: 100.0, B: 300.0})
+    assert sizes.of([A, B, C, OTHER]) == {A: 100.0, B: 300.0, C: 200.0, OTHER: 200.0}
+    sizes.update({OTHER: 10.0})
+    assert sizes.of([C, OTHER]) == {C: 200.0, OTHER: 10.0}
+
+
+def test_what_was_sampled_longest_ago_is_sampled_first():
+    sizes = OffsetSizes()
+    assert sizes.oldest_first([C, A, B]) == [A, B, C]
+    sizes.update({A: 1.0, B: 1.0})
+    assert sizes.oldest_first([A, B, C]) == [C, A, B]
+    sizes.update({A: 2.0})
+    assert sizes.oldest_first([A, B, C]) == [C, B, A]
+
+
+def test_bytes_are_shared_in_proportion_and_none_starves():
+    starts, untils = {A: 0, B: 10, C: 5}, {A: 100, B: 110, C: 6}
+    each = {A: 10.0, B: 30.0, C: 1000.0}
+    assert limit_untils_by_bytes(5000, starts, untils, each) == untils
+    assert limit_untils_by_bytes(2500, starts, untils, each) == {A: 50, B: 60, C: 6}
+    assert limit_untils_by_bytes(1, starts, untils, each) == {A: 1, B: 11, C: 6}
+    assert limit_untils_by_bytes(1, {A: 9}, {A: 5}, {}) == {A: 5}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**4)), min_size=1, max_size=6),
+    st.integers(1, 10**9),
+)
+def test_a_batch_is_no_larger_than_it_may_be_but_for_one_offset_each(backlogs, max_bytes):
+    tps = [TopicPartition("t", number) for number in range(len(backlogs))]
+    starts = dict.fromkeys(tps, 7)
+    untils = {tp: 7 + size for tp, (size, _) in zip(tps, backlogs, strict=True)}
+    each = {tp: float(size_bytes) for tp, (_, size_bytes) in zip(tps, backlogs, strict=True)}
+    limited = limit_untils_by_bytes(max_bytes, starts, untils, each)
+    assert all(starts[tp] < limited[tp] <= untils[tp] or untils[tp] == 7 for tp in tps)
+    total = sum((limited[tp] - 7) * each[tp] for tp in tps)
+    assert total <= max_bytes + sum(each.values())
+    assert limited == untils or total > max_bytes - sum(each.values()) - 1e-3

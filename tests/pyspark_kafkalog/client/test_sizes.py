@@ -1,0 +1,43 @@
+"""What an offset takes, as a look at the log tells."""
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.sizes import SAMPLE_BYTES, sample_sizes
+from tests.pyspark_kafkalog.client.conftest import write
+from tests.pyspark_kafkalog.client.scripted import FETCH, SILENCE, ScriptedBroker
+
+T0 = TopicPartition("t", 0)
+
+
+def test_offsets_take_what_their_batches_do(cluster, config, new_topic):
+    topic = new_topic(3)
+    small, large, empty = (TopicPartition(topic, number) for number in range(3))
+    write(config(), small, [b"x" * 100] * 1000, batch_bytes=10_000)
+    write(config(), large, [b"x" * 5000] * 100, batch_bytes=10_000)
+    found = sample_sizes(cluster, {small: 500, large: 0, empty: 0})
+    assert found == {small: pytest.approx(108, rel=0.1), large: pytest.approx(5050, rel=0.1)}
+
+
+def test_batches_that_are_too_large_to_come_together_come_one_at_a_time(cluster, config, new_topic):
+    topic = new_topic(3)
+    tps = [TopicPartition(topic, number) for number in range(3)]
+    for tp in tps:
+        write(config(max_request_size="3000000"), tp, [b"x" * 900_000])
+    assert len(tps) * 900_000 > SAMPLE_BYTES
+    for first in tps:
+        order = {tp: 0 for tp in sorted(tps, key=lambda tp: tp != first)}  # noqa: C420
+        assert sample_sizes(cluster, order)[first] == pytest.approx(900_000, rel=0.1)
+
+
+def test_what_is_not_told_is_left_out(cluster, config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [b"x"] * 10)
+    assert sample_sizes(cluster, {tp: 50}) == {}
+    assert sample_sizes(cluster, {}) == {}
+    with (
+        ScriptedBroker({FETCH: lambda request: SILENCE}) as broker,
+        Cluster(broker.config(request_timeout_ms="200")) as own,
+    ):
+        assert sample_sizes(own, {T0: 0}) == {}
