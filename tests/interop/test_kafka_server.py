@@ -17,8 +17,15 @@ from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.client.group import commit_offsets, committed_offsets
 from pyspark_kafkalog.client.producer import Producer
-from pyspark_kafkalog.errors import AuthenticationError, BrokersUnreachableError, DataLossError
+from pyspark_kafkalog.client.sizes import sample_sizes
+from pyspark_kafkalog.errors import (
+    AuthenticationError,
+    BrokersUnreachableError,
+    DataLossError,
+    TopicRecreatedError,
+)
 from tests.interop.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
 from tests.pyspark_kafkalog.client.conftest import batches_of
 
@@ -68,6 +75,40 @@ def read(cluster: Cluster, tp: TopicPartition, start: int, until: int) -> list[t
 
 def end_of(cluster: Cluster, tp: TopicPartition) -> int:
     return int(cluster.list_offsets([tp], LATEST)[tp].offset)
+
+
+def test_a_group_is_told_and_asked_by_no_member(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port)) as cluster:
+        tp = topic_on(cluster, "told")
+        commit_offsets(cluster, "of-a-stream", {tp: 5})
+        commit_offsets(cluster, "of-a-stream", {tp: 7})
+        assert committed_offsets(cluster, "of-a-stream") == {tp: 7}
+    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{kafka.port}", "group.id": "of-a-stream"})
+    (seen,) = consumer.committed([ConfluentPartition("told", 0)], 10)
+    consumer.close()
+    assert seen.offset == 7
+
+
+def test_a_topic_that_was_created_again_is_another_one(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port, max_partition_fetch_bytes="50000")) as cluster:
+        tp = topic_on(cluster, "again")
+        write(cluster, tp, [b"old" * 100] * 5000, 10_000)
+        reading = Fetcher(cluster, tp, 0, 5000, poll_timeout_ms=10_000).records()
+        next(reading)
+        admin.delete_topics(cluster, ["again"])
+        topic_on(cluster, "again")
+        write(cluster, tp, [b"new" * 100] * 5000, 10_000)
+        found: list[bytes] = []
+        with pytest.raises(TopicRecreatedError):
+            found.extend(bytes(each.records) for each in reading)
+        assert b"new" not in b"".join(found)
+
+
+def test_sizes_are_told_by_the_batches_that_come_next(kafka: KafkaServer) -> None:
+    with Cluster(config(kafka.port)) as cluster:
+        tp = topic_on(cluster, "sized")
+        write(cluster, tp, [b"x" * 1000] * 200, 10_000)
+        assert sample_sizes(cluster, {tp: 0})[tp] == pytest.approx(1020, rel=0.05)
 
 
 def test_what_is_written_is_read(kafka: KafkaServer) -> None:

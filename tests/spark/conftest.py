@@ -34,9 +34,12 @@ class Topics:
 
     def create(self, partitions=1, prefix="topic"):
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        self.create_again(name, partitions)
+        return name
+
+    def create_again(self, name, partitions=1):
         for created in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
             created.result(30)
-        return name
 
     def delete(self, name):
         for deleted in self._admin.delete_topics([name]).values():
