@@ -97,6 +97,19 @@ class FetchedRecords:
     aborted: list[tuple[int, int]]
 
 
+class WholeBatches(NamedTuple):
+    """What an answer holds: `size_bytes` of whole batches; `next_offset` follows the last.
+
+    `base_offsets` has each batch's first. They are seamless if each goes on where the one before
+    ended.
+    """
+
+    size_bytes: int
+    next_offset: int
+    base_offsets: list[int]
+    is_seamless: bool
+
+
 class Fetcher:
     """The records of `tp` from `start_offset` up to, not including, `until_offset`.
 
@@ -118,6 +131,7 @@ class Fetcher:
         self._config = cluster.config
         self._tp = tp
         self.position = start_offset
+        self._start_offset = start_offset
         self._until_offset = until_offset
         self._poll_timeout_ms = poll_timeout_ms
         self._patience = Deadline(poll_timeout_ms)
@@ -281,7 +295,7 @@ class Fetcher:
             return None
         if whole.next_offset <= start_offset:
             raise CorruptRecordError("older batches only came")
-        if not whole.is_seamless and not self._is_confirmed(whole.base_offsets):
+        if self._is_doubtful(whole) and not self._is_confirmed(whole.base_offsets):
             return None
         if whole.base_offsets[0] > start_offset and found.log_start_offset > start_offset:
             # Retention was faster than this read, and the broker answered with what came next.
@@ -302,11 +316,20 @@ class Fetcher:
         batches = records[: whole.size_bytes]
         return FetchedRecords(batches, start_offset, whole.next_offset, found.aborted)
 
-    def _is_confirmed(self, base_offsets: list[int]) -> bool:
-        """Whether an answer that leaves offsets out, or repeats some, may be believed.
+    def _is_doubtful(self, whole: WholeBatches) -> bool:
+        """Whether offsets are left out, or come again that were handed out before.
 
-        An earlier one has to agree with it as far as both reach. The position is asked for again
-        otherwise: one fetch more for a range that begins inside of a batch, or below a gap.
+        A range may begin inside of a batch, whose place the batch after it confirms.
+        """
+        begins = whole.base_offsets[0]
+        if begins < self.position == self._start_offset and len(whole.base_offsets) > 1:
+            return not whole.is_seamless
+        return begins != self.position or not whole.is_seamless
+
+    def _is_confirmed(self, base_offsets: list[int]) -> bool:
+        """Whether a doubtful answer may be believed: an earlier one agrees, as far as both reach.
+
+        The position is asked for again otherwise.
         """
         if not self._gaps_to_doubt:
             return True
@@ -417,23 +440,11 @@ class Fetcher:
         return error
 
 
-class WholeBatches(NamedTuple):
-    """What an answer holds: `size_bytes` of whole batches; `next_offset` follows the last.
-
-    `base_offsets` has each batch's first. They are seamless if the first is where it was asked for
-    and each goes on where the one before ended.
-    """
-
-    size_bytes: int
-    next_offset: int
-    base_offsets: list[int]
-    is_seamless: bool
-
-
 def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
     """The whole batches in `records`, which were asked for from `start_offset` on.
 
-    Any message format: entries before magic 2 name their own last offset, and not their first.
+    Any message format: entries before magic 2 name their own last offset and not their first, which
+    is taken to be where it should.
     Stops before what cannot be an entry, or is cut off. Raises CorruptRecordError for what has not
     the CRC that it states, and for batches whose offsets go back.
     """
@@ -448,9 +459,12 @@ def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
         last_offset = base_offset
         if _crc_of(records, position, entry_end, magic):
             last_offset += _LAST_OFFSET_DELTA.unpack_from(records, position + 23)[0]
+        else:
+            base_offset = min(base_offset, next_offset)
+        if base_offsets:
+            if min(base_offset, last_offset) < next_offset:
+                raise CorruptRecordError(f"offset {base_offset} came again after {next_offset - 1}")
             is_seamless = is_seamless and base_offset == next_offset
-        if base_offsets and base_offset < next_offset:
-            raise CorruptRecordError(f"offset {base_offset} came again after {next_offset - 1}")
         base_offsets.append(base_offset)
         next_offset = max(next_offset, last_offset + 1)
         position = entry_end

@@ -67,15 +67,20 @@ def read_task(
 
 
 def read_range(
-    options: SourceOptions, columns: Sequence[str], offset_range: OffsetRange
+    options: SourceOptions,
+    columns: Sequence[str],
+    offset_range: OffsetRange,
+    topic_id: UUID | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one range in offset order, each once, in batches of about 10,000 rows.
+
+    `topic_id` is the topic's when the range was planned, where brokers say it.
 
     Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns
     and goes on at the earliest offset that is there.
     """
     with Cluster(options.client) as cluster:
-        yield from _read(cluster, options, columns, offset_range, None)
+        yield from _read(cluster, options, columns, offset_range, topic_id)
 
 
 def _read(

@@ -19,11 +19,12 @@ complete and synced. Runs in Spark's Python workers, one thread. Never commits.
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,10 +60,14 @@ _BATCHES_COPIED_TOGETHER = 4
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """All that the tasks of a load have in common; travels to them pickled."""
+    """All that the tasks of a load have in common; travels to them pickled.
+
+    `topic_ids` are those of the topics when the load was planned, where brokers say them.
+    """
 
     options: SourceOptions
     stage_path: str
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
     @property
     def columns(self) -> Sequence[str]:
@@ -92,7 +97,8 @@ def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
     """Lands ranges one after the other. Errors are raised: Spark's settings say how often it tries
     a task again."""
     for offset_range in ranges:
-        batches = read_range(landing.options, landing.columns, offset_range)
+        topic_id = landing.topic_ids.get(offset_range.topic)
+        batches = read_range(landing.options, landing.columns, offset_range, topic_id)
         files = write_files(landing.stage_path, landing.columns, offset_range, batches)
         yield Landed(offset_range, tuple(files))
 

@@ -105,12 +105,17 @@ def load(
     last = opened.last_offsets(name)
     with Cluster(source.client, fails_fast=True) as cluster:
         ranges = plan(cluster, source, last, name)
+        topic_ids = {
+            topic: topic_id
+            for topic in {piece.topic for piece in ranges}
+            if (topic_id := cluster.topic_id(topic)) is not None
+        }
     if not ranges:
         return LoadResult(name, target, 0, 0, (), (), None)
     stage = opened.stage()
     try:
         with _reported(progress, stage.path, ranges):
-            landed = _run_tasks(spark, Landing(source, stage.path), ranges)
+            landed = _run_tasks(spark, Landing(source, stage.path, topic_ids), ranges)
         files = verified_files(ranges, landed)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.

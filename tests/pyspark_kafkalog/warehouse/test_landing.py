@@ -4,6 +4,7 @@ import os
 import pickle
 from array import array
 from collections.abc import Iterator, Sequence
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -196,13 +197,14 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
     options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
     pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 3, 10, 30)]
 
-    def read(_options, columns, piece):
+    def read(_options, columns, piece, topic_id):
+        assert topic_id == UUID(int=7)
         if piece == pieces[1]:
             raise DataLossError("offsets are gone")
         yield rows(0, 10).select(columns)
 
     monkeypatch.setattr(landing, "read_range", read)
-    results = land(Landing(options, str(tmp_path)), pieces)
+    results = land(Landing(options, str(tmp_path), {"orders": UUID(int=7)}), pieces)
     landed = next(results)
     assert landed.offset_range == pieces[0]
     assert [file.records for file in landed.files] == [10]
