@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from pyspark_kafkalog import EmbeddedBroker
 
@@ -40,6 +40,10 @@ class Topics:
     def create_again(self, name, partitions=1):
         for created in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
             created.result(30)
+
+    def add_partitions(self, name, total):
+        for added in self._admin.create_partitions([NewPartitions(name, total)]).values():
+            added.result(30)
 
     def delete(self, name):
         for deleted in self._admin.delete_topics([name]).values():

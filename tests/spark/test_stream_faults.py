@@ -36,7 +36,7 @@ QUICK = {
 }
 
 
-def test_a_stream_through_a_bad_network_and_a_restart_has_every_offset_once(
+def test_a_stream_on_a_bad_network_with_a_restart_and_a_new_partition_has_every_offset_once(
     spark, proxy, behind_proxy, tmp_path
 ):
     topics = Topics(proxy.address)
@@ -54,11 +54,15 @@ def test_a_stream_through_a_bad_network_and_a_restart_has_every_offset_once(
         proxy.target = behind_proxy.bootstrap_servers
         topics.fill(topic, 1000, 500)
         query.processAllAvailable()
+        topics.add_partitions(topic, 3)
+        # A new producer knows the new partition.
+        Topics(proxy.address).fill(topic, 1, 0, 700)
+        query.processAllAvailable()
     finally:
         proxy.next_fault = no_fault
         query.stop()
     assert proxy.met
-    assert stream.offsets() == every_offset(4000, 2500)
+    assert stream.offsets() == every_offset(4001, 2500, 700)
 
 
 def test_a_topic_that_is_created_again_below_a_stream_stops_it_by_name(landing, topics):  # noqa: F811
