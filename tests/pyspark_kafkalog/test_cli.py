@@ -202,7 +202,7 @@ def test_brokers_that_are_not_there_are_said_soon(run):
     for line in ("topics list", "produce some-topic"):
         began = time.monotonic()
         code, _, err = run(f"{line} --bootstrap-servers 127.0.0.1:{port}")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9
         assert code == 1
         assert f"No broker runs at kafka.bootstrap.servers=127.0.0.1:{port}" in err
 

@@ -170,7 +170,7 @@ def test_brokers_that_all_refuse_are_given_up_soon_where_somebody_waits():
         pytest.raises(BrokersUnreachableError, match=r"No broker runs at .*Connection refused"),
     ):
         cluster.topics()
-    assert 1 < time.monotonic() - began < 4
+    assert 1 < time.monotonic() - began < 10
 
 
 def test_a_broker_that_was_there_may_restart_also_where_somebody_waits(monkeypatch):

@@ -210,7 +210,7 @@ def test_a_peer_that_takes_a_request_byte_by_byte_is_given_up_at_the_deadline():
         began = time.monotonic()
         with pytest.raises(KafkaTimeoutError):
             connection.send(FETCH, 4, [b"x" * 200_000_000], Deadline(200))
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
         assert connection.closed
         stop.set()
 
