@@ -71,7 +71,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
-    package_data={"pyspark_kafkalog": ["py.typed"], "broker": ["py.typed"]},
+    package_data={"pyspark_kafkalog": ["py.typed"], "broker": ["py.typed", "api/schemas/*.json"]},
     install_requires=[
         "pyspark>=4.2,<4.4",
         "pyarrow>=18",
