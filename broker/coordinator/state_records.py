@@ -8,6 +8,7 @@ thread.
 """
 
 import struct
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -118,6 +119,9 @@ class FieldReader:
 
     def int64(self) -> int:
         return int(INT64.unpack(self._take(8))[0])
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._take(16))
 
     def string(self) -> str:
         return self.nullable_string() or ""
