@@ -84,6 +84,7 @@ setup(
         "Cython>=3.1",
         "rich>=13",
         "prometheus-client>=0.20",
+        "google-re2>=1.1",
     ],
     extras_require={
         "quickstart": FLIGHTS,
