@@ -838,6 +838,48 @@ class BrokerConfig:
     group_max_size: int = option(
         "group.max.size", _INT, 2**31 - 1, "Most members of a group.", at_least(1)
     )
+    group_consumer_session_timeout_ms: int = option(
+        "group.consumer.session.timeout.ms",
+        _INT,
+        45_000,
+        "Time without a heartbeat after which a member of the consumer protocol is given up.",
+        at_least(1),
+    )
+    group_consumer_heartbeat_interval_ms: int = option(
+        "group.consumer.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "How often members of the consumer protocol are to send a heartbeat.",
+        at_least(1),
+    )
+    group_consumer_max_size: int = option(
+        "group.consumer.max.size",
+        _INT,
+        2**31 - 1,
+        "Most members of a group of the consumer protocol.",
+        at_least(1),
+    )
+    group_consumer_assignors: tuple[str, ...] = option(
+        "group.consumer.assignors",
+        _LIST,
+        ("uniform", "range"),
+        "What members of the consumer protocol may choose from; the first is the default.",
+        each_of("uniform", "range"),
+    )
+    group_consumer_assignment_interval_ms: int = option(
+        "group.consumer.assignment.interval.ms",
+        _INT,
+        1_000,
+        "Least time between two assignments of a group of the consumer protocol.",
+        at_least(0),
+    )
+    group_consumer_regex_refresh_interval_ms: int = option(
+        "group.consumer.regex.refresh.interval.ms",
+        _INT,
+        600_000,
+        "How often the expressions that groups subscribe by are resolved anew, at least.",
+        at_least(10_000),
+    )
     offset_metadata_max_bytes: int = option(
         "offset.metadata.max.bytes",
         _INT,

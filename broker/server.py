@@ -32,8 +32,9 @@ from broker.cluster.metadata import (
     new_topic,
 )
 from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
+from broker.coordinator.consumer_groups import ConsumerGroupCoordinator, Resolved
 from broker.coordinator.group import GroupCoordinator
-from broker.coordinator.offsets import OffsetsTopic, offsets_topic_kind
+from broker.coordinator.offsets import Groups, OffsetsTopic, offsets_topic_kind
 from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
@@ -73,6 +74,7 @@ class BrokerServer:
         self._metadata_thread = ThreadPoolExecutor(1, thread_name_prefix="metadata")
         # One thread: what a conversion holds in memory is held once.
         self._conversion_thread = ThreadPoolExecutor(1, thread_name_prefix="conversion")
+        self._regex_thread = ThreadPoolExecutor(1, thread_name_prefix="regex")
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._connection_limits = _connection_limits(config)
         self._is_serving = False
@@ -154,13 +156,23 @@ class BrokerServer:
             self._replicas,
             system_clock_ms,
         )
+        group_timers = Timers(self._loop.call_later, self._loop.time)
         self._groups = GroupCoordinator(
             self._config,
             self._offsets_topic,
-            Timers(self._loop.call_later, self._loop.time),
+            group_timers,
             system_clock_ms,
         )
-        self._offsets_topic.on_loaded = self._groups.take_over
+        self._consumer_groups = ConsumerGroupCoordinator(
+            self._config,
+            self._groups,
+            self._offsets_topic,
+            group_timers,
+            system_clock_ms,
+            self._metadata,
+            self._resolve_regexes,
+        )
+        self._offsets_topic.on_loaded = self._take_over_groups
         self._build_transactions()
         self._topics.on_deleted = self._topic_deleted
         self._dispatcher = Dispatcher(
@@ -171,6 +183,7 @@ class BrokerServer:
                 replicas=self._replicas,
                 producer_ids=self._producer_ids,
                 groups=self._groups,
+                consumer_groups=self._consumer_groups,
                 offsets_topic=self._offsets_topic,
                 transactions=self._transactions,
                 transactions_topic=self._transactions_topic,
@@ -235,6 +248,7 @@ class BrokerServer:
         await self._run_blocking(self._close_logs)
         self._metadata_thread.shutdown()
         self._conversion_thread.shutdown(cancel_futures=True)
+        self._regex_thread.shutdown(wait=False, cancel_futures=True)
         if self._metrics is not None:
             self._metrics.close()
 
@@ -297,9 +311,25 @@ class BrokerServer:
         self._logs.close()
         self._store.close()
 
+    def _take_over_groups(self, groups: Groups) -> None:
+        self._groups.take_over(groups)
+        self._consumer_groups.take_over(groups.values())
+
     def _resign_groups(self) -> None:
         self._offsets_topic.resign()
         self._groups.resign(NotCoordinatorError())
+        self._consumer_groups.resign()
+
+    def _resolve_regexes(
+        self, resolve: Callable[[], Resolved], done: Callable[[Resolved], None]
+    ) -> None:
+        """One after the other: names and expressions may be many."""
+
+        def ended(resolving: "asyncio.Future[Resolved]") -> None:
+            if not resolving.cancelled():
+                done(resolving.result())
+
+        self._loop.run_in_executor(self._regex_thread, resolve).add_done_callback(ended)
 
     def _topic_deleted(self, name: str) -> None:
         if name == CONSUMER_OFFSETS:

@@ -3,8 +3,8 @@
 Any other version is answered as version 0 with UNSUPPORTED_VERSION and the versions of this API
 (KIP-511), by the dispatcher, which sees it before the body. A client whose software has no proper
 name and version gets INVALID_REQUEST, as KIP-511 wants it. Since version 3 clients hear of features
-(KIP-584): who finds `transaction.version` 2 finalized uses transactions in which each end bumps the
-epoch (KIP-890). Left out: ZooKeeper migration.
+(KIP-584), all of which are finalized: who finds `transaction.version` 2 uses transactions in which
+each end bumps the epoch (KIP-890). Left out: ZooKeeper migration.
 """
 
 import re
@@ -15,8 +15,11 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from broker.api.request import Api, ApiContext, ApiRange, Body, Request, encoded
 from broker.network.send import Part
 
-_TRANSACTION_VERSION = "transaction.version"
-_LAST_TRANSACTION_VERSION = 2
+# By name: the last level, which is the finalized one; each begins at 0.
+_FEATURES = {
+    "group.version": 1,  # the consumer protocol of groups, KIP-848
+    "transaction.version": 2,
+}
 # Features never change while a broker runs: one epoch for all of them.
 _FEATURES_EPOCH = 0
 # The first version whose clients understand a feature that begins at 0.
@@ -41,20 +44,17 @@ def unsupported_version_body() -> list[Part]:
 
 
 def _with_features(response: ApiVersionsResponse, version: int) -> ApiVersionsResponse:
-    feature = {"name": _TRANSACTION_VERSION}
     if version >= _FEATURES_FROM_0_VERSION:
         response.supported_features = [
-            ApiVersionsResponse.SupportedFeatureKey(
-                min_version=0, max_version=_LAST_TRANSACTION_VERSION, **feature
-            )
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in _FEATURES.items()
         ]
     response.finalized_features_epoch = _FEATURES_EPOCH
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(
-            min_version_level=_LAST_TRANSACTION_VERSION,
-            max_version_level=_LAST_TRANSACTION_VERSION,
-            **feature,
+            name=name, min_version_level=level, max_version_level=level
         )
+        for name, level in _FEATURES.items()
     ]
     return response
 

@@ -17,6 +17,8 @@ from broker.api import (
     alter_configs,
     alter_partition_reassignments,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -103,6 +105,8 @@ APIS: tuple[Api, ...] = (
     describe_producers.API,
     describe_transactions.API,
     list_transactions.API,
+    consumer_group_heartbeat.API,
+    consumer_group_describe.API,
     describe_topic_partitions.API,
 )
 

@@ -21,7 +21,10 @@ def handle(request: Request, context: ApiContext) -> Body:
     error: BrokerResponseError | None = None
     errors: list[BrokerResponseError | None] = []
     try:
-        errors = context.groups.leave(wanted.group_id, identities)
+        if context.consumer_groups.has(wanted.group_id):
+            errors = context.consumer_groups.remove_members(wanted.group_id, identities)
+        else:
+            errors = context.groups.leave(wanted.group_id, identities)
     except BrokerResponseError as raised:
         error = raised
     if request.version < _BATCH_VERSION and errors:

@@ -1,7 +1,7 @@
 """ListGroups (key 16), versions 0-5: the groups that this broker coordinates.
 
-Filters by state since version 4, by type since 5; every group here is of the type "classic". While
-groups are being loaded the list has an error beside what is known already.
+Filters by state since version 4, by type since 5: "classic", or "consumer" (KIP-848). While groups
+are being loaded the list has an error beside what is known already.
 """
 
 from kafka.errors import CoordinatorLoadInProgressError
@@ -9,8 +9,10 @@ from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.coordinator.group_metadata import GroupMetadata
 
-_TYPE = "classic"
+_CONSUMER = "consumer"
+_CLASSIC = "classic"
 
 
 def handle(request: Request, context: ApiContext) -> Body:
@@ -20,18 +22,23 @@ def handle(request: Request, context: ApiContext) -> Body:
     groups = [
         ListGroupsResponse.ListedGroup(
             group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=_TYPE,
+            protocol_type=_CONSUMER if group.consumer else group.protocol_type or "",
+            group_state=group.state_name,
+            group_type=_type(group),
         )
         for group in context.groups.groups()
-        if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
+        if (not states or group.state_name.lower() in states)
+        and (not types or _type(group) in types)
     ]
     error = CoordinatorLoadInProgressError() if context.groups.is_loading else None
     response = ListGroupsResponse(
         throttle_time_ms=0, error_code=wire_error(error)[0], groups=groups
     )
     return encoded(response, request)
+
+
+def _type(group: GroupMetadata) -> str:
+    return _CLASSIC if group.consumer is None else _CONSUMER
 
 
 API = Api(key=16, min_version=0, max_version=5, handle=handle)

@@ -2,8 +2,9 @@
 
 Since version 2 all topics may be asked for (null), since 8 several groups. What is asked for twice
 is answered once: an answer grows with what is stored, not with a request's repetitions. Since 7 an
-offset that an open transaction may change is refused where the client wants stable ones. Left out:
-version 10 (topic ids); the member's epoch of version 9, which is KIP-848's.
+offset that an open transaction may change is refused where the client wants stable ones. Members of
+KIP-848 say their epoch since version 9, and a stale one is refused. Left out: version 10 (topic
+ids).
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,9 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
         topics: list[object] = []
         error: BrokerResponseError | None = None
         try:
+            context.groups.check_may_fetch_offsets(
+                group.group_id, group.member_id, group.member_epoch
+            )
             topics = [
                 _GROUP_TOPIC(
                     name=name,

@@ -17,6 +17,7 @@ from kafka.protocol.data_container import DataContainer
 from broker.api.fetch_session import FetchSessionCache
 from broker.cluster.metadata import ClusterMetadata
 from broker.config import BrokerConfig
+from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic
 from broker.coordinator.producer_ids import ProducerIds
@@ -82,6 +83,7 @@ class ApiContext:
     replicas: ReplicaManager
     producer_ids: ProducerIds
     groups: GroupCoordinator
+    consumer_groups: ConsumerGroupCoordinator
     offsets_topic: OffsetsTopic
     transactions: TransactionCoordinator
     transactions_topic: TransactionsTopic

@@ -245,6 +245,8 @@ class ClusterMetadata:
         self.broker = broker
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[uuid.UUID, str] = {}
+        # Grows with every change of a topic: who keeps what topics were knows when to look again.
+        self.version = 0
 
     @property
     def brokers(self) -> list[BrokerNode]:
@@ -268,8 +270,10 @@ class ClusterMetadata:
     def put(self, topic: TopicMetadata) -> None:
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
+        self.version += 1
 
     def remove(self, name: str) -> None:
         topic = self._topics.pop(name, None)
         if topic is not None:
             del self._names[topic.topic_id]
+            self.version += 1

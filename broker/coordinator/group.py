@@ -9,7 +9,8 @@ perhaps before the call returns.
 States and checks, their order and error codes are those of Apache Kafka 4.3. A request for a group
 of another broker is refused with NotCoordinatorError, while the group is being loaded with
 CoordinatorLoadInProgressError; every method may raise them. Whether a transaction is open, and when
-it ends, is for its own coordinator to say. Left out: the consumer protocol of KIP-848.
+it ends, is for its own coordinator to say. Groups of the consumer protocol of KIP-848 are here with
+their offsets alone; `broker.coordinator.consumer_groups` answers their members.
 """
 
 import logging
@@ -39,6 +40,8 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig
+from broker.coordinator.consumer_group import tombstones
+from broker.coordinator.consumer_group_records import TopicIdPartition, encode
 from broker.coordinator.group_metadata import (
     NO_MEMBER_ID,
     GroupMetadata,
@@ -198,14 +201,18 @@ class GroupCoordinator:
             if not is_new_member:
                 raise UnknownMemberIdError()
             group = GroupMetadata(ask.group_id, self._clock())
+        if not group.is_empty and group.consumer is not None:
+            raise InconsistentGroupProtocolError("its members use the consumer protocol")
         if not self._has_room(group, ask.member_id):
             self._forget_member(group, ask.member_id)
             self._complete_join_if_all_are_here(group)
             raise GroupMaxSizeReachedError(f"group.max.size={self._config.group_max_size}")
         if not group.supports(ask.protocol_type, ask.protocols):
             raise InconsistentGroupProtocolError()
-        if group.group_id not in self._groups:
-            self._log.append(group.group_id, [group_record(group.group_id, group.snapshot())])
+        if group.group_id not in self._groups or group.consumer is not None:
+            begun = group_record(group.group_id, group.snapshot())
+            self._log.append(group.group_id, [*_consumer_tombstones(group), begun])
+            group.consumer = None
             self._groups[group.group_id] = group
         if is_new_member:
             self._join_new(group, ask, on_joined)
@@ -607,7 +614,15 @@ class GroupCoordinator:
             if ask.generation >= 0:
                 raise GroupIdNotFoundError() if ask.known_group_only else IllegalGenerationError()
             group = GroupMetadata(ask.group_id, self._clock())
-        group.check_may_commit(ask.member_id, ask.instance_id, ask.generation)
+        if group.consumer is None:
+            group.check_may_commit(ask.member_id, ask.instance_id, ask.generation)
+        else:
+            group.consumer.check_may_commit(
+                ask.member_id,
+                ask.generation,
+                _by_topic_id(ask.offsets),
+                knows_epochs=ask.known_group_only,
+            )
         member = group.members.get(ask.member_id)
         if member is not None:
             self._keep_session(group, member)
@@ -627,7 +642,12 @@ class GroupCoordinator:
             if ask.generation >= 0:
                 raise IllegalGenerationError()
             group = GroupMetadata(ask.group_id, self._clock())
-        group.check_may_commit_in_transaction(ask.member_id, ask.instance_id, ask.generation)
+        if group.consumer is None:
+            group.check_may_commit_in_transaction(ask.member_id, ask.instance_id, ask.generation)
+        else:
+            group.consumer.check_may_commit_in_transaction(
+                ask.member_id, ask.instance_id, ask.generation, _by_topic_id(ask.offsets)
+            )
         errors, appended = self._append_commits(group, ask, producer)
         if appended:
             group.add_pending(producer.producer_id, appended)
@@ -741,9 +761,7 @@ class GroupCoordinator:
 
     def _expire(self, group: GroupMetadata, retention_ms: int) -> None:
         expired = group.expired_offsets(self._clock(), retention_ms)
-        is_unused = group.is_in(GroupState.EMPTY) and not (
-            group.pending_members or group.pending_offsets
-        )
+        is_unused = group.is_empty and not (group.pending_members or group.pending_offsets)
         if is_unused and len(expired) == len(group.offsets):
             self._delete(group)
         elif expired:
@@ -763,24 +781,49 @@ class GroupCoordinator:
     def group(self, group_id: str) -> GroupMetadata:
         """To be read only. Raises GroupIdNotFoundError."""
         self._check_group(group_id, may_be_empty=True)
-        return self._known(group_id)
+        group = self._known(group_id)
+        if group.consumer is not None:
+            raise GroupIdNotFoundError(f"Group {group_id} is not a classic group.")
+        return group
 
     def delete(self, group_id: str) -> None:
         """Deletes a group without members, and its offsets. Raises GroupIdNotFoundError,
         NonEmptyGroupError."""
         self._check_group(group_id, may_be_empty=True)
         group = self._known(group_id)
-        if not group.is_in(GroupState.EMPTY):
+        if not group.is_empty:
             raise NonEmptyGroupError()
         self._delete(group)
         _log.info("group.deleted group=%r", group_id)
 
     def _delete(self, group: GroupMetadata) -> None:
-        self._delete_offsets(group, group.known_partitions, [group_tombstone(group.group_id)])
+        last = [*_consumer_tombstones(group), group_tombstone(group.group_id)]
+        self._delete_offsets(group, group.known_partitions, last)
         for member_id in list(group.pending_members):
             self._forget_member(group, member_id)
         group.transition_to(GroupState.DEAD, self._clock())
         del self._groups[group.group_id]
+
+    # For groups of the consumer protocol.
+
+    def find(self, group_id: str) -> GroupMetadata | None:
+        """A group of either protocol."""
+        self._check_group(group_id)
+        return self._groups.get(group_id)
+
+    def find_loaded(self, group_id: str) -> GroupMetadata | None:
+        """The same for a timer of the group's, which does not ask whose it is."""
+        return self._groups.get(group_id)
+
+    def adopt(self, group: GroupMetadata) -> None:
+        """A new group, which has just been written down."""
+        self._groups[group.group_id] = group
+
+    def check_may_fetch_offsets(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raises UnknownMemberIdError, StaleMemberEpochError for a group of that protocol."""
+        group = self._groups.get(group_id)
+        if group is not None and group.consumer is not None:
+            group.consumer.check_may_fetch_offsets(member_id, epoch)
 
     def _known(self, group_id: str) -> GroupMetadata:
         group = self._groups.get(group_id)
@@ -798,6 +841,21 @@ class GroupCoordinator:
         if not (group_id or may_be_empty) or len(group_id) > _LONGEST_GROUP_ID:
             raise InvalidGroupIdError()
         self._log.check_coordinates(group_id)
+
+
+def _consumer_tombstones(group: GroupMetadata) -> list[StateRecord]:
+    """What deletes the records that the group has as one of the consumer protocol."""
+    if group.consumer is None:
+        return []
+    return [encode(update) for update in tombstones(group.consumer)]
+
+
+def _by_topic_id(
+    offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+) -> Iterator[TopicIdPartition]:
+    for place, committed in offsets:
+        if committed.topic_id is not None:
+            yield TopicIdPartition(committed.topic_id, place.partition)
 
 
 def _parts(records: Iterable[StateRecord]) -> Iterator[list[StateRecord]]:

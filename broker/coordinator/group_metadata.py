@@ -34,6 +34,7 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
+from broker.coordinator.consumer_group import ConsumerGroup
 from broker.coordinator.offset_records import CommittedOffset, GroupSnapshot, MemberSnapshot
 from broker.coordinator.state_records import NO_TIMESTAMP
 
@@ -193,6 +194,8 @@ class GroupMetadata:
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         # By producer id: what its open transaction commits, if it does.
         self.pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = {}
+        # What makes it a group of the consumer protocol; this object then has its offsets alone.
+        self.consumer: ConsumerGroup | None = None
         self._static_members: dict[str, str] = {}
         self._awaiting_join = 0
         self._supporters: Counter[str] = Counter()
@@ -249,6 +252,25 @@ class GroupMetadata:
         )
 
     # State.
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, of either protocol."""
+        if self.consumer is not None and self.consumer.members:
+            return False
+        return self.state is GroupState.EMPTY
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value if self.consumer is None else self.consumer.state.value
+
+    def become_consumer_group(self, consumer: ConsumerGroup) -> None:
+        """Of an empty group the offsets stay, and nothing else."""
+        if self.consumer is None:
+            self.generation = 0
+            self.protocol_type = self.protocol_name = self.leader_id = None
+            self._subscribed = None
+        self.consumer = consumer
 
     def is_in(self, *states: GroupState) -> bool:
         return self.state in states
@@ -445,6 +467,8 @@ class GroupMetadata:
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members may be reading `topic`. Unknown subscriptions of consumers may be."""
+        if self.consumer is not None:
+            return topic in self.consumer.subscribed_topics
         if self._subscribed is None:
             return self.protocol_type == _CONSUMER
         return topic in self._subscribed
@@ -545,7 +569,8 @@ class GroupMetadata:
         for topic_partition, committed in self.offsets.items():
             if topic_partition in unstable:
                 continue
-            if self.protocol_type is not None and self.is_subscribed_to(topic_partition.topic):
+            has_members = self.protocol_type is not None or self.consumer is not None
+            if has_members and self.is_subscribed_to(topic_partition.topic):
                 continue
             if committed.expire_timestamp_ms != NO_TIMESTAMP:
                 is_expired = now_ms >= committed.expire_timestamp_ms

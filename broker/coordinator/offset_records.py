@@ -12,8 +12,8 @@ values are flexible from version 4 on.
                     rebalance timeout int32 (1+), session timeout int32, subscription, assignment
 
 Written are a commit in version 4 (in 1 where it expires at a time of its own) and a group in 3, as
-by Apache Kafka 4.3. Keys of other kinds (those of KIP-848) are passed over. Pure functions: any
-thread.
+by Apache Kafka 4.3. Keys of other kinds (KIP-848's are in `consumer_group_records`) are passed
+over. Pure functions: any thread.
 """
 
 import uuid

@@ -5,13 +5,15 @@ yet. Called by: the event loop's thread, but for `read_groups`,
 which blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from kafka.errors import InvalidCommitOffsetSizeError
 
 from broker.cluster.metadata import CONSUMER_OFFSETS
 from broker.config import BrokerConfig
+from broker.coordinator.consumer_group import restored
+from broker.coordinator.consumer_group_records import Update, decode
 from broker.coordinator.group_metadata import GroupMetadata, commit_pending
 from broker.coordinator.offset_records import (
     OffsetKey,
@@ -94,7 +96,8 @@ class GroupReplay:
 
     def groups(self) -> Groups:
         """Raises CorruptRecordError."""
-        groups: Groups = {}
+        consumers: dict[str, list[Update]] = {}
+        classic: Groups = {}
         commits: list[tuple[OffsetKey, _Placed]] = []
         for key_bytes, placed in self._values.items():
             key = decode_key(key_bytes)
@@ -102,7 +105,10 @@ class GroupReplay:
                 commits.append((key, placed))
             elif key is not None:
                 snapshot = decode_group(placed.value)
-                groups[key.group_id] = GroupMetadata.restored(key.group_id, snapshot)
+                classic[key.group_id] = GroupMetadata.restored(key.group_id, snapshot)
+            elif (update := decode(key_bytes, placed.value)) is not None:
+                consumers.setdefault(update.group_id, []).append(update)
+        groups = _consumer_groups(consumers) | classic
         for key, placed in commits:
             _group_of(key, groups).offsets[key.topic_partition] = decode_commit(*placed)
         for producer_id, values in self._pending.items():
@@ -112,6 +118,14 @@ class GroupReplay:
                     commit = key.topic_partition, decode_commit(*placed)
                     _group_of(key, groups).add_pending(producer_id, [commit])
         return groups
+
+
+def _consumer_groups(updates: Mapping[str, Iterable[Update]]) -> Groups:
+    groups: Groups = {}
+    for group_id, told in updates.items():
+        groups[group_id] = GroupMetadata(group_id, NO_TIMESTAMP)
+        groups[group_id].become_consumer_group(restored(group_id, told))
+    return groups
 
 
 def _group_of(key: OffsetKey, groups: Groups) -> GroupMetadata:

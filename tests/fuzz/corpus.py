@@ -46,15 +46,19 @@ _VALUES: dict[str, Any] = {
     "key_type": 0,
     "max_bytes": 1 << 20,
     "max_wait_ms": 10,
+    "member_epoch": 0,
     "num_partitions": 1,
     "partition_max_bytes": 1 << 20,
     "replica_id": -1,
     "replication_factor": 1,
     "resource_type": 2,
+    "server_assignor": "range",
     "session_epoch": -1,
     "timestamp": -1,
     "transactional_id": None,
 }
+# The same for one API: a member that joins owns nothing yet.
+_BY_API: dict[int, dict[str, Any]] = {68: {"topic_partitions": []}}
 _BY_TYPE: dict[str, Any] = {
     "string": "fuzz",
     "bool": True,
@@ -66,10 +70,12 @@ _BY_TYPE: dict[str, Any] = {
 
 def _request_classes() -> dict[int, Any]:
     classes: dict[int, Any] = {}
+    names = ["broker.api.consumer_group_messages"]
     for module_info in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
-        if module_info.name.count(".") > 2 or ".schemas" in module_info.name:
-            continue
-        for name, value in vars(importlib.import_module(module_info.name)).items():
+        if module_info.name.count(".") <= 2 and ".schemas" not in module_info.name:
+            names.append(module_info.name)
+    for module_name in names:
+        for name, value in vars(importlib.import_module(module_name)).items():
             if name.endswith("Request") and isinstance(value, type(ApiMessage)):
                 classes.setdefault(value.API_KEY, value)
     return classes
@@ -101,9 +107,9 @@ def frames() -> Iterator[tuple[str, bytes]]:
     for api in APIS:
         message_class = classes[api.key]
         for version in range(api.min_version, api.max_version + 1):
-            message = message_class(
-                **{name: _sample(field, version) for name, field in message_class.fields.items()}
-            )
+            fields = message_class.fields.items()
+            values = {name: _sample(field, version) for name, field in fields}
+            message = message_class(**values | _BY_API.get(api.key, {}))
             header = encode_request_header(api.key, version, 7, "fuzz")
             name = f"{api.key:03d}-{message_class.__name__}-v{version}"
             yield name, header + bytes(message.encode(version=version))

@@ -6,7 +6,7 @@ import struct
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from broker.api import dispatcher
+from broker.api import consumer_group_messages, dispatcher
 from pyspark_kafkalog.protocol.frames import is_flexible
 
 
@@ -84,11 +84,15 @@ def test_every_api_has_a_file_and_a_place_in_the_table():
 @pytest.mark.parametrize("api", dispatcher.APIS, ids=lambda api: str(api.key))
 def test_the_header_table_agrees_with_the_schemas(api):
     messages = importlib.import_module("kafka.protocol")
-    classes = vars(messages) | {
-        name: value
-        for package in ("metadata", "producer", "consumer", "admin")
-        for name, value in vars(importlib.import_module(f"kafka.protocol.{package}")).items()
-    }
+    classes = (
+        vars(messages)
+        | vars(consumer_group_messages)
+        | {
+            name: value
+            for package in ("metadata", "producer", "consumer", "admin")
+            for name, value in vars(importlib.import_module(f"kafka.protocol.{package}")).items()
+        }
+    )
     (request_class,) = {
         value
         for name, value in classes.items()

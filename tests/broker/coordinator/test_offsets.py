@@ -91,7 +91,7 @@ def test_a_group_is_what_its_last_record_says(log):
 
 
 def test_records_of_other_kinds_are_passed_over(log):
-    append(log, commit("g", 0, 1), StateRecord(b"\x00\x03\x00\x01g", b"\x00\x00"))
+    append(log, commit("g", 0, 1), StateRecord(b"\x00\x0b\x00\x01g", b"\x00\x00"))
     assert list(read_groups(log)) == ["g"]
 
 

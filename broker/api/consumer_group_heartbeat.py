@@ -1,0 +1,83 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: all that a member of the consumer protocol says.
+
+It joins (epoch 0), stays, or leaves (-1; -2 a static member that will come back), and is told its
+epoch and, where that is news, what it may own (KIP-848). Version 1 adds expressions, and members
+make their ids themselves (KIP-1082). Answered when what was decided is on disk, where
+flush.messages asks for that.
+"""
+
+from typing import Any
+
+from kafka.errors import BrokerResponseError
+
+from broker.api.consumer_group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
+from broker.coordinator.consumer_groups import HeartbeatAnswer, HeartbeatAsk
+
+_ASSIGNMENT = ConsumerGroupHeartbeatResponse.Assignment
+
+
+async def handle(request: Request, context: ApiContext) -> Body:
+    ask = _ask(request)
+    try:
+        answer = context.consumer_groups.heartbeat(ask)
+        await context.offsets_topic.wait_for_flush(ask.group_id)
+    except BrokerResponseError as error:
+        code, message = wire_error(error)
+        response = ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0, error_code=code, error_message=message
+        )
+        return encoded(response, request)
+    return encoded(_response(answer), request)
+
+
+def _ask(request: Request) -> HeartbeatAsk:
+    wanted = request.decode(ConsumerGroupHeartbeatRequest)
+    owned = None
+    if wanted.topic_partitions is not None:
+        owned = frozenset(
+            TopicIdPartition(topic.topic_id, partition)
+            for topic in wanted.topic_partitions
+            for partition in topic.partitions
+        )
+    return HeartbeatAsk(
+        group_id=wanted.group_id,
+        member_id=wanted.member_id,
+        epoch=wanted.member_epoch,
+        client_id=request.header.client_id or "",
+        client_host="/" + request.peer.rpartition(":")[0],
+        instance_id=wanted.instance_id,
+        rack_id=wanted.rack_id,
+        rebalance_timeout_ms=wanted.rebalance_timeout_ms,
+        topics=wanted.subscribed_topic_names,
+        regex=wanted.subscribed_topic_regex,
+        assignor=wanted.server_assignor,
+        owned=owned,
+        version=request.version,
+    )
+
+
+def _response(answer: HeartbeatAnswer) -> Any:
+    assignment = None
+    if answer.assigned is not None:
+        topics = [
+            _ASSIGNMENT.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in by_topic(answer.assigned).items()
+        ]
+        assignment = _ASSIGNMENT(topic_partitions=topics)
+    return ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        member_id=answer.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=answer.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+API = Api(key=68, min_version=0, max_version=1, handle=handle)
