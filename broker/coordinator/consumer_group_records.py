@@ -338,6 +338,7 @@ def _decode_target_member(reader: FieldReader) -> Partitions:
             TopicIdPartition(topic_id, reader.int32()) for _ in range(reader.array_length())
         ]
         reader.tags()
+    reader.tags()
     return frozenset(partitions)
 
 
@@ -347,8 +348,9 @@ def _decode_current(reader: FieldReader) -> CurrentAssignment:
         member_state = MemberState(state)
     except ValueError:
         raise CorruptRecordError(f"a member in the unknown state {state}") from None
-    assigned = _decode_owned(reader)
-    return CurrentAssignment(epoch, previous_epoch, member_state, assigned, _decode_owned(reader))
+    assigned, revoking = _decode_owned(reader), _decode_owned(reader)
+    reader.tags()
+    return CurrentAssignment(epoch, previous_epoch, member_state, assigned, revoking)
 
 
 def _decode_owned(reader: FieldReader) -> OwnedPartitions:
@@ -377,7 +379,9 @@ def _decode_int32s(data: bytes, instead: list[int]) -> list[int]:
 
 def _decode_regex(reader: FieldReader) -> ResolvedRegex:
     topics = frozenset(reader.string() for _ in range(reader.array_length()))
-    return ResolvedRegex(topics, reader.int64(), reader.int64())
+    version, timestamp_ms = reader.int64(), reader.int64()
+    reader.tags()
+    return ResolvedRegex(topics, version, timestamp_ms)
 
 
 def _tagged_int64(reader: FieldReader) -> int:
