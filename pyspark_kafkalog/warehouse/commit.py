@@ -1,13 +1,14 @@
 """Commits: what one load published and where each load name goes on, in one atomic step.
 
-Owns the values that pass between tasks, driver and target (DataFile, Stage, Commit) and the
-directory of commit files, `00000000000000000001.json`, `...2.json` and so on. A commit file is one
-JSON object, written whole and synced before it gets its name, and its name is given by `link`,
-which fails when the name is taken: of any number of loaders that race for a sequence number exactly
-one wins, and nobody ever sees half a commit. Each commit repeats the next offsets of EVERY load
-name, so the newest file alone says where each name goes on. A checksum over the object's canonical
-form tells a damaged or foreign file from one of ours: a flipped digit of an offset would otherwise
-lose or double records in silence.
+Owns the values that pass between tasks, driver and every kind of target (DataFile, Stage, Commit),
+the rule by which a load conflicts with another one, and the Parquet target's directory of commit
+files, `00000000000000000001.json`, `...2.json` and so on. A commit file is one JSON object, written
+whole and synced before it gets its name, and its name is given by `link`, which fails when the name
+is taken: of any number of loaders that race for a sequence number exactly one wins, and nobody ever
+sees half a commit. Each commit repeats the next offsets of EVERY load name, so the newest file
+alone says where each name goes on. A checksum over the object's canonical form tells a damaged or
+foreign file from one of ours: a flipped digit of an offset would otherwise lose or double
+records in silence.
 
 Called by the driver, from any thread or process. Never moves or reads data files, never deletes a
 commit, never imports Spark or Arrow.
@@ -20,11 +21,14 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = "kafkalog-commit"
 VERSION = 1
@@ -48,19 +52,27 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the tasks of one load write: `path` is a directory that no other load touches."""
+    """Where and how the tasks of one load write.
+
+    `path` is a directory that no other load touches; the files have the columns of `schema`, field
+    ids included, and names that end in `suffix`.
+    """
 
     load_id: str
     path: str
+    schema: "pa.Schema"
+    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One published load.
 
-    `load_id` names the staging directory that the files came from, `abandoned` those of dead loads
-    that this commit declared unable to commit. `offsets` holds the next offset of every partition
-    of every load name, this load's own included.
+    `sequence` is the target's own number of it: a Parquet target counts its commits, the others say
+    in their heads what theirs is. `load_id` names the staging directory that the files came from.
+    `offsets` holds the next offset of every partition of this load's name; in a Parquet target, of
+    every other name too. Of a Parquet target alone: `abandoned`, the staging directories of dead
+    loads that this commit declared unable to commit.
     """
 
     sequence: int
@@ -74,7 +86,7 @@ class Commit:
 
     @property
     def commit_id(self) -> str:
-        """What a person calls it: the sequence number, as in `_kafkalog/commits`."""
+        """What a person calls it: the number as text."""
         return str(self.sequence)
 
 
@@ -88,10 +100,7 @@ def next_commit(
 ) -> Commit:
     """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`."""
     offsets = dict(newest.offsets) if newest else {}
-    # Sorted, so that of several pieces of one partition the last one counts. It may lie before the
-    # old offset: where a topic was recreated and the user chose to go on.
-    ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
-    offsets[name] = {**offsets.get(name, {}), **ends}
+    offsets[name] = moved_offsets(offsets.get(name, {}), ranges)
     return Commit(
         sequence=newest.sequence + 1 if newest else 1,
         name=name,
@@ -102,6 +111,29 @@ def next_commit(
         offsets=offsets,
         abandoned=tuple(abandoned),
     )
+
+
+def check_unmoved(
+    name: str, place: str, current: Offsets, planned_from: Offsets, ranges: Sequence[OffsetRange]
+) -> None:
+    """Raises LoadConflictError unless load `name` is still where `ranges` were planned from."""
+    for piece in ranges:
+        key = piece.topic_partition
+        if current.get(key) != planned_from.get(key):
+            raise LoadConflictError(
+                f"another load named {name!r} committed to {place} meanwhile: it moved "
+                f"{piece.topic}-{piece.partition} from {planned_from.get(key)} to "
+                f"{current.get(key)}. Nothing of this load was published. Run it again to go on "
+                "from there, or give loads that run side by side different names and topics."
+            )
+
+
+def moved_offsets(current: Offsets, ranges: Sequence[OffsetRange]) -> Offsets:
+    """`current`, with each partition moved to the end of its last piece in `ranges`.
+
+    That may lie before the old offset: where a topic was recreated and the user chose to go on.
+    """
+    return {**current, **{piece.topic_partition: piece.until_offset for piece in sorted(ranges)}}
 
 
 class CommitLog:

@@ -19,7 +19,7 @@ complete and synced. Runs in Spark's Python workers, one thread. Never commits.
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,12 +29,11 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.reader import read_range
-from pyspark_kafkalog.warehouse.commit import DataFile
-from pyspark_kafkalog.warehouse.parquet import STAGED_SUFFIX
+from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 ROW_GROUP_ROWS = 1_000_000
@@ -66,12 +65,8 @@ class Landing:
     """
 
     options: SourceOptions
-    stage_path: str
+    stage: Stage
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return (*DEFAULT_COLUMNS, "headers") if self.options.include_headers else DEFAULT_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +93,32 @@ def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
     a task again."""
     for offset_range in ranges:
         topic_id = landing.topic_ids.get(offset_range.topic)
-        batches = read_range(landing.options, landing.columns, offset_range, topic_id)
-        files = write_files(landing.stage_path, landing.columns, offset_range, batches)
+        columns = landing.stage.schema.names
+        batches = read_range(landing.options, columns, offset_range, topic_id)
+        files = write_files(landing.stage, offset_range, batches)
         yield Landed(offset_range, tuple(files))
 
 
 def write_files(
-    stage_path: str,
-    columns: Sequence[str],
-    offset_range: OffsetRange,
-    batches: Iterable[pa.RecordBatch],
+    stage: Stage, offset_range: OffsetRange, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[DataFile]:
     """Writes the rows of a range, which come in offset order, into as many files as they take.
 
     Yields a file when it is complete and on disk. No file for no rows. The file names tile the
     range: each goes on where the one before ended, the last one ends where the range does.
     """
-    schema = row_schema(columns)
     attempt = uuid.uuid4().hex[:16]
     begins_at = offset_range.start_offset
     file: _StagedFile | None = None
     try:
-        for table in _row_groups(schema, batches):
+        for table in _row_groups(row_schema(stage.schema.names), batches):
             if file is not None and file.size_bytes >= FILE_BYTES:
                 yield file.complete(begins_at, file.last_offset + 1)
                 begins_at, file = file.last_offset + 1, None
             if file is None:
-                file = _StagedFile(stage_path, schema, offset_range, attempt)
+                file = _StagedFile(stage, offset_range, attempt)
             file.write(table)
-            _tell_progress(stage_path, attempt, file.last_offset + 1 - offset_range.start_offset)
+            _tell_progress(stage.path, attempt, file.last_offset + 1 - offset_range.start_offset)
             # Else this row group would stay in memory while the next one is gathered.
             del table
         if file is not None:
@@ -181,15 +173,13 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
 class _StagedFile:
     """One Parquet file being written; removed when writing it fails."""
 
-    def __init__(
-        self, stage_path: str, schema: pa.Schema, offset_range: OffsetRange, attempt: str
-    ) -> None:
-        self._stage_path = stage_path
+    def __init__(self, stage: Stage, offset_range: OffsetRange, attempt: str) -> None:
+        self._stage = stage
         self._range = offset_range
         self._attempt = attempt
-        self._path = os.path.join(stage_path, f"{uuid.uuid4().hex}.writing")
+        self._path = os.path.join(stage.path, f"{uuid.uuid4().hex}.writing")
         self._sink = open(self._path, "xb")  # noqa: SIM115 - outlives this function
-        self._writer = pq.ParquetWriter(self._sink, schema, **_WRITER_OPTIONS)
+        self._writer = pq.ParquetWriter(self._sink, stage.schema, **_WRITER_OPTIONS)
         self._first_offset = -1
         self._records = 0
         self.last_offset = -1
@@ -216,7 +206,7 @@ class _StagedFile:
         topic, partition = self._range.topic, self._range.partition
         shown = quote(topic, safe="")[:_LONGEST_TOPIC_IN_NAME]
         name = f"part-{shown}-{partition}-{begins_at}-{until_offset}-{self._attempt}.parquet"
-        os.rename(self._path, os.path.join(self._stage_path, name + STAGED_SUFFIX))
+        os.rename(self._path, os.path.join(self._stage.path, name + self._stage.suffix))
         return DataFile(
             name,
             topic,

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafkalog import errors
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import Offsets, resolve
@@ -111,17 +112,18 @@ def load(
             if (topic_id := cluster.topic_id(topic)) is not None
         }
     if not ranges:
-        return LoadResult(name, target, 0, 0, (), (), None)
-    stage = opened.stage()
+        return LoadResult(name, str(opened), 0, 0, (), (), None)
+    columns = (*DEFAULT_COLUMNS, "headers") if source.include_headers else DEFAULT_COLUMNS
+    stage = opened.stage(row_schema(columns))
     try:
         with _reported(progress, stage.path, ranges):
-            landed = _run_tasks(spark, Landing(source, stage.path, topic_ids), ranges)
+            landed = _run_tasks(spark, Landing(source, stage, topic_ids), ranges)
         files = verified_files(ranges, landed)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         opened.discard(stage)
         raise
-    return _result(target, opened.commit(stage, name, last, ranges, files))
+    return _result(str(opened), opened.commit(stage, name, last, ranges, files))
 
 
 def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> list[OffsetRange]:

@@ -26,9 +26,9 @@ import errno
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets
@@ -38,9 +38,14 @@ from pyspark_kafkalog.warehouse.commit import (
     CommitLog,
     DataFile,
     Stage,
+    check_unmoved,
     next_commit,
     sync_directory,
 )
+from pyspark_kafkalog.warehouse.staging import check_staged, make_directory, new_load_id
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 STAGED_SUFFIX = ".staged"
 # How long nothing in a staging directory may change until another loader may declare it abandoned.
@@ -48,6 +53,11 @@ STAGED_SUFFIX = ".staged"
 ABANDONED_AFTER_S = 24 * 60 * 60
 
 _DISCARDED_SUFFIX = ".discarded"
+_SWEPT = (
+    "The target has to be on a file system that the driver and all executors share. If it is, this "
+    f"load was idle for more than {ABANDONED_AFTER_S // 3600} hours and another load cleaned up "
+    "after it: run it again."
+)
 
 
 class ParquetTarget:
@@ -61,6 +71,9 @@ class ParquetTarget:
 
     def __repr__(self) -> str:
         return f"ParquetTarget({self.path!r})"
+
+    def __str__(self) -> str:
+        return f"parquet:{self.path}"
 
     def last_offsets(self, name: str) -> Offsets:
         with _explained(f"open the load target {self.path}"):
@@ -76,12 +89,12 @@ class ParquetTarget:
                 )
             return dict(newest.offsets.get(name, {})) if newest else {}
 
-    def stage(self) -> Stage:
-        load_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:12]}"
+    def stage(self, schema: "pa.Schema") -> Stage:
+        load_id = new_load_id()
         path = self._stage_path(load_id)
         with _explained(f"write to the load target {self.path}"):
-            _make_directory(self._commits_path)
-            _make_directory(path)
+            make_directory(self._commits_path)
+            make_directory(path)
             # Another loader, killed since, may have made these and not synced them.
             sync_directory(os.path.dirname(self._commits_path))
             sync_directory(self.path)
@@ -90,7 +103,7 @@ class ParquetTarget:
             except BaseException:
                 self._discard(load_id)
                 raise
-        return Stage(load_id, path)
+        return Stage(load_id, path, schema, STAGED_SUFFIX)
 
     def commit(
         self,
@@ -108,8 +121,8 @@ class ParquetTarget:
             while True:
                 newest = self._settle()
                 if newest is not None:
-                    self._refuse_if_moved(newest, stage, name, planned_from, ranges)
-                self._check_staged(stage, files)
+                    self._check_unmoved(newest, stage, name, planned_from, ranges)
+                check_staged(stage, files, _SWEPT)
                 abandoned = self._idle_stages(stage)
                 commit = next_commit(newest, name, stage.load_id, ranges, files, abandoned)
                 if self._log.publish(commit, stage.path):
@@ -160,7 +173,7 @@ class ParquetTarget:
                     "purpose, delete that staging directory too and load again."
                 ) from None
 
-    def _refuse_if_moved(
+    def _check_unmoved(
         self,
         newest: Commit,
         stage: Stage,
@@ -168,34 +181,11 @@ class ParquetTarget:
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
     ) -> None:
-        current = newest.offsets.get(name, {})
-        for piece in ranges:
-            key = piece.topic_partition
-            if current.get(key) != planned_from.get(key):
-                self._discard(stage.load_id)
-                raise LoadConflictError(
-                    f"another load named {name!r} committed to {self.path} meanwhile: it moved "
-                    f"{piece.topic}-{piece.partition} from {planned_from.get(key)} to "
-                    f"{current.get(key)}. Nothing of this load was published. Run it again to go "
-                    "on from there, or give loads that run side by side different names and topics."
-                )
-
-    def _check_staged(self, stage: Stage, files: Sequence[DataFile]) -> None:
-        for file in files:
-            path = self._staged(stage.load_id, file)
-            try:
-                size_bytes: int | None = os.stat(path).st_size
-            except FileNotFoundError:
-                size_bytes = None
-            if size_bytes != file.size_bytes:
-                raise TargetError(
-                    f"{path} should have {file.size_bytes} bytes, but the driver "
-                    f"{'does not see it' if size_bytes is None else f'sees {size_bytes}'}; nothing "
-                    "was published. The target has to be on a file system that the driver and all "
-                    "executors share. If it is, this load was idle for more than "
-                    f"{ABANDONED_AFTER_S // 3600} hours and another load cleaned up after it: run "
-                    "it again."
-                )
+        try:
+            check_unmoved(name, self.path, newest.offsets.get(name, {}), planned_from, ranges)
+        except LoadConflictError:
+            self._discard(stage.load_id)
+            raise
 
     def _idle_stages(self, own: Stage) -> list[str]:
         """Load ids of staging directories in which nothing has happened for a long time."""
@@ -246,17 +236,6 @@ def _last_change(path: str) -> float:
             return max([entry.stat().st_mtime for entry in entries] + [os.stat(path).st_mtime])
     except OSError:
         return time.time()
-
-
-def _make_directory(path: str) -> None:
-    """Makes a directory and its missing parents so that a power failure does not undo them."""
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    _make_directory(parent)
-    with suppress(FileExistsError):
-        os.mkdir(path)
-    sync_directory(parent)
 
 
 def _visible_names(path: str) -> list[str]:

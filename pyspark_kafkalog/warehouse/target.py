@@ -9,7 +9,7 @@ Called by the driver. Writes nothing itself.
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import Offsets
@@ -17,18 +17,28 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class Target(Protocol):
     """A table, or a directory that acts as one. Errors: TargetError, LoadConflictError."""
 
+    def __str__(self) -> str:
+        """The target as a user may see it: without passwords."""
+
     def last_offsets(self, name: str) -> Offsets:
         """The next offsets of load `name`: empty before its first commit. Finishes what a killed
         loader had published but not yet put in place."""
 
-    def stage(self) -> Stage:
-        """A new place for the files of one load, which no reader of the target sees."""
+    def stage(self, schema: "pa.Schema") -> Stage:
+        """A new place for the files of one load, which no reader of the target sees.
+
+        Makes the table when it is missing, with nullable columns as in `schema`; raises TargetError
+        when it has other ones.
+        """
 
     def commit(
         self,

@@ -19,6 +19,7 @@ from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
 from pyspark_kafkalog import cli
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import (
     DataLossError,
     LoadConflictError,
@@ -152,7 +153,7 @@ def test_every_reader_sees_committed_files_only(spark, load, path, topics):
     topic = topics.create()
     topics.fill(topic, 10)
     load(subscribe=topic)
-    stage = ParquetTarget(path).stage()
+    stage = ParquetTarget(path).stage(row_schema())
     [file] = committed_files(path)
     shutil.copy(file, os.path.join(stage.path, "part-uncommitted.parquet.staged"))
     connection = duckdb.connect()
@@ -172,10 +173,10 @@ def test_a_loader_that_was_overtaken_publishes_nothing(load, path, topics, monke
     topics.fill(topic, 10)
     stage_of = ParquetTarget.stage
 
-    def stage_after_another_load(target):
+    def stage_after_another_load(target, schema):
         monkeypatch.setattr(ParquetTarget, "stage", stage_of)
         load(subscribe=topic)
-        return stage_of(target)
+        return stage_of(target, schema)
 
     monkeypatch.setattr(ParquetTarget, "stage", stage_after_another_load)
     with pytest.raises(LoadConflictError, match="another load named 'nightly'"):

@@ -10,6 +10,7 @@ from collections import Counter
 
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
 from pyspark_kafkalog.warehouse.parquet import STAGED_SUFFIX, ParquetTarget
@@ -48,7 +49,7 @@ def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Comm
     ]
     if not ranges:
         return None
-    stage = target.stage()
+    stage = target.stage(row_schema())
     files = [write_file(stage, name, piece) for piece in ranges]
     return target.commit(stage, name, last, ranges, files)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.warehouse import parquet
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
 from tests.pyspark_kafkalog.warehouse.lines_loader import (
@@ -30,7 +31,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """One target per operation of a load, in the state in which the kill left it."""
     source = tmp_path_factory.mktemp("source")
     load(str(source), "hourly", 4)
-    dead = ParquetTarget(str(source)).stage()
+    dead = ParquetTarget(str(source)).stage(row_schema())
     old = time.time() - parquet.ABANDONED_AFTER_S - 60
     os.utime(dead.path, (old, old))
     return kill_everywhere(source, tmp_path_factory.mktemp("killed"))

@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import landing
-from pyspark_kafkalog.warehouse.commit import DataFile
+from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets, write_files
 
 WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
@@ -53,7 +53,11 @@ def written(
 ) -> list[DataFile]:
     offset_range = OffsetRange(batches[0].column("topic")[0].as_py(), 3, 0, until)
     selected = [batch.select(columns) for batch in batches]
-    return list(write_files(directory, columns, offset_range, selected))
+    return list(write_files(stage_in(directory, columns), offset_range, selected))
+
+
+def stage_in(directory: str, columns: Sequence[str] = WITH_HEADERS) -> Stage:
+    return Stage("load-1", directory, row_schema(columns), ".staged")
 
 
 def staged(directory: str, file: DataFile) -> str:
@@ -119,7 +123,7 @@ def test_a_row_group_holds_no_more_memory_than_its_rows(tmp_path, monkeypatch):
             peaks.append(pa.total_allocated_bytes() - before)
 
     piece = OffsetRange("orders", 3, 0, 10_000)
-    [file] = write_files(str(tmp_path), DEFAULT_COLUMNS, piece, batches())
+    [file] = write_files(stage_in(str(tmp_path), DEFAULT_COLUMNS), piece, batches())
     assert (file.records, file.last_offset) == (10_000, 9_999)
     assert max(peaks) < 10 * (4 << 20)
 
@@ -144,8 +148,8 @@ def test_a_large_range_becomes_several_files_that_tile_it(tmp_path, monkeypatch)
 def test_no_rows_make_no_file(tmp_path):
     empty = rows(0, 0)
     piece = OffsetRange("orders", 3, 0, 10)
-    assert list(write_files(str(tmp_path), WITH_HEADERS, piece, [empty])) == []
-    assert list(write_files(str(tmp_path), WITH_HEADERS, piece, [])) == []
+    assert list(write_files(stage_in(str(tmp_path)), piece, [empty])) == []
+    assert list(write_files(stage_in(str(tmp_path)), piece, [])) == []
     assert os.listdir(tmp_path) == []
 
 
@@ -173,7 +177,7 @@ def test_a_file_that_fails_half_way_is_removed(tmp_path, monkeypatch):
 
     piece = OffsetRange("orders", 3, 0, 300)
     with pytest.raises(ConnectionError):
-        list(write_files(str(tmp_path), WITH_HEADERS, piece, broken()))
+        list(write_files(stage_in(str(tmp_path)), piece, broken()))
     assert [name for name in os.listdir(tmp_path) if not name.endswith(".progress")] == []
 
 
@@ -187,7 +191,7 @@ def test_progress_is_told_by_row_groups_and_counts_gaps(tmp_path, monkeypatch):
             told.append(landed_offsets(str(tmp_path)))
 
     piece = OffsetRange("orders", 3, 0, 400)
-    list(write_files(str(tmp_path), WITH_HEADERS, piece, batches()))
+    list(write_files(stage_in(str(tmp_path)), piece, batches()))
     assert told == [0, 100, 200]
     assert landed_offsets(str(tmp_path)) == 350
     assert landed_offsets(str(tmp_path / "gone")) == 0
@@ -204,7 +208,8 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
         yield rows(0, 10).select(columns)
 
     monkeypatch.setattr(landing, "read_range", read)
-    results = land(Landing(options, str(tmp_path), {"orders": UUID(int=7)}), pieces)
+    landing_of_all = Landing(options, stage_in(str(tmp_path)), {"orders": UUID(int=7)})
+    results = land(landing_of_all, pieces)
     landed = next(results)
     assert landed.offset_range == pieces[0]
     assert [file.records for file in landed.files] == [10]
@@ -213,10 +218,7 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
         next(results)
 
 
-def test_a_landing_travels_to_tasks_and_knows_its_columns():
-    options = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
-    plain = Landing(batch_options(options), "/stage")
-    headers = Landing(batch_options({**options, "includeHeaders": "true"}), "/stage")
-    assert pickle.loads(pickle.dumps(plain)) == plain
-    assert plain.columns == DEFAULT_COLUMNS
-    assert headers.columns == WITH_HEADERS
+def test_a_landing_travels_to_tasks(tmp_path):
+    options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
+    landing = Landing(options, stage_in(str(tmp_path)))
+    assert pickle.loads(pickle.dumps(landing)) == landing

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import parquet
@@ -38,7 +39,7 @@ def path(tmp_path: Path) -> str:
 def staged(
     target: ParquetTarget, offset_range: OffsetRange, name: str = "nightly"
 ) -> tuple[Stage, list[DataFile]]:
-    stage = target.stage()
+    stage = target.stage(row_schema())
     return stage, [write_file(stage, name, offset_range)]
 
 
@@ -71,7 +72,7 @@ def test_a_file_system_without_hard_links_is_refused_before_anything_is_landed(
 ):
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(TargetError, match="on a file system with hard links"):
-        ParquetTarget(path).stage()
+        ParquetTarget(path).stage(row_schema())
     assert staging_of(path) == []
 
 
@@ -174,7 +175,7 @@ def test_a_new_target_is_on_disk_with_its_parents(path):
     synced = []
     with FilesystemSteps(lambda _, operation, what: synced.append((operation, name_of(what)))):
         target = ParquetTarget(path)
-        target.stage()
+        target.stage(row_schema())
     parent = os.path.dirname(path)
     for directory in (os.path.dirname(parent), parent, path, f"{path}/_kafkalog"):
         assert ("fsync", directory) in synced
@@ -403,7 +404,7 @@ def test_a_target_that_cannot_be_written_is_explained(tmp_path, place):
     (tmp_path / "_kafkalog").write_text("a file in the way")
     path = tmp_path if place == "_kafkalog" else tmp_path / place
     with pytest.raises(TargetError, match=r"cannot write to the load target .* can write"):
-        ParquetTarget(str(path)).stage()
+        ParquetTarget(str(path)).stage(row_schema())
 
 
 def test_a_file_system_without_hard_links_is_explained(path, monkeypatch):
