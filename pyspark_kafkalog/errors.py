@@ -14,6 +14,10 @@ class InvalidOptionError(KafkalogError, ValueError):
     """An option is missing, malformed, or contradicts another."""
 
 
+class MissingExtraError(KafkalogError, ImportError):
+    """A kind of load target needs libraries that are installed with an extra."""
+
+
 class BrokersUnreachableError(KafkalogError, ConnectionError):
     """No broker of `kafka.bootstrap.servers` answered within `kafka.request.timeout.ms`."""
 

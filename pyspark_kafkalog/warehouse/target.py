@@ -1,7 +1,8 @@
 """What a load needs of a warehouse, whatever its format, and how a target is named.
 
 A target keeps the data and, in the same atomic commit, the next offsets of every load name; nothing
-else remembers them. `parquet:/path` is the one kind there is; each kind is one module.
+else remembers them. Each kind is one module. `parquet:/path` is always there; the others need an
+extra of their name and are imported when such a target is opened: `delta:/path`.
 
 Called by the driver. Writes nothing itself.
 """
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
@@ -59,26 +60,50 @@ class Target(Protocol):
 
 
 def open_target(target: str) -> Target:
-    """The target named `KIND:PLACE`, such as `parquet:/data/orders`. Reads and writes nothing."""
+    """The target named `KIND:PLACE`, such as `parquet:/data/orders`. Reads and writes nothing.
+
+    Raises InvalidOptionError, or MissingExtraError when the kind's libraries are not installed.
+    """
     kind, separator, place = target.partition(":")
     if not separator or kind not in _KINDS:
+        # The kind alone: what follows it may hold a password.
         raise InvalidOptionError(
-            f"target {target!r} does not name a kind of target: write {' or '.join(_KINDS)}"
-            ":PLACE, for example parquet:/data/orders"
+            f"target {(kind if separator else target)!r} does not name a kind of target: write "
+            f"{', '.join(list(_KINDS)[:-1])} or {list(_KINDS)[-1]}:PLACE, for example "
+            "parquet:/data/orders"
         )
-    return _KINDS[kind](place)
+    try:
+        return _KINDS[kind](place)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"a {kind}: target needs {error.name or error}, which is not installed: "
+            f"pip install 'pyspark-kafkalog[{kind}]'"
+        ) from error
 
 
 def _open_parquet(place: str) -> Target:
+    return ParquetTarget(_directory("parquet", place))
+
+
+def _open_delta(place: str) -> Target:
+    from pyspark_kafkalog.warehouse.delta import DeltaTarget
+
+    return DeltaTarget(_directory("delta", place))
+
+
+def _directory(kind: str, place: str) -> str:
     path = place.removeprefix("file:")
     # hdfs:/data is a URI too; a directory whose name has a colon can be written ./a:b.
     remote = _SCHEME.match(path) or (path.startswith("//") and not path.startswith("///"))
     if not path or remote:
         raise InvalidOptionError(
-            f"target parquet:{place} is not a path: name a directory of a local or mounted file "
-            "system, for example parquet:/data/orders"
+            f"target {kind}:{place} is not a path: name a directory of a local or mounted file "
+            f"system, for example {kind}:/data/orders"
         )
-    return ParquetTarget(os.path.abspath(os.path.expanduser(path)))
+    return os.path.abspath(os.path.expanduser(path))
 
 
-_KINDS: Mapping[str, Callable[[str], Target]] = {"parquet": _open_parquet}
+_KINDS: Mapping[str, Callable[[str], Target]] = {
+    "parquet": _open_parquet,
+    "delta": _open_delta,
+}

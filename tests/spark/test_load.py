@@ -292,7 +292,7 @@ def test_the_command_line_loads(servers, path, topics):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--to", "delta:/data"], "target 'delta:/data' does not name a kind"),
+        (["--to", "hive:/data"], "target 'hive' does not name a kind"),
         (["--to", "parquet:/data", "--option", "includeHeaders"], "write NAME=VALUE"),
         (["--to", "parquet:/data", "--property", "no.such=1"], "no.such is no property"),
     ],

@@ -200,7 +200,7 @@ def test_a_load_needs_a_name(name):
 
 def test_an_unknown_target_is_refused_before_a_broker_is_asked():
     with pytest.raises(InvalidOptionError, match="parquet:/data/orders"):
-        load(None, "nightly", "delta:/never/made", OPTIONS)
+        load(None, "nightly", "hive:/never/made", OPTIONS)
 
 
 def test_results_read_well():

@@ -1,10 +1,11 @@
 """The names of targets."""
 
 import os
+import sys
 
 import pytest
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.target import open_target
 
@@ -27,7 +28,7 @@ def test_a_parquet_target_is_a_directory(target, path):
     assert opened.path == path
 
 
-@pytest.mark.parametrize("target", ["delta:/data", "/data/orders", "", "Parquet:/data", "s3://b/k"])
+@pytest.mark.parametrize("target", ["hive:/data", "/data/orders", "", "Parquet:/data", "s3://b/k"])
 def test_an_unknown_kind_names_the_known_ones(target):
     with pytest.raises(InvalidOptionError, match="for example parquet:/data/orders"):
         open_target(target)
@@ -48,3 +49,26 @@ def test_a_place_that_is_no_path_is_refused(target):
 def test_a_place_in_the_home_directory(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ann")
     assert repr(open_target("parquet:~/orders")) == "ParquetTarget('/home/ann/orders')"
+
+
+def test_a_delta_target_is_a_directory():
+    assert str(open_target("delta:/data/orders")) == "delta:/data/orders"
+    assert str(open_target("delta:orders")) == f"delta:{os.getcwd()}/orders"
+    with pytest.raises(InvalidOptionError, match="delta:s3://bucket/key is not a path"):
+        open_target("delta:s3://bucket/key")
+
+
+@pytest.mark.parametrize(("target", "library"), [("delta:/data/orders", "deltalake")])
+def test_a_missing_extra_is_named(target, library, monkeypatch):
+    kind = target.partition(":")[0]
+    monkeypatch.delitem(sys.modules, f"pyspark_kafkalog.warehouse.{kind}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    wanted = rf"{library}.*pip install 'pyspark-kafkalog\[{kind}\]'"
+    with pytest.raises(MissingExtraError, match=wanted):
+        open_target(target)
+
+
+def test_an_unknown_kind_does_not_show_what_may_be_a_password():
+    with pytest.raises(InvalidOptionError, match="target 'postgresql' does not name") as raised:
+        open_target("postgresql://ann:secret@host/db#orders")
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,386 @@
+"""A Delta Lake table as a load target: files and offsets in one entry of the table's log.
+
+    TABLE/load-<load id>/part-orders-0-0-5000-<attempt>.parquet   where tasks write, and it stays
+    TABLE/_delta_log/00000000000000000007.json   commitInfo, an `add` for each file, and `txn`s
+
+The commit point is the log entry, which deltalake creates under a number that must be free: a file
+that no entry adds is no part of the table, so nothing is moved or rewritten. Delta's own VACUUM
+(in deltalake with full=True) deletes what a killed load left behind. An entry holds, for load NAME
+(percent-encoded):
+- `txn` with the appId `kafkalog:NAME:TOPIC:PARTITION`, version = the next offset of that partition;
+- `txn` with the appId `kafkalog:NAME`, version = how many partitions the name has such a txn of;
+- in commitInfo, for people: `kafkalog.load-id`, `kafkalog.name` and `kafkalog.offsets`.
+
+The txns are the truth: checkpoints keep them, while commitInfo goes when the log is cleaned up.
+deltalake tells the version of an appId that one names, but not which there are, so those are looked
+up in the log itself; the count shows that none was overlooked.
+
+Fenced: Delta leaves the meaning of a txn to the writer, and deltalake accepts an old version from a
+handle that was opened later. So a commit is tried at one log number only, the one after the state
+whose offsets were compared with the plan (`max_commit_retries=0`); whoever is too late looks again.
+
+Commit.sequence is Delta's table version. A commit is as durable as deltalake makes it. Tables that
+are partitioned, or have column mapping or constraints, are refused: landed files are added as they
+are. Needs the same path on driver and executors. Called by the driver, from any thread or process.
+"""
+
+import glob
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.source.offsets import Offsets, to_json
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    DataFile,
+    Stage,
+    check_unmoved,
+    moved_offsets,
+    sync_directory,
+)
+from pyspark_kafkalog.warehouse.staging import (
+    check_staged,
+    make_directory,
+    new_load_id,
+    remove_all_but,
+    staged_path,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOAD_ID = "kafkalog.load-id"
+
+_APP = "kafkalog"
+_MISSING_FILE = (
+    "The target has to be on a file system that the driver and all executors share. If it is, a "
+    "VACUUM removed what this load had written: run it again."
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_STATISTICS = ("topic", "partition", "offset", "timestamp", "timestampType")
+
+
+class DeltaTarget:
+    """The table at `path`, an absolute path. See target.Target for the promises."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"DeltaTarget({self.path!r})"
+
+    def __str__(self) -> str:
+        return f"delta:{self.path}"
+
+    def last_offsets(self, name: str) -> Offsets:
+        with _explained(f"open the load target {self.path}"):
+            table = self._table()
+            if table is None:
+                _refuse_foreign_files(self.path)
+                return {}
+            return self._offsets(table, name)
+
+    def stage(self, schema: "pa.Schema") -> Stage:
+        load_id = new_load_id()
+        path = self._stage_path(load_id)
+        with _explained(f"write to the load target {self.path}"):
+            make_directory(self.path)
+            table = self._table() or self._create(schema)
+            _refuse_unfit(table, schema, self.path)
+            make_directory(path)
+        return Stage(load_id, path, schema)
+
+    def commit(
+        self,
+        stage: Stage,
+        name: str,
+        planned_from: Offsets,
+        ranges: Sequence[OffsetRange],
+        files: Sequence[DataFile],
+    ) -> Commit:
+        with _explained(
+            f"commit to the load target {self.path} (to run the load again is safe: it goes on "
+            "from the newest commit, whether that is this one or not)"
+        ):
+            check_staged(stage, files, _MISSING_FILE)
+            sync_directory(stage.path)
+            adds = [_add_action(stage, file) for file in files]
+            while True:
+                table = DeltaTable(self.path)
+                current = self._offsets(table, name)
+                try:
+                    check_unmoved(name, self.path, current, planned_from, ranges)
+                except LoadConflictError:
+                    self.discard(stage)
+                    raise
+                offsets = moved_offsets(current, ranges)
+                sequence = self._publish(table, stage, name, offsets, ranges, adds)
+                if sequence is not None:
+                    break
+        remove_all_but(stage, files)
+        return Commit(
+            sequence=sequence,
+            name=name,
+            load_id=stage.load_id,
+            committed_at_ms=time.time_ns() // 1_000_000,
+            ranges=tuple(ranges),
+            files=tuple(files),
+            offsets={name: offsets},
+        )
+
+    def discard(self, stage: Stage) -> None:
+        shutil.rmtree(stage.path, ignore_errors=True)
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.path)
+        except TableNotFoundError:
+            return None
+
+    def _create(self, schema: "pa.Schema") -> DeltaTable:
+        _refuse_foreign_files(self.path)
+        try:
+            return DeltaTable.create(self.path, Schema.from_arrow(schema), mode="error")
+        except DeltaError:
+            # Another loader was faster, and killed or not, what it made is a table.
+            return DeltaTable(self.path)
+
+    def _offsets(self, table: DeltaTable, name: str) -> Offsets:
+        """Where load `name` goes on, in the table version that `table` was opened at."""
+        offsets = {}
+        for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
+            key = _partition_of(app_id, name)
+            version = table.transaction_version(app_id) if key else None
+            if key and version is not None:
+                offsets[key] = version
+        if len(offsets) != (table.transaction_version(_app_id(name)) or 0):
+            raise TargetError(
+                f"the log of the Delta table {self.path} does not hold all offsets of load "
+                f"{name!r}, so it is unknown where it goes on; nothing was written. Restore the "
+                "log from a backup, and unset delta.setTransactionRetentionDuration if it is set."
+            )
+        return offsets
+
+    def _publish(
+        self,
+        table: DeltaTable,
+        stage: Stage,
+        name: str,
+        offsets: Offsets,
+        ranges: Sequence[OffsetRange],
+        adds: Sequence[AddAction],
+    ) -> int | None:
+        """The table version that this commit became; None when another commit took its number."""
+        base = table.version()
+        moved = {piece.topic_partition for piece in ranges}
+        transactions = [Transaction(_app_id(name), len(offsets))]
+        transactions += [Transaction(_app_id(name, key), offsets[key]) for key in sorted(moved)]
+        properties = CommitProperties(
+            custom_metadata={
+                LOAD_ID: stage.load_id,
+                "kafkalog.name": name,
+                "kafkalog.offsets": json.dumps(to_json(offsets)),
+            },
+            app_transactions=transactions,
+            max_commit_retries=0,
+        )
+        try:
+            table.create_write_transaction(
+                list(adds), "append", table.schema(), commit_properties=properties
+            )
+        except (DeltaError, OSError) as error:
+            # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
+            # may have failed.
+            newest = DeltaTable(self.path)
+            for version in range(base + 1, newest.version() + 1):
+                if _commit_info(self.path, version).get(LOAD_ID) == stage.load_id:
+                    return version
+            if isinstance(error, CommitFailedError) and newest.version() > base:
+                return None
+            raise
+        return base + 1
+
+    def _stage_path(self, load_id: str) -> str:
+        # Not hidden by an underscore: VACUUM would never look into it.
+        return os.path.join(self.path, f"load-{load_id}")
+
+
+def _app_id(name: str, key: TopicPartition | None = None) -> str:
+    place = f":{key.topic}:{key.partition}" if key else ""
+    return f"{_APP}:{quote(name, safe='')}{place}"
+
+
+def _partition_of(app_id: str, name: str) -> TopicPartition | None:
+    """The partition that an appId of load `name` is for; None for any other appId."""
+    place = app_id.removeprefix(f"{_app_id(name)}:")
+    topic, colon, partition = place.partition(":")
+    if place == app_id or not colon or not partition.isdecimal():
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+def _app_ids(log_path: str) -> set[str]:
+    """The appIds of the log's last checkpoint and of all entries after it, and perhaps of later
+    ones than the table version that somebody has open."""
+    checkpoint = _last_checkpoint(log_path)
+    found: set[str] = set()
+    for path in glob.glob(os.path.join(glob.escape(log_path), f"{checkpoint:020}.checkpoint*")):
+        if path.endswith(".parquet"):
+            column = pq.read_table(path, columns=["txn"], partitioning=None).column("txn")
+            found.update(txn["appId"] for txn in column.drop_null().to_pylist())
+        else:
+            found |= _app_ids_in(path)
+    for name in sorted(os.listdir(log_path)):
+        version, _, rest = name.partition(".")
+        if rest == "json" and version.isdecimal() and int(version) > checkpoint:
+            found |= _app_ids_in(os.path.join(log_path, name))
+    return found
+
+
+def _last_checkpoint(log_path: str) -> int:
+    """The table version of the last complete checkpoint; -1 when there is none."""
+    try:
+        with open(os.path.join(log_path, "_last_checkpoint"), "rb") as file:
+            return int(json.load(file)["version"])
+    except FileNotFoundError:
+        return -1
+
+
+def _app_ids_in(path: str) -> set[str]:
+    """The appIds of a log entry: a file of JSON objects, one a line."""
+    return {action["txn"]["appId"] for action in _actions(path, "txn")}
+
+
+def _commit_info(path: str, version: int) -> Mapping[str, Any]:
+    log_entry = os.path.join(path, "_delta_log", f"{version:020}.json")
+    return next((action["commitInfo"] for action in _actions(log_entry, "commitInfo")), {})
+
+
+def _actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The actions of one kind in a log entry. Lines without that word are not parsed: an entry may
+    add thousands of files."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if f'"{kind}"' in line:
+                action = json.loads(line)
+                if kind in action:
+                    yield action
+
+
+def _add_action(stage: Stage, file: DataFile) -> AddAction:
+    path = staged_path(stage, file)
+    return AddAction(
+        path=f"{os.path.basename(stage.path)}/{file.name}",
+        size=file.size_bytes,
+        partition_values={},
+        modification_time=os.stat(path).st_mtime_ns // 1_000_000,
+        data_change=True,
+        stats=json.dumps(_statistics(pq.read_metadata(path))),
+    )
+
+
+def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """What Delta's readers skip files by, from a Parquet footer: the least and greatest values of
+    the columns that have them in every row group."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    for index, name in enumerate(metadata.schema.names):
+        column = [group.column(index).statistics for group in groups]
+        if name in _STATISTICS and all(group and group.has_min_max for group in column):
+            # A producer's clock may count beyond what there are dates for: then without them.
+            with suppress(OverflowError):
+                bounds = [(_value(group, "min_raw"), _value(group, "max_raw")) for group in column]
+                least[name] = _as_json(min(low for low, _ in bounds), name, up=False)
+                greatest[name] = _as_json(max(high for _, high in bounds), name, up=True)
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": {name: least[name] for name in greatest},
+        "maxValues": greatest,
+        "nullCount": dict.fromkeys(greatest, 0),
+    }
+
+
+def _value(statistics: Any, which: str) -> Any:
+    value = getattr(statistics, which)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _as_json(value: Any, column: str, up: bool) -> Any:
+    """Delta's form of a value in statistics: times are in UTC and whole milliseconds, rounded so
+    that the bounds still hold."""
+    if column != "timestamp":
+        return value
+    milliseconds = -(-value // 1000) if up else value // 1000
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _refuse_foreign_files(path: str) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise TargetError(f"the load target {path} is a file: name a directory")
+    names = os.listdir(path) if os.path.isdir(path) else []
+    visible = sorted(name for name in names if not name.startswith(("_", ".", "load-")))
+    if visible:
+        raise TargetError(
+            f"{path} is no Delta table and holds files of others ({visible[0]}): name a Delta "
+            "table, or a new or empty directory"
+        )
+
+
+def _refuse_unfit(table: DeltaTable, schema: "pa.Schema", path: str) -> None:
+    """Raises TargetError unless files of `schema` can be added to the table as they are."""
+    metadata = table.metadata()
+    problem = None
+    if metadata.partition_columns:
+        problem = f"is partitioned by {', '.join(metadata.partition_columns)}"
+    elif metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+        problem = "has column mapping"
+    elif any(key.startswith("delta.constraints.") for key in metadata.configuration):
+        problem = "has constraints"
+    if problem:
+        raise TargetError(
+            f"the Delta table {path} {problem}: landed files cannot be added to it; name another "
+            "table"
+        )
+    wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+    there = {field.name: field for field in table.schema().fields}
+    for name, field in wanted.items():
+        if name not in there or there[name].type != field.type:
+            raise TargetError(
+                f"the Delta table {path} has no column {name} of type {field.type}: add it, or "
+                "name another table"
+            )
+    for name, field in there.items():
+        if name not in wanted and not field.nullable:
+            raise TargetError(
+                f"the Delta table {path} has a column {name} that may not be null, which the "
+                "topics do not have: name another table"
+            )
+
+
+@contextmanager
+def _explained(doing: str) -> Iterator[None]:
+    """Errors of deltalake and of the operating system become a TargetError that says what could
+    not be done."""
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        raise TargetError(
+            f"cannot {doing}: {error}. A delta: target is a directory that the driver and all "
+            "executors can write."
+        ) from error

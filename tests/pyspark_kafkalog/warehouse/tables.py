@@ -1,0 +1,109 @@
+"""Each kind of load target beside a reader that shares no code with it.
+
+`rows()` is what a user of the format sees, `offsets(name)` what is kept for a load, read as README
+says; both by the format's own tools, not by pyspark_kafkalog.
+"""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from pyspark_kafkalog.warehouse.target import Target, open_target
+from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
+
+
+class Table:
+    """One table in a directory of its own; `name` is what load() would be given."""
+
+    name: str
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def open(self) -> Target:
+        return open_target(self.name)
+
+    def arrow(self) -> pa.Table:
+        """All of it."""
+        raise NotImplementedError
+
+    def offsets(self, name: str) -> dict[int, int]:
+        """The next offset of each partition of topic orders."""
+        raise NotImplementedError
+
+    def rows(self) -> Counter[bytes]:
+        """The values, each of which names its load and offset, and how often they are there."""
+        return Counter(self.arrow().column("value").to_pylist())
+
+    def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
+        """The headers of a row of `arrow`."""
+        return [(header["key"], header["value"]) for header in found]
+
+    def save(self, copy: Path) -> None:
+        """Keeps the state of now for `restore`."""
+        shutil.copytree(self.directory, copy)
+
+    def restore(self, copy: Path) -> None:
+        shutil.rmtree(self.directory)
+        shutil.copytree(copy, self.directory)
+
+
+class ParquetTable(Table):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.name = f"parquet:{directory}/table"
+
+    def arrow(self) -> pa.Table:
+        if not list(self.directory.glob("table/*.parquet")):
+            return pa.table({"value": pa.array([], pa.binary())})
+        relation = duckdb.connect().read_parquet(f"{self.directory}/table/*.parquet")
+        return relation.to_arrow_table()
+
+    def offsets(self, name: str) -> dict[int, int]:
+        commits = sorted(self.directory.glob("table/_kafkalog/commits/*.json"))
+        if not commits:
+            return {}
+        return numbers(json.loads(commits[-1].read_bytes())["offsets"].get(name, {}))
+
+
+class DeltaLakeTable(Table):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.name = f"delta:{directory}/table"
+
+    def arrow(self) -> pa.Table:
+        if not DeltaTable.is_deltatable(f"{self.directory}/table"):
+            return pa.table({"value": pa.array([], pa.binary())})
+        return DeltaTable(f"{self.directory}/table").to_pyarrow_table()
+
+    def offsets(self, name: str) -> dict[int, int]:
+        if not DeltaTable.is_deltatable(f"{self.directory}/table"):
+            return {}
+        table = DeltaTable(f"{self.directory}/table")
+        found = {
+            partition: table.transaction_version(f"kafkalog:{name}:orders:{partition}")
+            for partition in PARTITIONS
+        }
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def numbers(topics: dict[str, dict[str, int]]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in topics.get("orders", {}).items()}
+
+
+KINDS = {"parquet": ParquetTable, "delta": DeltaLakeTable}
+
+
+def expected_rows(name: str, until_offset: int, start: int = 0) -> Counter[bytes]:
+    """Each offset once."""
+    return Counter(
+        b"%s %d %d" % (name.encode(), partition, offset)
+        for partition in PARTITIONS
+        for offset in range(start, until_offset)
+    )

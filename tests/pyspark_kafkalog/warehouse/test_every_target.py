@@ -1,0 +1,213 @@
+"""What every kind of target promises: who may commit, what readers see, what is kept."""
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+
+
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    directory = tmp_path / "the place"
+    directory.mkdir()
+    return KINDS[request.param](directory)
+
+
+def begin(table, name="nightly", until_offset=7):
+    """A load that has landed and not committed: what `Target.commit` takes."""
+    target = table.open()
+    last, ranges = plan(target, name, until_offset)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, name, piece)]
+    return target, (stage, name, last, ranges, files)
+
+
+def test_a_target_that_is_not_there_yet_has_no_offsets(table):
+    assert table.open().last_offsets("nightly") == {}
+    assert table.rows() == Counter()
+
+
+def test_loads_go_on_where_the_last_one_of_their_name_ended(table):
+    commit = load(table.open(), "nightly", 5)
+    assert commit is not None
+    assert commit.offsets["nightly"] == {ORDERS_0: 5, ORDERS_1: 5}
+    assert table.open().last_offsets("nightly") == {ORDERS_0: 5, ORDERS_1: 5}
+    assert load(table.open(), "nightly", 5) is None
+    again = load(table.open(), "nightly", 9)
+    assert again is not None
+    assert again.sequence != commit.sequence
+    assert table.rows() == expected_rows("nightly", 9)
+    assert table.offsets("nightly") == {0: 9, 1: 9}
+
+
+def test_two_names_keep_their_own_places(table):
+    names = ["nightly", "a name: with/odd, 'signs\" %41 ü"]
+    for until_offset in (3, 6):
+        for name in names:
+            load(table.open(), name, until_offset)
+    assert table.rows() == sum((expected_rows(name, 6) for name in names), Counter())
+    for name in names:
+        assert table.open().last_offsets(name) == {ORDERS_0: 6, ORDERS_1: 6}
+    assert table.open().last_offsets("night") == {}
+    assert table.open().last_offsets("nightly:orders") == {}
+
+
+def test_every_column_reads_back_as_it_was(table):
+    load(table.open(), "nightly", 4, headers=True)
+    found = table.arrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert found.column_names == [*DEFAULT_COLUMNS, "headers"]
+    assert found.num_rows == 8
+    first, second = found.slice(4, 2).to_pylist()
+    assert first["key"] is None
+    assert second["key"] == b"\x00\xff key 1"
+    assert (first["topic"], first["partition"], first["offset"]) == ("orders", 1, 0)
+    times = found.column("timestamp").cast(pa.timestamp("us", "UTC")).cast("int64")
+    assert times.to_pylist()[4:6] == [TIME_US, TIME_US + 1_000_000]
+    assert first["timestampType"] == 0
+    assert table.headers(first["headers"]) == [("h", b"\xfe0"), ("n", None)]
+    assert second["headers"] is None
+
+
+def test_nothing_is_seen_before_the_commit(table):
+    load(table.open(), "hourly", 2)
+    target, landed = begin(table)
+    assert table.rows() == expected_rows("hourly", 2)
+    target.commit(*landed)
+    assert table.rows() == expected_rows("hourly", 2) + expected_rows("nightly", 7)
+
+
+def test_a_discarded_load_leaves_nothing(table):
+    target, landed = begin(table)
+    target.discard(landed[0])
+    assert not os.path.exists(landed[0].path)
+    assert table.open().last_offsets("nightly") == {}
+    assert table.rows() == Counter()
+
+
+def test_a_load_that_was_overtaken_publishes_nothing(table):
+    target, landed = begin(table)
+    load(table.open(), "nightly", 4)
+    with pytest.raises(LoadConflictError, match=r"'nightly'.*orders-0 from None to 4"):
+        target.commit(*landed)
+    assert not os.path.exists(landed[0].path)
+    assert table.rows() == expected_rows("nightly", 4)
+    target, landed = begin(table)
+    load(table.open(), "nightly", 7)
+    with pytest.raises(LoadConflictError, match=r"orders-0 from 4 to 7"):
+        target.commit(*landed)
+    assert table.rows() == expected_rows("nightly", 7)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
+
+
+def test_a_load_of_another_name_does_not_disturb(table):
+    target, landed = begin(table)
+    load(table.open(), "hourly", 4)
+    target.commit(*landed)
+    assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
+    assert table.offsets("hourly") == {0: 4, 1: 4}
+
+
+def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
+    target, landed = begin(table)
+    name = landed[1]
+    other = table.open()
+    piece = OffsetRange("payments", 3, 2, 5)
+    place = other.stage(row_schema())
+    other.commit(place, name, {}, [piece], write_rows(place, name, piece))
+    commit = target.commit(*landed)
+    expected = {ORDERS_0: 7, ORDERS_1: 7, piece.topic_partition: 5}
+    assert commit.offsets[name] == expected
+    assert table.open().last_offsets(name) == expected
+
+
+def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table):
+    """Spark may run a task twice; the second one may still be writing when the load commits."""
+    target, landed = begin(table)
+    stage, ranges = landed[0], landed[3]
+    write_rows(stage, "twin", ranges[0])
+    os.makedirs(stage.path, exist_ok=True)
+    target.commit(*landed)
+    os.makedirs(stage.path, exist_ok=True)
+    write_rows(stage, "late twin", ranges[0])
+    load(table.open(), "nightly", 9)
+    assert table.rows() == expected_rows("nightly", 9)
+
+
+def test_ranges_without_rows_move_the_offsets(table):
+    """Compaction may have removed every record; and a place that lost data may be moved back."""
+    load(table.open(), "nightly", 7)
+    target = table.open()
+    stage = target.stage(row_schema())
+    ranges = [OffsetRange("orders", 0, 7, 12), OffsetRange("orders", 1, 3, 3)]
+    commit = target.commit(stage, "nightly", target.last_offsets("nightly"), ranges, [])
+    assert commit.files == ()
+    assert table.open().last_offsets("nightly") == {ORDERS_0: 12, ORDERS_1: 3}
+    assert table.offsets("nightly") == {0: 12, 1: 3}
+    with pytest.raises(LoadConflictError):
+        target.commit(target.stage(row_schema()), "nightly", {ORDERS_0: 7}, ranges[:1], [])
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_the_first_load_may_have_no_rows(table):
+    target = table.open()
+    stage = target.stage(row_schema())
+    target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 12)], [])
+    assert table.open().last_offsets("nightly") == {ORDERS_0: 12}
+    assert table.rows() == Counter()
+
+
+@pytest.mark.parametrize("damage", ["gone", "longer"])
+def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damage):
+    target, landed = begin(table)
+    stage, files = landed[0], landed[4]
+    path = f"{stage.path}/{files[0].name}{stage.suffix}"
+    if damage == "gone":
+        os.unlink(path)
+    else:
+        with open(path, "ab") as file:
+            file.write(b"more")
+    with pytest.raises(TargetError, match="nothing was published"):
+        target.commit(*landed)
+    assert table.open().last_offsets("nightly") == {}
+    assert table.rows() == Counter()
+
+
+def test_many_loaders_at_once_load_each_offset_once(table):
+    names = ["a", "b", "shared", "shared"]
+    failures = []
+
+    def run(name):
+        try:
+            for until_offset in (3, 6, 9):
+                while True:
+                    try:
+                        load(table.open(), name, until_offset)
+                        break
+                    except LoadConflictError:
+                        continue
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert table.rows() == sum((expected_rows(name, 9) for name in set(names)), Counter())
+    for name in set(names):
+        assert table.offsets(name) == {0: 9, 1: 9}
