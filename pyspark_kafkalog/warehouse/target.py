@@ -2,7 +2,8 @@
 
 A target keeps the data and, in the same atomic commit, the next offsets of every load name; nothing
 else remembers them. Each kind is one module. `parquet:/path` is always there; the others need an
-extra of their name and are imported when such a target is opened: `delta:/path`.
+extra of their name and are imported when such a target is opened: `delta:/path`,
+`iceberg:NAMESPACE.TABLE?uri=...&warehouse=...` (the query holds the catalog's properties).
 
 Called by the driver. Writes nothing itself.
 """
@@ -11,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.source.offsets import Offsets
@@ -75,8 +77,9 @@ def open_target(target: str) -> Target:
     try:
         return _KINDS[kind](place)
     except ImportError as error:
+        library = (error.name or str(error)).partition(".")[0]
         raise MissingExtraError(
-            f"a {kind}: target needs {error.name or error}, which is not installed: "
+            f"a {kind}: target needs {library}, which is not installed: "
             f"pip install 'pyspark-kafkalog[{kind}]'"
         ) from error
 
@@ -89,6 +92,22 @@ def _open_delta(place: str) -> Target:
     from pyspark_kafkalog.warehouse.delta import DeltaTarget
 
     return DeltaTarget(_directory("delta", place))
+
+
+def _open_iceberg(place: str) -> Target:
+    from pyspark_kafkalog.warehouse.iceberg import IcebergTarget
+
+    identifier, _, query = place.partition("?")
+    names = identifier.split(".")
+    settings = [setting.partition("=") for setting in query.split("&") if setting]
+    if len(names) < 2 or not all(names) or not all(equals for _, equals, _ in settings):
+        # Without the query, which may hold secrets.
+        raise InvalidOptionError(
+            f"target iceberg:{identifier} is not a table: write NAMESPACE.TABLE?NAME=VALUE&..., "
+            "for example iceberg:lake.orders?uri=sqlite:////data/catalog.db&warehouse=/data/lake"
+        )
+    # A plus sign means itself, as in sqlite+pysqlite.
+    return IcebergTarget(identifier, {unquote(name): unquote(value) for name, _, value in settings})
 
 
 def _directory(kind: str, place: str) -> str:
@@ -106,4 +125,5 @@ def _directory(kind: str, place: str) -> str:
 _KINDS: Mapping[str, Callable[[str], Target]] = {
     "parquet": _open_parquet,
     "delta": _open_delta,
+    "iceberg": _open_iceberg,
 }

@@ -6,16 +6,21 @@ says; both by the format's own tools, not by pyspark_kafkalog.
 
 import json
 import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 
 from pyspark_kafkalog.warehouse.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
+
+NOTHING = pa.table({"value": pa.array([], pa.binary())})
 
 
 class Table:
@@ -61,7 +66,7 @@ class ParquetTable(Table):
 
     def arrow(self) -> pa.Table:
         if not list(self.directory.glob("table/*.parquet")):
-            return pa.table({"value": pa.array([], pa.binary())})
+            return NOTHING
         relation = duckdb.connect().read_parquet(f"{self.directory}/table/*.parquet")
         return relation.to_arrow_table()
 
@@ -79,7 +84,7 @@ class DeltaLakeTable(Table):
 
     def arrow(self) -> pa.Table:
         if not DeltaTable.is_deltatable(f"{self.directory}/table"):
-            return pa.table({"value": pa.array([], pa.binary())})
+            return NOTHING
         return DeltaTable(f"{self.directory}/table").to_pyarrow_table()
 
     def offsets(self, name: str) -> dict[int, int]:
@@ -93,11 +98,47 @@ class DeltaLakeTable(Table):
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
 
+class IcebergTable(Table):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.uri = f"sqlite:///{directory}/catalog.db"
+        self.name = f"iceberg:lake.raw.orders?uri={self.uri}&warehouse=file://{directory}/lake"
+
+    def iceberg(self) -> StaticTable | None:
+        """The table as of now; what has no catalog yet is not there."""
+        if not (self.directory / "catalog.db").exists():
+            return None
+        with closing(sqlite3.connect(self.directory / "catalog.db")) as connection:
+            try:
+                found = connection.execute("SELECT metadata_location FROM iceberg_tables")
+                [location] = found.fetchone() or [None]
+            except sqlite3.OperationalError:
+                return None
+        return StaticTable.from_metadata(location) if location else None
+
+    def arrow(self) -> pa.Table:
+        """The files of the newest snapshot: pyiceberg 0.12 itself reads a null list as empty."""
+        table = self.iceberg()
+        if table is None or not table.scan().count():
+            return NOTHING
+        paths = [task.file.file_path for task in table.scan().plan_files()]
+        return duckdb.connect().read_parquet(paths).to_arrow_table()
+
+    def rows(self) -> Counter[bytes]:
+        table = self.iceberg()
+        return Counter(table.scan().to_arrow().column("value").to_pylist() if table else [])
+
+    def offsets(self, name: str) -> dict[int, int]:
+        table = self.iceberg()
+        text = table.properties.get(f"kafkalog.{name}.offsets") if table else None
+        return numbers(json.loads(text or "{}"))
+
+
 def numbers(topics: dict[str, dict[str, int]]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in topics.get("orders", {}).items()}
 
 
-KINDS = {"parquet": ParquetTable, "delta": DeltaLakeTable}
+KINDS = {"parquet": ParquetTable, "delta": DeltaLakeTable, "iceberg": IcebergTable}
 
 
 def expected_rows(name: str, until_offset: int, start: int = 0) -> Counter[bytes]:

@@ -58,12 +58,16 @@ def test_a_delta_target_is_a_directory():
         open_target("delta:s3://bucket/key")
 
 
-@pytest.mark.parametrize(("target", "library"), [("delta:/data/orders", "deltalake")])
-def test_a_missing_extra_is_named(target, library, monkeypatch):
+@pytest.mark.parametrize(
+    ("target", "module"),
+    [("delta:/data/orders", "deltalake"), ("iceberg:lake.orders", "pyiceberg.catalog")],
+)
+def test_a_missing_extra_is_named(target, module, monkeypatch):
     kind = target.partition(":")[0]
     monkeypatch.delitem(sys.modules, f"pyspark_kafkalog.warehouse.{kind}", raising=False)
-    monkeypatch.setitem(sys.modules, library, None)
-    wanted = rf"{library}.*pip install 'pyspark-kafkalog\[{kind}\]'"
+    monkeypatch.setitem(sys.modules, module, None)
+    library = module.partition(".")[0]
+    wanted = rf"needs {library}, which.*pip install 'pyspark-kafkalog\[{kind}\]'"
     with pytest.raises(MissingExtraError, match=wanted):
         open_target(target)
 
@@ -72,3 +76,11 @@ def test_an_unknown_kind_does_not_show_what_may_be_a_password():
     with pytest.raises(InvalidOptionError, match="target 'postgresql' does not name") as raised:
         open_target("postgresql://ann:secret@host/db#orders")
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["", "orders", ".orders", "lake.", "lake..orders", "lake.orders?uri", "?uri=x"]
+)
+def test_an_iceberg_target_names_namespace_and_table(place):
+    with pytest.raises(InvalidOptionError, match=r"write NAMESPACE\.TABLE\?NAME=VALUE"):
+        open_target(f"iceberg:{place}")

@@ -1,0 +1,326 @@
+"""An Apache Iceberg table as a load target: files and offsets in one commit of its catalog.
+
+    LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>.parquet   where tasks write them
+    table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
+    snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
+                                                `kafkalog.ranges`: what this snapshot brought
+
+The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
+the property together. The property is the truth: it outlives the expiry of snapshots, which the
+summary does not. Files are written with the table's field ids and stay where they are; what a
+killed load left behind is in no snapshot, and Iceberg's own removal of orphan files deletes it.
+
+Fenced: every commit makes a snapshot, also one without files, and requires that the table's current
+snapshot is still the one whose offsets were compared with the plan. pyiceberg's retries would build
+the commit anew on whatever is there by then, so they are switched off (`commit.retry.num-retries`,
+in memory alone); whoever is too late looks again. To roll the table back rolls no offsets back: set
+the property to what the summaries up to that snapshot say.
+
+Commit.sequence is the snapshot id. The catalog is named `kafkalog`; its properties are the target's
+query, and those of pyiceberg's own environment variables and configuration file, where secrets are
+better kept. Partitioned tables and locations that are no local or mounted directory are refused.
+Needs the same path on driver and executors. Called by the driver, from any thread or process.
+"""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table import Table
+
+from pyspark_kafkalog.errors import KafkalogError, LoadConflictError, TargetError
+from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    DataFile,
+    Stage,
+    check_unmoved,
+    moved_offsets,
+    sync_directory,
+)
+from pyspark_kafkalog.warehouse.staging import (
+    check_staged,
+    make_directory,
+    new_load_id,
+    remove_all_but,
+    staged_path,
+)
+
+CATALOG = "kafkalog"
+LOAD_ID = "kafkalog.load-id"
+
+_MISSING_FILE = (
+    "The table's location has to be on a file system that the driver and all executors share. If "
+    "it is, a removal of orphan files took what this load had written: run it again."
+)
+# Set for the time of a commit, not in the catalog: no unfenced retries, and no warnings that the
+# files have no statistics of these columns, on which nobody filters.
+_IN_MEMORY = {
+    "commit.retry.num-retries": "0",
+    **{
+        f"write.metadata.metrics.column.{column}": "none"
+        for column in ("key", "value", "headers.element.key", "headers.element.value")
+    },
+}
+_SHOWN_PROPERTIES = ("type", "uri", "warehouse")
+
+
+class IcebergTarget:
+    """The table `identifier`, NAMESPACE.TABLE, in the catalog that `properties` describe. See
+    target.Target for the promises."""
+
+    def __init__(self, identifier: str, properties: Mapping[str, str]) -> None:
+        self.identifier = identifier
+        self._properties = dict(properties)
+        self._catalog: Catalog | None = None
+
+    def __repr__(self) -> str:
+        return f"IcebergTarget({self.identifier!r})"
+
+    def __str__(self) -> str:
+        return f"iceberg:{self.identifier}"
+
+    def last_offsets(self, name: str) -> Offsets:
+        with self._explained(f"open the load target {self}"):
+            table = self._table()
+            return _offsets(table, name) if table else {}
+
+    def stage(self, schema: pa.Schema) -> Stage:
+        load_id = new_load_id()
+        with self._explained(f"write to the load target {self}"):
+            table = self._table() or self._create(schema)
+            _refuse_unfit(table, schema, self.identifier)
+            path = os.path.join(_data_directory(table), f"load-{load_id}")
+            make_directory(path)
+            return Stage(load_id, path, _with_field_ids(schema, table))
+
+    def commit(
+        self,
+        stage: Stage,
+        name: str,
+        planned_from: Offsets,
+        ranges: Sequence[OffsetRange],
+        files: Sequence[DataFile],
+    ) -> Commit:
+        with self._explained(
+            f"commit to the load target {self} (to run the load again is safe: it goes on from the "
+            "newest commit, whether that is this one or not)"
+        ):
+            check_staged(stage, files, _MISSING_FILE)
+            sync_directory(stage.path)
+            while True:
+                table = self._catalog_of_target().load_table(self.identifier)
+                current = _offsets(table, name)
+                try:
+                    check_unmoved(name, str(self), current, planned_from, ranges)
+                except LoadConflictError:
+                    self.discard(stage)
+                    raise
+                offsets = moved_offsets(current, ranges)
+                sequence = self._publish(table, stage, name, offsets, ranges, files)
+                if sequence is not None:
+                    break
+        remove_all_but(stage, files)
+        return Commit(
+            sequence=sequence,
+            name=name,
+            load_id=stage.load_id,
+            committed_at_ms=time.time_ns() // 1_000_000,
+            ranges=tuple(ranges),
+            files=tuple(files),
+            offsets={name: offsets},
+        )
+
+    def discard(self, stage: Stage) -> None:
+        shutil.rmtree(stage.path, ignore_errors=True)
+
+    def _catalog_of_target(self) -> Catalog:
+        if self._catalog is None:
+            try:
+                self._catalog = load_catalog(CATALOG, **self._properties)
+            except Exception:
+                # A SQL catalog makes its tables at first use, and fails when another one is doing
+                # so; what else it may be, the second time tells.
+                self._catalog = load_catalog(CATALOG, **self._properties)
+        return self._catalog
+
+    def _table(self) -> Table | None:
+        try:
+            return self._catalog_of_target().load_table(self.identifier)
+        except NoSuchTableError:
+            return None
+
+    def _create(self, schema: pa.Schema) -> Table:
+        catalog = self._catalog_of_target()
+        namespace = catalog.identifier_to_tuple(self.identifier)[:-1]
+        for length in range(1, len(namespace) + 1):
+            try:
+                catalog.create_namespace_if_not_exists(namespace[:length])
+            except Exception:
+                # Another loader may make it at this instant, which each catalog says in its way.
+                if not catalog.namespace_exists(namespace[:length]):
+                    raise
+        return catalog.create_table_if_not_exists(self.identifier, schema)
+
+    def _publish(
+        self,
+        table: Table,
+        stage: Stage,
+        name: str,
+        offsets: Offsets,
+        ranges: Sequence[OffsetRange],
+        files: Sequence[DataFile],
+    ) -> int | None:
+        """The snapshot that this commit became; None when another commit was faster."""
+        base = table.current_snapshot()
+        summary = {
+            LOAD_ID: stage.load_id,
+            "kafkalog.name": name,
+            "kafkalog.ranges": json.dumps(
+                [[r.topic, r.partition, r.start_offset, r.until_offset] for r in sorted(ranges)]
+            ),
+        }
+        properties = {_offsets_property(name): json.dumps(to_json(offsets))}
+        scheme = "file://" if urlsplit(table.location()).scheme else ""
+        paths = [scheme + staged_path(stage, file) for file in files]
+        table.metadata.properties.update(_IN_MEMORY)
+        try:
+            try:
+                _commit(table, properties, paths, summary)
+            except OverflowError:
+                # A producer's clock may count beyond what Python has dates for, and pyiceberg with
+                # it, before it commits anything: then without bounds of that column.
+                table.metadata.properties["write.metadata.metrics.column.timestamp"] = "counts"
+                _commit(table, properties, paths, summary)
+        except Exception as error:
+            # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
+            # there and its answer lost.
+            table = self._catalog_of_target().load_table(self.identifier)
+            for snapshot in reversed(table.snapshots()):
+                if snapshot.summary and snapshot.summary.get(LOAD_ID) == stage.load_id:
+                    return snapshot.snapshot_id
+            if isinstance(error, CommitFailedException) and table.current_snapshot() != base:
+                return None
+            raise
+        newest = table.current_snapshot()
+        assert newest is not None
+        return newest.snapshot_id
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Errors of pyiceberg, its catalogs and file systems become a TargetError that says what
+        could not be done, without the secrets of the target's properties."""
+        try:
+            yield
+        except KafkalogError:
+            raise
+        except Exception as error:
+            # pyiceberg's errors have no root of their own, and its catalogs add those of theirs.
+            message = f"cannot {doing}: {type(error).__name__}: {error}"
+            hidden = _hidden(message, self._properties)
+            raise TargetError(hidden) from (error if hidden == message else None)
+
+
+def _commit(
+    table: Table, properties: dict[str, str], paths: list[str], summary: dict[str, str]
+) -> None:
+    with table.transaction() as transaction:
+        transaction.set_properties(properties)
+        # Also without files: it is the snapshot that makes a commit conflict with another one.
+        transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
+
+
+def _hidden(text: str, properties: Mapping[str, str]) -> str:
+    """`text` without the values of properties that may be secrets, and passwords of URIs."""
+    for key, value in properties.items():
+        if key not in _SHOWN_PROPERTIES and len(value) > 3:
+            text = text.replace(value, "***")
+        with suppress(ValueError):
+            password = urlsplit(value).password
+            if password:
+                text = text.replace(password, "***")
+    return text
+
+
+def _offsets_property(name: str) -> str:
+    return f"kafkalog.{name}.offsets"
+
+
+def _offsets(table: Table, name: str) -> Offsets:
+    """Where load `name` goes on, in the table's metadata as it was loaded."""
+    text = table.metadata.properties.get(_offsets_property(name))
+    return from_json(json.loads(text)) if text else {}
+
+
+def _data_directory(table: Table) -> str:
+    """Where the table keeps its data, as a path of this machine."""
+    location = table.metadata.properties.get("write.data.path", f"{table.location()}/data")
+    path = re.sub(r"\Afile:/*", "/", location)
+    if not path.startswith("/"):
+        raise TargetError(
+            f"the Iceberg table {'.'.join(table.name())} lies at {location}: landing tasks write "
+            "to a local or mounted directory only, so give the table a location file:///..."
+        )
+    return path.rstrip("/")
+
+
+def _refuse_unfit(table: Table, schema: pa.Schema, identifier: str) -> None:
+    """Raises TargetError unless files of `schema` can be added to the table as they are."""
+    if not table.spec().is_unpartitioned():
+        raise TargetError(
+            f"the Iceberg table {identifier} is partitioned by {table.spec()}: landed files cannot "
+            "be added to it; name another table"
+        )
+    there = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    for field in schema:
+        index = there.get_field_index(field.name)
+        if index < 0 or not _same_type(there.field(index).type, field.type):
+            raise TargetError(
+                f"the Iceberg table {identifier} has no column {field.name} of type {field.type}: "
+                "add it, or name another table"
+            )
+    for field in table.schema().fields:
+        if field.required:
+            raise TargetError(
+                f"the Iceberg table {identifier} has a column {field.name} that may not be null: "
+                "make it optional, or name another table"
+            )
+
+
+def _same_type(there: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two types are one in Iceberg, which knows no large and small ones."""
+    if pa.types.is_large_list(there) or pa.types.is_list(there):
+        return pa.types.is_list(wanted) and _same_type(there.value_type, wanted.value_type)
+    if pa.types.is_struct(there) and pa.types.is_struct(wanted):
+        return there.num_fields == wanted.num_fields and all(
+            left.name == right.name and _same_type(left.type, right.type)
+            for left, right in zip(there, wanted, strict=True)
+        )
+    small = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
+    return bool(small.get(there, there) == wanted)
+
+
+def _with_field_ids(schema: pa.Schema, table: Table) -> pa.Schema:
+    """`schema` with the table's field ids, by which Iceberg's readers find columns in files."""
+    there = schema_to_pyarrow(table.schema(), include_field_ids=True)
+    return pa.schema([_with_field_id(field, there.field(field.name)) for field in schema])
+
+
+def _with_field_id(field: pa.Field, there: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_list(kind):
+        element = there.type.value_field
+        kind = pa.list_(_with_field_id(kind.value_field.with_name(element.name), element))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_with_field_id(child, there.type.field(child.name)) for child in kind])
+    return pa.field(field.name, kind, metadata=there.metadata)
