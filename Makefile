@@ -22,7 +22,7 @@ quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFram
 
 install: $(VENV)/.development ## the development environment in .venv
 
-test: $(VENV)/.development peers /usr/bin/kcat ## all tests, the long suites in their short version
+test: $(VENV)/.development peers /usr/bin/kcat /usr/lib/postgresql ## all tests, the long suites in their short version
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/.development ## style, types and layers
@@ -31,7 +31,7 @@ check: $(VENV)/.development ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-crash: $(VENV)/.development ## the crash suites at full length (SIGKILL at random instants)
+crash: $(VENV)/.development /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
 transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
@@ -43,10 +43,10 @@ interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apa
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
 
-property: $(VENV)/.development ## the property tests with 20,000 examples each
+property: $(VENV)/.development /usr/lib/postgresql ## the property tests with 20,000 examples each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
 
-uncompiled: $(VENV)/.development ## the fallback without a C compiler: codec, source, sink and load
+uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled
 	cp -r pyspark_kafkalog broker tests pyproject.toml build/uncompiled
 	find build/uncompiled -name '*.so' -delete
@@ -92,3 +92,6 @@ $(PEERS)/kafka $(PEERS)/kafka-0.8.2 &:
 
 /usr/bin/kcat:
 	apt-get update -qq && apt-get install -y -qq kcat
+
+/usr/lib/postgresql:
+	apt-get update -qq && apt-get install -y -qq postgresql

