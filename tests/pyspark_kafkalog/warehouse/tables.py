@@ -4,9 +4,12 @@
 says; both by the format's own tools, not by pyspark_kafkalog.
 """
 
+from __future__ import annotations
+
 import json
 import shutil
 import sqlite3
+import time
 import uuid
 from base64 import b64decode
 from collections import Counter
@@ -54,13 +57,19 @@ class Table:
         """The headers of a row of `arrow`."""
         return [(header["key"], header["value"]) for header in found]
 
-    def save(self, copy: Path) -> None:
-        """Keeps the state of now for `restore`."""
-        shutil.copytree(self.directory, copy)
+    def settle(self) -> None:
+        """Waits until a database has noticed that its client was killed."""
 
-    def restore(self, copy: Path) -> None:
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        """The state in which `prepare` left a table that was not there; by name, to keep a copy."""
+        copy = self.directory.with_name(f"{self.directory.name} {state}")
         shutil.rmtree(self.directory)
-        shutil.copytree(copy, self.directory)
+        if not copy.exists():
+            self.directory.mkdir()
+            prepare(self)
+            shutil.copytree(self.directory, copy)
+        else:
+            shutil.copytree(copy, self.directory)
 
 
 class ParquetTable(Table):
@@ -174,18 +183,23 @@ class DuckTable(Table):
         self.file = directory / "lake.duckdb"
         self.name = f"sql:duckdb:///{self.file}#orders"
 
-    def query(self, statement: str) -> duckdb.DuckDBPyRelation:
-        return duckdb.connect(self.file).sql(statement)
+    def query(self, statement: str) -> pa.Table:
+        # Closed at once: no other process can open the file while it is open here.
+        with closing(duckdb.connect(self.file)) as connection:
+            return connection.sql(statement).to_arrow_table()
+
+    def exists(self, table: str) -> bool:
+        found = self.query(f"SELECT 1 FROM duckdb_tables() WHERE table_name = '{table}'")
+        return found.num_rows > 0
 
     def arrow(self) -> pa.Table:
-        if not self.query("FROM duckdb_tables() WHERE table_name = 'orders'").fetchall():
-            return NOTHING
-        return self.query("FROM orders").to_arrow_table()
+        return self.query("FROM orders") if self.exists("orders") else NOTHING
 
     def offsets(self, name: str) -> dict[int, int]:
-        if not self.query("FROM duckdb_tables() WHERE table_name = 'kafkalog_offsets'").fetchall():
+        if not self.exists("kafkalog_offsets"):
             return {}
-        return dict(self.query(offsets_query(name)).fetchall())
+        rows = self.query(offsets_query(name)).to_pylist()
+        return {row["partition"]: row["next_offset"] for row in rows}
 
 
 class PostgresTable(Table):
@@ -222,6 +236,15 @@ class PostgresTable(Table):
 
     def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
         return headers_of(found)
+
+    def settle(self) -> None:
+        others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        while self.query(f"SELECT 1 FROM pg_stat_activity WHERE {others}"):
+            time.sleep(0.002)
+
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        self.query(f"DROP SCHEMA {self.schema} CASCADE; CREATE SCHEMA {self.schema}")
+        prepare(self)
 
     def offsets(self, name: str) -> dict[int, int]:
         if not self.exists("kafkalog_offsets"):

@@ -1,0 +1,37 @@
+"""Child program of test_target_crash: loads once, to be killed before one of its calls.
+
+`python -m ...killed_table_loader TARGET UNTIL_OFFSET`, with the library of kill_before_call.c
+preloaded: for each number read from stdin, forks, loads in the child with SIGKILL before that call,
+and prints `killed`, or `ended N` after a load that came to its end first, with N calls. A negative
+number loads without any harm. A program of its own because forking needs a process without threads.
+"""
+
+import ctypes
+import os
+import sys
+
+from pyspark_kafkalog.warehouse.target import open_target
+from tests.pyspark_kafkalog.warehouse.rows_loader import load
+
+
+def main(target: str, until_offset: int) -> None:
+    calls = ctypes.CDLL(None)
+    open_target(target)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            opened = open_target(target)
+            calls.kafkalog_arm(int(line))
+            load(opened, "nightly", until_offset)
+            print(f"ended {calls.kafkalog_count()}", flush=True)
+            calls.kafkalog_arm(-1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            print("killed", flush=True)
+        elif status:
+            print("failed", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,147 @@
+"""SIGKILL before each call by which a load changes files or talks to its database.
+
+The kill comes from below every library (kill_before_call.c). Then, half of the time, the load that
+recovers is killed too. Afterwards one clean load: every record once, offsets equal to data. A run
+tries KAFKALOG_CRASH_KILLS calls of each target (4), with KAFKALOG_CRASH_ALL_CALLS=1 each of them
+(`make crash`); KAFKALOG_CRASH_SEED replays a run. The Parquet target has a suite of its own
+(tests/pyspark_kafkalog/warehouse/test_commit_crash.py).
+"""
+
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pyspark_kafkalog.warehouse.rows_loader import load
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
+
+pytestmark = pytest.mark.crash
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
+ALL_CALLS = os.environ.get("KAFKALOG_CRASH_ALL_CALLS") == "1"
+SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
+NEVER = -1
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """kill_before_call.c, compiled by what compiles the package's own modules."""
+    path = tmp_path_factory.mktemp("library") / "kill_before_call.so"
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    source = Path(__file__).with_name("kill_before_call.c")
+    command = [*compiler, "-O1", "-shared", "-fPIC", "-o", path, source, "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    return str(path)
+
+
+class Loader:
+    """The child program that loads `table` up to an offset, each time in a fork of its own."""
+
+    def __init__(self, table: Table, until_offset: int, library: str) -> None:
+        program = "tests.crash.killed_table_loader"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", program, table.name, str(until_offset)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "LD_PRELOAD": library},
+        )
+        self._table = table
+
+    def run(self, step: int) -> int | None:
+        """Loads, killed before call `step`: the number of calls if it came to its end first."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{step}\n")
+        self._process.stdin.flush()
+        said = self._process.stdout.readline().split()
+        self._table.settle()
+        if said == ["killed"]:
+            return None
+        assert said
+        assert said[0] == "ended"
+        return int(said[1])
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        assert self._process.wait(30) == 0
+        self._process.stdout.close()
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return KINDS[request.param](directory)
+
+
+@pytest.fixture
+def loader(table: Table, library: str) -> Iterator[Loader]:
+    running = Loader(table, 7, library)
+    yield running
+    running.close()
+
+
+def check_whole_commits(table: Table, before: Counter[bytes], loaded: int) -> bool:
+    """Readers see what was there before or what the load made of it; true for the latter."""
+    whole = before + expected_rows("nightly", 7, start=loaded)
+    rows, offsets = table.rows(), table.offsets("nightly")
+    if rows == whole:
+        assert offsets == {0: 7, 1: 7}
+        return True
+    assert rows == before
+    assert offsets == ({0: loaded, 1: loaded} if loaded else {})
+    return False
+
+
+def test_a_load_killed_before_any_call_leaves_whole_commits(table, loader, capsys):
+    chance = random.Random(SEED)
+    for loaded in (0, 3):
+        calls, tried, committed = kill_loads(table, loader, loaded, chance)
+        with capsys.disabled():
+            print(
+                f"\n  {type(table).__name__}, {loaded} offsets there: killed before {tried} of "
+                f"{calls} calls, {committed} after the commit point, KAFKALOG_CRASH_SEED={SEED}",
+                end="",
+            )
+        if ALL_CALLS:
+            assert 0 < committed < tried
+
+
+def kill_loads(
+    table: Table, loader: Loader, loaded: int, chance: random.Random
+) -> tuple[int, int, int]:
+    """Kills loads into a table with `loaded` offsets: calls that there are, tried, committed."""
+
+    def prepare(table: Table) -> None:
+        if loaded:
+            load(table.open(), "hourly", 2)
+            load(table.open(), "nightly", loaded)
+
+    before = expected_rows("hourly", 2) + expected_rows("nightly", loaded) if loaded else Counter()
+    table.again(prepare, f"{loaded}")
+    calls = loader.run(10**9)
+    assert calls is not None
+    steps = list(range(1, calls + 1))
+    if not ALL_CALLS:
+        steps = sorted(chance.sample(steps, KILLS))
+    committed = 0
+    for step in steps:
+        table.again(prepare, f"{loaded}")
+        if loader.run(step) is None:
+            committed += check_whole_commits(table, before, loaded)
+            if chance.random() < 0.5 and loader.run(chance.choice(steps)) is None:
+                check_whole_commits(table, before, loaded)
+        assert loader.run(NEVER) is not None
+        assert check_whole_commits(table, before, loaded)
+    return calls, len(steps), committed
