@@ -390,7 +390,11 @@ def _readable(data: bytes | None) -> str | dict[str, str] | None:
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="several are separated by commas")
     parser.add_argument(
-        "--to", required=True, metavar="KIND:PLACE", help="the target, e.g. parquet:/data/orders"
+        "--to",
+        required=True,
+        metavar="KIND:PLACE",
+        help="the target: parquet:PATH, delta:PATH, "
+        "iceberg:NAMESPACE.TABLE?uri=...&warehouse=... or sql:SQLALCHEMY_URL#TABLE",
     )
     parser.add_argument(
         "--name", required=True, help="a load goes on where the last one of its name ended"

@@ -12,7 +12,7 @@ import pyspark_kafkalog
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 
 
 def blocks(language):

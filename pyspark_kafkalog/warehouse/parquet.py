@@ -18,6 +18,8 @@ commit to be rolled forward, which whoever opens the target next does first. So:
   slept for days finds that it cannot commit; it never publishes files that somebody deleted.
 
 Needs hard links, atomic rename, and the same path on driver and executors (local or mounted).
+Object stores are refused (target.py): they have no rename, so a commit there would have to be a
+conditional put (If-None-Match) of the commit file, and what readers see that file's list.
 Called by the driver, from any thread or process, any number of loaders at a time. Never imports
 Spark or Arrow, never touches files that it did not publish.
 """

@@ -1,0 +1,68 @@
+"""`load()` with Spark and a broker into each kind of target beside Parquet directories."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kafka.structs import TopicPartition
+
+import pyspark_kafkalog
+from pyspark_kafkalog.warehouse import load as load_module
+from tests.pyspark_kafkalog.warehouse.tables import KINDS
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"])
+def table(request: pytest.FixtureRequest, tmp_path: Path):
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return KINDS[request.param](directory)
+
+
+def places(table, topic):
+    """The (partition, offset) of every row of a topic."""
+    rows = table.arrow().select(["topic", "partition", "offset"]).to_pylist()
+    return sorted((row["partition"], row["offset"]) for row in rows if row["topic"] == topic)
+
+
+def test_loads_land_each_record_once(spark, servers, table, topics, monkeypatch):
+    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 7)
+    monkeypatch.setattr(load_module, "FEW_OFFSETS", 10)
+    topic = topics.create(2)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
+
+    def load():
+        return pyspark_kafkalog.load(spark, "nightly", table.name, options)
+
+    assert load().commit_id is None
+    topics.fill(topic, 20, 3)
+    topics.append(topic, [b"with", None], partition=1, headers=[("trace", b"\xff")])
+    result = load()
+    assert (result.records, len(result.files)) == (25, 4)
+    assert result.commit_id is not None
+    assert repr(result).startswith(f"<LoadResult 'nightly' to {table.open()}: commit ")
+    assert load().records == 0
+    topics.fill(topic, 5)
+    assert load().records == 5
+    assert places(table, topic) == [(0, n) for n in range(25)] + [(1, n) for n in range(5)]
+    last = table.open().last_offsets("nightly")
+    assert last == {TopicPartition(topic, 0): 25, TopicPartition(topic, 1): 5}
+    [row] = [row for row in table.arrow().to_pylist() if row["value"] == b"with"]
+    assert table.headers(row["headers"]) == [("trace", b"\xff")]
+
+
+def test_the_command_line_loads(servers, topics, tmp_path):
+    table = KINDS["sqlite"](tmp_path)
+    topic = topics.create()
+    topics.fill(topic, 10)
+    arguments = ["load", topic, "--bootstrap-servers", servers, "--name", "nightly"]
+    # A process of its own: the command stops its Spark session at the end.
+    command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", table.name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Commit 1: 10 records in 1 files")
+    assert places(table, topic) == [(0, n) for n in range(10)]
