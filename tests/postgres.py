@@ -6,13 +6,12 @@
 
 import atexit
 import functools
-import getpass
 import glob
 import os
 import pwd
-import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 PASSWORD = "pass:word/@%"
@@ -26,11 +25,11 @@ class Postgres:
         assert found, "PostgreSQL is not installed: apt-get install postgresql"
         programs = Path(found[-1]).parent
         # PostgreSQL does not run as root.
-        self._user = "postgres" if os.geteuid() == 0 else getpass.getuser()
+        self._account = "postgres" if os.geteuid() == 0 else None
         # Short, because the path of a socket may have 107 bytes only.
         self.directory = tempfile.mkdtemp(prefix="pg-")
-        if os.geteuid() == 0:
-            account = pwd.getpwnam(self._user)
+        if self._account:
+            account = pwd.getpwnam(self._account)
             os.chown(self.directory, account.pw_uid, account.pw_gid)
         os.chmod(self.directory, 0o755)
         password = os.path.join(self.directory, "password")
@@ -41,11 +40,20 @@ class Postgres:
             *(programs / "initdb", "-D", data, "-U", "loader", "--no-sync", "-E", "UTF8"),
             *("--auth=scram-sha-256", f"--pwfile={password}", "--locale=C"),
         )
-        options = f"-k {self.directory} -c listen_addresses= -c fsync=off"
-        log = os.path.join(self.directory, "log")
-        self._control = [programs / "pg_ctl", "-D", data, "-w"]
-        self._run(*self._control, "-o", options, "-l", log, "start")
-        self._psql = str(programs / "psql")
+        self._psql = programs / "psql"
+        # The shell outlives no end of this process, however that comes: its stdin closes with it.
+        script = (
+            f"'{programs}/postgres' -D '{data}' -k '{self.directory}' -c listen_addresses= "
+            f"-c fsync=off > '{self.directory}/log' 2>&1 & cat > /dev/null; kill -QUIT $!; wait; "
+            f"rm -rf '{self.directory}'"
+        )
+        self._server = subprocess.Popen(
+            ["sh", "-c", script], stdin=subprocess.PIPE, cwd=self.directory, user=self._account
+        )
+        deadline = time.monotonic() + 60
+        while self._try(programs / "pg_isready", "-h", self.directory).returncode:
+            assert time.monotonic() < deadline, Path(self.directory, "log").read_text()
+            time.sleep(0.05)
 
     @property
     def url(self) -> str:
@@ -61,23 +69,27 @@ class Postgres:
         return [line.split("\x1f") for line in text.split("\x1e")] if text else []
 
     def stop(self) -> None:
-        self._run(*self._control, "-m", "immediate", "stop")
-        shutil.rmtree(self.directory)
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(60)
 
     def _run(self, *command: object) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
+        done = self._try(*command)
+        assert done.returncode == 0, done.stdout
+        return done
+
+    def _try(self, *command: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
             [str(part) for part in command],
             cwd=self.directory,
             env={**os.environ, "PGPASSWORD": PASSWORD, "HOME": self.directory},
-            user=self._user if os.geteuid() == 0 else None,
+            user=self._account,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stdout
-        return done
 
 
 @functools.cache
