@@ -32,6 +32,7 @@ import shutil
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta, timezone
@@ -348,8 +349,11 @@ class SqlTarget:
             self._url, poolclass=NullPool, hide_parameters=True, connect_args=wait
         )
         try:
-            with _duckdb_turn if kind == "duckdb" else nullcontext(), engine.begin() as connection:
-                yield connection
+            with _duckdb_turn if kind == "duckdb" else nullcontext():
+                if kind == "duckdb":
+                    _make_duckdb_file(str(self._url.database))
+                with engine.begin() as connection:
+                    yield connection
         except engine.dialect.loaded_dbapi.Error as error:
             # From COPY, which SQLAlchemy does not see.
             raise DBAPIError("COPY", {}, error, hide_parameters=True) from error
@@ -370,6 +374,23 @@ class SqlTarget:
             for secret in filter(None, secrets):
                 hidden = hidden.replace(secret, "***")
             raise TargetError(hidden) from (error if hidden == message else None)
+
+
+def _make_duckdb_file(path: str) -> None:
+    """Makes a missing file in one step: DuckDB takes several, and cannot open one of which it was
+    killed in the middle."""
+    if path.startswith("md:") or os.path.exists(path):
+        return
+    import duckdb
+
+    scratch = f"{path}.{uuid.uuid4().hex}.creating"
+    duckdb.connect(scratch).close()
+    try:
+        os.link(scratch, path)
+    except FileExistsError:
+        pass  # Another loader was faster.
+    finally:
+        os.unlink(scratch)
 
 
 def _psycopg_cursor(connection: sa.Connection) -> Any:

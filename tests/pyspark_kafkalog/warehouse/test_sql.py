@@ -301,3 +301,27 @@ def test_default_columns_are_those_of_the_source(lake):
     load(lake.open(), "nightly", 2)
     assert lake.arrow().column_names == list(DEFAULT_COLUMNS)
     assert Counter(lake.arrow().column("topic").to_pylist()) == {"orders": 4}
+
+
+def test_a_duckdb_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    """DuckDB itself cannot open a file of which it was killed half way through making it."""
+    table = DuckTable(tmp_path)
+
+    def killed(*names):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", killed)
+    with pytest.raises(KeyboardInterrupt):
+        load(table.open(), "nightly", 2)
+    assert not table.file.exists()
+    monkeypatch.undo()
+    load(table.open(), "nightly", 2)
+    assert table.rows() == expected_rows("nightly", 2)
+    assert os.listdir(tmp_path) == [table.file.name]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_file_that_cannot_be_opened_is_explained(kind, tmp_path):
+    target = open_target(f"sql:{kind}:///{tmp_path}/not/there#orders")
+    with pytest.raises(TargetError, match="cannot open the load target sql:"):
+        target.last_offsets("nightly")
