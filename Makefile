@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VENV_42 := .venv-4.2
 PEERS := .peers
 # Tests wait more than they work: for Spark, for other brokers, for timers.
 TEST_PROCESSES ?= 2
@@ -12,10 +13,10 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehous
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash transactions interop fuzz property uncompiled bench notebooks peers clean preflight
+.PHONY: help quickstart install test check crash transactions interop fuzz property uncompiled spark42 bench notebooks peers clean preflight
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFrame, stream and warehouse
 	@$(BIN)/kafkalog quickstart
@@ -54,16 +55,20 @@ uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C
 	    $(CURDIR)/$(BIN)/python -c 'from pyspark_kafkalog.arrow import decode as d; assert d.__file__.endswith("/build/uncompiled/pyspark_kafkalog/arrow/decode.py"), d.__file__' && \
 	    $(CURDIR)/$(BIN)/python -m pytest $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
+spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row by row beside Spark's own connector
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest tests/spark $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest tests/parity $(PYTEST_ARGS)
+
 bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory
 	$(BIN)/python -m benchmarks.first_numbers
 
 notebooks: $(VENV)/.development ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
 
-peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 ## Apache Kafka's jars, which some tests measure themselves against
+peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 ## the jars of Kafka and of Spark's connector, which tests compare with
 
 clean: ## remove what was built, installed and fetched
-	rm -rf $(VENV) $(PEERS) build *.egg-info
+	rm -rf $(VENV) $(VENV_42) $(PEERS) build *.egg-info
 	find pyspark_kafkalog broker -name '*.so' -delete
 
 preflight:
@@ -82,11 +87,17 @@ $(VENV)/.development: setup.py | preflight
 	KAFKALOG_EXT=$${KAFKALOG_EXT:-require} $(BIN)/pip install --disable-pip-version-check --progress-bar off -q -e ".[test,check]"
 	@touch $@
 
+# The extension modules lie in the source tree, where the first environment has put them.
+$(VENV_42)/.development: setup.py | $(VENV)/.development
+	$(PYTHON) -m venv $(VENV_42)
+	KAFKALOG_EXT=skip $(VENV_42)/bin/pip install --disable-pip-version-check --progress-bar off -q -e ".[test]" pyspark==4.2.0
+	@touch $@
+
 $(VENV)/.fuzz: $(VENV)/.development
 	$(BIN)/pip install --disable-pip-version-check -q -e ".[fuzz]"
 	@touch $@
 
-$(PEERS)/kafka $(PEERS)/kafka-0.8.2 &:
+$(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 &:
 	@command -v mvn > /dev/null || apt-get install -y -qq maven
 	tests/interop/peers/fetch $(PEERS)
 

@@ -97,6 +97,7 @@ setup(
         "sql": SQL,
         "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
+            "pyspark[connect]>=4.2,<4.4",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "hypothesis>=6.112",

@@ -283,7 +283,8 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
 
 
 def _pattern(text: str) -> str:
-    if not text.strip():
+    text = text.strip()
+    if not text:
         raise InvalidOptionError("Option subscribePattern is empty; expected e.g. orders-.*")
     try:
         re.compile(text)

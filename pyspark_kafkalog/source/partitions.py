@@ -92,16 +92,17 @@ class SubscribeTopics:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """Option `subscribePattern`: all topics whose whole name matches a regular expression.
+    """Option `subscribePattern`: all topics in whose name a regular expression is found.
 
-    The brokers' own topics never match, as with Spark's connector.
+    Anywhere in it, as with Spark's connector: `orders` finds reorders-eu, too. The brokers' own
+    topics never match, as there.
     """
 
     pattern: str
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
-        matches = re.compile(self.pattern).fullmatch
-        topics = {name: numbers for name, numbers in cluster.topics(None).items() if matches(name)}
+        found = re.compile(self.pattern).search
+        topics = {name: numbers for name, numbers in cluster.topics(None).items() if found(name)}
         if not topics:
             _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
         return _flatten(topics)

@@ -44,9 +44,10 @@ def test_named_offsets_bound_the_ranges():
     assert ranges == [OffsetRange("orders", 0, 6, 9)]
 
 
-def test_a_pattern_matches_whole_names():
+def test_a_pattern_is_found_anywhere_in_a_name():
     cluster = FakeCluster(orders=[(0, 1)], orders_eu=[(0, 1)], reorders=[(0, 1)])
-    assert SubscribePattern("orders.*").partitions(cluster) == [("orders", 0), ("orders-eu", 0)]
+    assert SubscribePattern("^orders").partitions(cluster) == [("orders", 0), ("orders-eu", 0)]
+    assert len(SubscribePattern("orders").partitions(cluster)) == 3
     assert SubscribePattern("x|reorders").partitions(cluster) == [("reorders", 0)]
 
 
