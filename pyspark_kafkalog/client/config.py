@@ -39,6 +39,23 @@ class Isolation(IntEnum):
 class Secret:
     """A credential, or a reference to where it is kept. Only `reveal()` gives its text."""
 
+class Partitioner(IntEnum):
+    """`partitioner.class`: how a record's partition is chosen where it names none."""
+
+    BY_KEY = 0
+    """By the key's murmur2 hash; without a key as STICKY."""
+    STICKY = 1
+    """All of a batch together, keys or not; the next batch elsewhere."""
+    ROUND_ROBIN = 2
+
+
+_JAVA_PARTITIONERS = {
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": Partitioner.BY_KEY,
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner": Partitioner.STICKY,
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": Partitioner.ROUND_ROBIN,
+}
+
+
     _text: str
 
     def reveal(self) -> str:
@@ -142,6 +159,15 @@ def _servers(name: str, text: str) -> tuple[tuple[str, int], ...]:
             f"kafka.{name} is empty. Give host:port of one or more brokers, separated by commas."
         )
     return tuple(servers)
+def _partitioner(name: str, text: str) -> Partitioner:
+    if text.strip() not in _JAVA_PARTITIONERS:
+        raise InvalidOptionError(
+            f"kafka.{name} is {text!r}, which would be a Java class. Give one of "
+            f"{', '.join(_JAVA_PARTITIONERS)}, or choose partitions in a column 'partition'."
+        )
+    return _JAVA_PARTITIONERS[text.strip()]
+
+
 
 
 def _by(parse: Callable[[str, str], Any]) -> dict[str, Any]:
@@ -210,6 +236,10 @@ class ClientConfig:
     """librdkafka's short form instead of a login module line, as is `sasl.password`."""
     sasl_password: Secret = field(default=NO_SECRET, metadata=_by(_secret))
     sasl_kerberos_service_name: str = field(default="kafka", metadata=_by(_text))
+    partitioner_class: Partitioner = field(default=Partitioner.BY_KEY, metadata=_by(_partitioner))
+    """One of the Java client's three, by its name there."""
+    partitioner_ignore_keys: bool = field(default=False, metadata=_by(_yes_or_no))
+    """True: STICKY, unless `partitioner_class` was given."""
     sasl_oauthbearer_token_endpoint_url: str = field(default="", metadata=_by(_text))
     """Where OAUTHBEARER asks for a token (client credentials grant)."""
     sasl_oauthbearer_client_credentials_client_id: str = field(default="", metadata=_by(_text))
@@ -268,6 +298,8 @@ class ClientConfig:
             kind = getattr(self, f"ssl_{store}_type").upper()
             if kind != "PEM":
                 raise InvalidOptionError(
+        if "partitioner.class" in given:
+            given.pop("partitioner.ignore.keys", None)
                     f"kafka.ssl.{store}.type is {kind}, which only a JVM reads. Convert the store "
                     "to PEM (keytool -importkeystore to PKCS12, then openssl pkcs12 -nodes) and "
                     f"set kafka.ssl.{store}.type=PEM."
@@ -288,6 +320,10 @@ class ClientConfig:
 
     def jaas_options(self) -> dict[str, str]:
         """The login module's options, with secrets looked up; empty when there is none.
+    @property
+    def partitioner(self) -> Partitioner:
+        return Partitioner.STICKY if self.partitioner_ignore_keys else self.partitioner_class
+
 
         Raises InvalidOptionError, without the text, when it is not a login module line.
         """

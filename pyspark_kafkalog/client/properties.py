@@ -27,7 +27,7 @@ WITHOUT_EFFECT = frozenset(
     metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
     metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
     partition.assignment.strategy partitioner.adaptive.partitioning.enable
-    partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys
+    partitioner.availability.timeout.ms
     rebalance.timeout.ms reconnect.backoff.max.ms reconnect.backoff.ms
     sasl.client.callback.handler.class sasl.kerberos.kinit.cmd
     sasl.kerberos.min.time.before.relogin sasl.kerberos.ticket.renew.jitter

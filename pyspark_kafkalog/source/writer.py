@@ -29,6 +29,7 @@ from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
+from pyspark_kafkalog.source.placement import Placement
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 
 # What a record is made of. `timestamp` is an extension: Spark's sink always takes the clock's time.
@@ -138,7 +139,7 @@ class _RowsToRecords:
     def __init__(self, options: SinkOptions, producer: Producer) -> None:
         self._options = options
         self._producer = producer
-        self._encoders: dict[str, RecordEncoder] = {}
+        self._encoders: dict[str, tuple[Placement, RecordEncoder]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         for topic, rows in rows_by_topic(batch, self._options.topic):
@@ -146,24 +147,24 @@ class _RowsToRecords:
                 self._producer.send(TopicPartition(topic, partition), encoded)
 
     def finish(self) -> None:
-        for topic, encoder in self._encoders.items():
+        for topic, (_, encoder) in self._encoders.items():
             for partition, encoded in encoder.finish():
                 self._producer.send(TopicPartition(topic, partition), encoded)
 
     def _encode(self, topic: str, records: pa.RecordBatch) -> Iterator[tuple[int, bytearray]]:
-        encoder = self._encoder(topic)
+        placement, encoder = self._encoder(topic)
         try:
-            yield from encoder.encode(records)
+            yield from encoder.encode(placement.place(records))
         except ValueError as error:
             raise InvalidRowError(f"Column 'partition', topic {topic}: {error}.") from None
 
-    def _encoder(self, topic: str) -> RecordEncoder:
+    def _encoder(self, topic: str) -> tuple[Placement, RecordEncoder]:
         if topic not in self._encoders:
             client = self._options.client
-            self._encoders[topic] = RecordEncoder(
-                len(self._producer.partitions_for(topic)),
-                client.compression_type,
-                client.batch_size,
+            partition_count = len(self._producer.partitions_for(topic))
+            self._encoders[topic] = (
+                Placement(client.partitioner, partition_count),
+                RecordEncoder(partition_count, client.compression_type, client.batch_size),
             )
         return self._encoders[topic]
 

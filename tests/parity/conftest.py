@@ -37,7 +37,7 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("kafkalog-parity")
-        .config("spark.jars", ",".join(map(str, jars)))
+        .config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

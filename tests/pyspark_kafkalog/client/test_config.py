@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from pyspark_kafkalog.client import properties
-from pyspark_kafkalog.client.config import ClientConfig, Isolation, Secret
+from pyspark_kafkalog.client.config import ClientConfig, Isolation, Partitioner, Secret
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.record.compression import Codec
 
@@ -71,6 +71,7 @@ def test_missing_bootstrap_servers_are_named():
         ("isolation.level", "serializable", "read_uncommitted, read_committed"),
         ("compression.type", "rar", "none, gzip, snappy, lz4, zstd"),
         ("acks", "2", "one of all"),
+        ("partitioner.class", "a.B", "kafka.clients.producer.RoundRobinPartitioner"),
         ("enable.idempotence", "yes", "true, false"),
         ("security.protocol", "TLS", "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ("ssl.truststore.type", "JKS", "PEM"),
@@ -81,6 +82,15 @@ def test_a_malformed_value_names_its_option_and_what_to_write(name, text, advice
         ClientConfig.from_options(SERVERS | {name: text})
     assert f"kafka.{name}" in str(raised.value)
     assert advice in str(raised.value)
+
+
+def test_ignored_keys_count_where_no_partitioner_is_named():
+    sticky = {"partitioner.ignore.keys": "true"}
+    by_key = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
+    assert ClientConfig.from_options(SERVERS).partitioner is Partitioner.BY_KEY
+    assert ClientConfig.from_options(SERVERS | sticky).partitioner is Partitioner.STICKY
+    both = SERVERS | sticky | {"partitioner.class": by_key}
+    assert ClientConfig.from_options(both).partitioner is Partitioner.BY_KEY
 
 
 def test_fewer_acks_switch_idempotence_off():
