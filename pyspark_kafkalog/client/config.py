@@ -5,8 +5,9 @@ what cannot work with a sentence that says what to write instead. Field names ar
 names with `_` for `.`; each field's docstring states unit and default.
 
 Credentials are `Secret`s: their text appears in no repr, message or log line. A secret may name
-where it is kept, as in Kafka's config providers: `${env:VARIABLE}` or `${file:/path:key}`. Such a
-reference is what travels with the config to executors; it is looked up where a connection is made.
+where it is kept, as in Kafka's config providers: `${env:VARIABLE}`, `${file:/path:key}` for a line
+`key=...` of a properties file, or `${dir:/path:name}` for the whole file `name`. Such a reference
+is what travels with the config to executors; it is looked up where a connection is made.
 
 Picklable and hashable; holds no socket. Any thread.
 """
@@ -14,6 +15,7 @@ Picklable and hashable; holds no socket. Any thread.
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
@@ -23,7 +25,9 @@ from pyspark_kafkalog.record.compression import Codec
 
 _LARGEST_INT32 = 2**31 - 1
 _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+)):(?P<port>\d+)")
-_REFERENCE = re.compile(r"\$\{(?:env:(?P<variable>[^}:]+)|file:(?P<path>[^}]*):(?P<key>[^}:]+))\}")
+_REFERENCE = re.compile(
+    r"\$\{(?:env:(?P<variable>[^}:]+)|(?P<kind>file|dir):(?P<path>[^}]*):(?P<key>[^}:]+))\}"
+)
 _JAAS = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.S)
 _JAAS_OPTION = re.compile(r"""\s+([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
 
@@ -34,10 +38,6 @@ class Isolation(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Secret:
-    """A credential, or a reference to where it is kept. Only `reveal()` gives its text."""
 
 class Partitioner(IntEnum):
     """`partitioner.class`: how a record's partition is chosen where it names none."""
@@ -56,11 +56,19 @@ _JAVA_PARTITIONERS = {
 }
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Secret:
+    """A credential, or a reference to where it is kept. Only `reveal()` gives its text."""
+
     _text: str
 
     def reveal(self) -> str:
         """The text, with references looked up now; raises InvalidOptionError naming what lacks."""
         return _REFERENCE.sub(_look_up, self._text)
+
+    def reveal_whole(self) -> str:
+        """The text, looked up if all of it is one reference; otherwise with references as such."""
+        return self.reveal() if _REFERENCE.fullmatch(self._text.strip()) else self._text
 
     def __bool__(self) -> bool:
         return bool(self._text)
@@ -74,7 +82,7 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _look_up(reference: re.Match[str]) -> str:
-    variable, path, key = reference.group("variable", "path", "key")
+    variable, kind, path, key = reference.group("variable", "kind", "path", "key")
     if variable is not None:
         if variable not in os.environ:
             raise InvalidOptionError(
@@ -82,15 +90,21 @@ def _look_up(reference: re.Match[str]) -> str:
                 "this machine. Set it for the driver and for every executor."
             )
         return os.environ[variable]
+    if kind == "dir":
+        path = os.path.join(path, key)
     try:
-        with open(path, encoding="utf-8") as properties:
-            for line in properties:
+        with open(path, encoding="utf-8") as file:
+            if kind == "dir":
+                # As the tools write it that keep secrets in files; a password ends in no newline.
+                return file.read().rstrip("\r\n")
+            for line in file:
                 name, equals, value = line.partition("=")
                 if equals and name.strip() == key:
                     return value.strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise InvalidOptionError(
-            f"{reference[0]} names the file {path}, which cannot be read here: {error.strerror}. "
+            f"{reference[0]} names the file {path}, which cannot be read here: {reason}. "
             "Put it on the driver and on every executor."
         ) from None
     raise InvalidOptionError(f"{reference[0]}: the file {path} has no line '{key}=...'.")
@@ -145,6 +159,15 @@ def _acks(name: str, text: str) -> int:
     return {"all": -1, "-1": -1, "0": 0, "1": 1}[_choice("all", "-1", "0", "1")(name, text)]
 
 
+def _partitioner(name: str, text: str) -> Partitioner:
+    if text.strip() not in _JAVA_PARTITIONERS:
+        raise InvalidOptionError(
+            f"kafka.{name} is {text!r}, which would be a Java class. Give one of "
+            f"{', '.join(_JAVA_PARTITIONERS)}, or choose partitions in a column 'partition'."
+        )
+    return _JAVA_PARTITIONERS[text.strip()]
+
+
 def _servers(name: str, text: str) -> tuple[tuple[str, int], ...]:
     servers = []
     for server in filter(None, (part.strip() for part in text.split(","))):
@@ -159,15 +182,6 @@ def _servers(name: str, text: str) -> tuple[tuple[str, int], ...]:
             f"kafka.{name} is empty. Give host:port of one or more brokers, separated by commas."
         )
     return tuple(servers)
-def _partitioner(name: str, text: str) -> Partitioner:
-    if text.strip() not in _JAVA_PARTITIONERS:
-        raise InvalidOptionError(
-            f"kafka.{name} is {text!r}, which would be a Java class. Give one of "
-            f"{', '.join(_JAVA_PARTITIONERS)}, or choose partitions in a column 'partition'."
-        )
-    return _JAVA_PARTITIONERS[text.strip()]
-
-
 
 
 def _by(parse: Callable[[str, str], Any]) -> dict[str, Any]:
@@ -222,6 +236,10 @@ class ClientConfig:
     """Produce requests sent ahead of their answers; brokers remember five for each partition."""
     buffer_memory: int = field(default=33_554_432, metadata=_by(_whole(1)))
     """Most bytes of batches that are not acknowledged yet; `send` waits beyond."""
+    partitioner_class: Partitioner = field(default=Partitioner.BY_KEY, metadata=_by(_partitioner))
+    """One of the Java client's three, by its name there."""
+    partitioner_ignore_keys: bool = field(default=False, metadata=_by(_yes_or_no))
+    """True: STICKY, unless `partitioner_class` was given."""
     retries: int = field(default=_LARGEST_INT32, metadata=_by(_whole(0)))
     """How often one batch is sent again; `delivery_timeout_ms` is the bound that counts."""
     delivery_timeout_ms: int = field(default=120_000, metadata=_by(_whole(1)))
@@ -236,10 +254,6 @@ class ClientConfig:
     """librdkafka's short form instead of a login module line, as is `sasl.password`."""
     sasl_password: Secret = field(default=NO_SECRET, metadata=_by(_secret))
     sasl_kerberos_service_name: str = field(default="kafka", metadata=_by(_text))
-    partitioner_class: Partitioner = field(default=Partitioner.BY_KEY, metadata=_by(_partitioner))
-    """One of the Java client's three, by its name there."""
-    partitioner_ignore_keys: bool = field(default=False, metadata=_by(_yes_or_no))
-    """True: STICKY, unless `partitioner_class` was given."""
     sasl_oauthbearer_token_endpoint_url: str = field(default="", metadata=_by(_text))
     """Where OAUTHBEARER asks for a token (client credentials grant)."""
     sasl_oauthbearer_client_credentials_client_id: str = field(default="", metadata=_by(_text))
@@ -284,6 +298,8 @@ class ClientConfig:
                     f"{given['acks']!r}. Leave one of the two out."
                 )
             given["enable.idempotence"] = "false"
+        if "partitioner.class" in given:
+            given.pop("partitioner.ignore.keys", None)
         settings = {
             f.name: f.metadata["parse"](_property_name(f.name), given[_property_name(f.name)])
             for f in fields(cls)
@@ -296,14 +312,17 @@ class ClientConfig:
     def _check_stores(self) -> None:
         for store in ("truststore", "keystore"):
             kind = getattr(self, f"ssl_{store}_type").upper()
-            if kind != "PEM":
+            path = getattr(self, f"ssl_{store}_location")
+            if kind != "PEM" or path.lower().endswith((".jks", ".p12", ".pfx")):
                 raise InvalidOptionError(
-        if "partitioner.class" in given:
-            given.pop("partitioner.ignore.keys", None)
-                    f"kafka.ssl.{store}.type is {kind}, which only a JVM reads. Convert the store "
-                    "to PEM (keytool -importkeystore to PKCS12, then openssl pkcs12 -nodes) and "
-                    f"set kafka.ssl.{store}.type=PEM."
+                    f"kafka.ssl.{store} is a Java store, and only PEM files are read here. "
+                    f"Convert it: {pem_conversion(store, path)} and set "
+                    f"kafka.ssl.{store}.location to that file, kafka.ssl.{store}.type to PEM."
                 )
+
+    @property
+    def partitioner(self) -> Partitioner:
+        return Partitioner.STICKY if self.partitioner_ignore_keys else self.partitioner_class
 
     @property
     def uses_tls(self) -> bool:
@@ -320,16 +339,12 @@ class ClientConfig:
 
     def jaas_options(self) -> dict[str, str]:
         """The login module's options, with secrets looked up; empty when there is none.
-    @property
-    def partitioner(self) -> Partitioner:
-        return Partitioner.STICKY if self.partitioner_ignore_keys else self.partitioner_class
-
 
         Raises InvalidOptionError, without the text, when it is not a login module line.
         """
         if not self.sasl_jaas_config:
             return {}
-        line = _JAAS.fullmatch(self.sasl_jaas_config.reveal())
+        line = _JAAS.fullmatch(self.sasl_jaas_config.reveal_whole())
         rest = line[1] if line else "?"
         if _JAAS_OPTION.sub("", rest).strip():
             raise InvalidOptionError(
@@ -337,8 +352,11 @@ class ClientConfig:
                 "for example: org.apache.kafka.common.security.plain.PlainLoginModule required "
                 'username="..." password="...";'
             )
+        # References are looked up in what was parsed, so that a password may hold any character.
         return {
-            match[1]: re.sub(r"\\(.)", r"\1", match[2]) if match[2] else match[3] or match[4] or ""
+            match[1]: Secret(
+                re.sub(r"\\(.)", r"\1", match[2]) if match[2] else match[3] or match[4] or ""
+            ).reveal()
             for match in _JAAS_OPTION.finditer(rest)
         }
 
@@ -350,14 +368,29 @@ class ClientConfig:
 
     def _secret_texts(self) -> list[str]:
         texts = []
-        try:
-            texts = [text for name, text in self.jaas_options().items() if _is_secret_name(name)]
-            texts += [
-                s.reveal() for f in fields(self) if isinstance(s := getattr(self, f.name), Secret)
-            ]
-        except InvalidOptionError:
-            pass  # What could not be looked up was not used either.
+        for secret in (getattr(self, f.name) for f in fields(self)):
+            # What cannot be looked up was not used either.
+            if isinstance(secret, Secret):
+                with suppress(InvalidOptionError):
+                    texts.append(secret.reveal())
+        with suppress(InvalidOptionError):
+            texts += [text for name, text in self.jaas_options().items() if _is_secret_name(name)]
         return sorted(filter(None, texts), key=len, reverse=True)
+
+
+def pem_conversion(store: str, path: str) -> str:
+    """The command that makes a PEM file of a Java `store` (truststore, keystore) of any type.
+
+    It asks for the store's password.
+    """
+    path = path or f"{store}.jks"
+    stem = path.rpartition(".")[0] or path
+    if store == "truststore":
+        return f"keytool -list -rfc -keystore {path} > {stem}.pem"
+    return (
+        f"keytool -importkeystore -srckeystore {path} -destkeystore {stem}.tmp -deststoretype "
+        f"PKCS12 && openssl pkcs12 -in {stem}.tmp -nodes -out {stem}.pem"
+    )
 
 
 def _is_secret_name(jaas_option: str) -> bool:

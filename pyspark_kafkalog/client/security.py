@@ -25,11 +25,12 @@ from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.config import ClientConfig, pem_conversion
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import AuthenticationError, InvalidOptionError
 
 _MOST_EXCHANGES = 32
+_LARGEST_STORE_BYTES = 1 << 24
 _LARGEST_TOKEN_ANSWER_BYTES = 1 << 20
 
 
@@ -45,6 +46,7 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise InvalidOptionError(
             f"kafka.ssl.truststore holds no trusted certificates in PEM form: {error}"
+            f"{_advice('truststore', config.ssl_truststore_location)}"
         ) from None
     try:
         _load_own_certificate(context, config)
@@ -52,8 +54,19 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
         raise InvalidOptionError(
             "kafka.ssl.keystore holds no certificate with its private key in PEM form, or "
             f"kafka.ssl.key.password does not open it: {config.scrub(str(error))}"
+            f"{_advice('keystore', config.ssl_keystore_location)}"
         ) from None
     return context
+
+
+def _advice(store: str, path: str) -> str:
+    """What to do where the file at `path` is there and no PEM, whatever its name says."""
+    try:
+        with open(path, "rb") as file:
+            is_pem = b"-----BEGIN" in file.read(_LARGEST_STORE_BYTES)
+    except OSError:
+        return ""
+    return "" if is_pem else f". If it is a Java store, convert it: {pem_conversion(store, path)}"
 
 
 def _trusting(default: ssl.SSLContext, **certificates: str) -> ssl.SSLContext:

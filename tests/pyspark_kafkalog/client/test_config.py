@@ -171,6 +171,42 @@ def test_a_secret_in_a_properties_file(tmp_path):
         Secret(f"${{file:{path}.gone:password}}").reveal()
 
 
+def test_a_secret_in_a_file_of_its_own(tmp_path):
+    (tmp_path / "password").write_text(" hunter2=:x \n")
+    assert Secret(f"${{dir:{tmp_path}:password}}").reveal() == " hunter2=:x "
+    with pytest.raises(InvalidOptionError, match=f"names the file {tmp_path}/other, which cannot"):
+        Secret(f"${{dir:{tmp_path}:other}}").reveal()
+    (tmp_path / "store.p12").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidOptionError, match="no text in UTF-8"):
+        Secret(f"${{dir:{tmp_path}:store.p12}}").reveal()
+
+
+def test_a_password_in_a_reference_may_hold_any_character(monkeypatch):
+    monkeypatch.setenv("KAFKALOG_TEST_PASSWORD", "a\"; b='c' \\ ${env:HOME}")
+    line = f'{PLAIN} username="u" password="${{env:KAFKALOG_TEST_PASSWORD}}";'
+    parsed = config(sasl_jaas_config=line).jaas_options()
+    assert parsed == {"username": "u", "password": "a\"; b='c' \\ ${env:HOME}"}
+
+
+def test_a_whole_login_module_line_in_a_reference(monkeypatch):
+    monkeypatch.setenv("KAFKALOG_TEST_LOGIN", f'{PLAIN} username="u" password="p";')
+    made = config(sasl_jaas_config="${env:KAFKALOG_TEST_LOGIN}")
+    assert made.jaas_options() == {"username": "u", "password": "p"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ssl.truststore.type": "JKS", "ssl.truststore.location": "/etc/trust.store"},
+        {"ssl.truststore.location": "/etc/trust.store.jks"},
+        {"ssl.truststore.location": "/etc/trust.store.P12", "ssl.truststore.type": "PEM"},
+    ],
+)
+def test_a_java_store_is_refused_with_the_command_that_converts_it(given):
+    with pytest.raises(InvalidOptionError, match=r"keytool -list -rfc -keystore /etc/trust\.store"):
+        ClientConfig.from_options(SERVERS | given)
+
+
 def test_scrub_takes_every_secret_out_of_a_text():
     made = config(sasl_jaas_config=f'{PLAIN} username="u" password="hunter2";')
     assert made.scrub("u said hunter2!") == "u said [hidden]!"
@@ -178,7 +214,7 @@ def test_scrub_takes_every_secret_out_of_a_text():
 
 def test_scrub_works_while_a_reference_leads_nowhere():
     made = config(sasl_password="${env:KAFKALOG_TEST_NOWHERE}", ssl_key_password="hunter2")
-    assert made.scrub("a text") == "a text"
+    assert made.scrub("a text of hunter2") == "a text of [hidden]"
 
 
 def test_unknown_properties_come_with_the_nearest_known_one():
