@@ -6,6 +6,7 @@ filled by librdkafka.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
@@ -75,6 +76,14 @@ class KafkaTopics(Topics):
         where = [ConfluentPartition(topic, partition, before)]
         for deleted in client.delete_records(where).values():
             deleted.result(30)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        for grown in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            grown.result(30)
+        until_s = time.monotonic() + 30
+        while len(self._producer.list_topics(topic, 30).topics[topic].partitions) < partitions:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
 
     def produce(self, topic: str, value: bytes, **record: Any) -> None:
         """Hands one record over; `flush` waits for all."""
