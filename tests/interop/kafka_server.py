@@ -1,7 +1,8 @@
 """Apache Kafka as a child process: the jars of `tests/interop/peers/fetch`, one KRaft node.
 
 Listens without protection on `port`, with TLS and SASL (PLAIN, SCRAM-SHA-512; user alice, password
-secret) on `sasl_port`, and with mutual TLS on `tls_port`. May be killed and started again.
+PASSWORD; OAUTHBEARER, unsigned tokens) on `sasl_port`, and with mutual TLS on `tls_port`. May be
+killed and started again.
 """
 
 import os
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute()
 CERTIFICATES = ROOT / "tests" / "pyspark_kafkalog" / "client" / "data"
 START_TIMEOUT_S = 60
-PASSWORD = "secret"
+PASSWORD = "pa55word-of-alice"
 
 
 def require_kafka() -> None:
@@ -102,11 +103,13 @@ class KafkaServer:
                 "controller.listener.names=CONTROLLER",
                 "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
                 "SASL_SSL:SASL_SSL,SSL:SSL",
-                "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+                "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512,OAUTHBEARER",
                 f"listener.name.sasl_ssl.plain.sasl.jaas.config={login}.plain.PlainLoginModule "
                 f'required user_alice="{PASSWORD}";',
                 f"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={login}.scram."
                 "ScramLoginModule required;",
+                f"listener.name.sasl_ssl.oauthbearer.sasl.jaas.config={login}.oauthbearer."
+                'OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
                 "ssl.keystore.type=PEM",
                 f"ssl.keystore.location={CERTIFICATES / 'localhost.pem'}",
                 "ssl.truststore.type=PEM",
