@@ -56,8 +56,8 @@ uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C
 	    $(CURDIR)/$(BIN)/python -m pytest $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
 spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row by row beside Spark's own connector
-	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest tests/spark $(PYTEST_ARGS)
-	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest tests/parity $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests/spark $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests/parity $(PYTEST_ARGS)
 
 bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory
 	$(BIN)/python -m benchmarks.first_numbers

@@ -367,3 +367,28 @@ def small(topics):
 def test_brokers_are_required(spark, source):
     message = words_of(lambda: spark.read.format(source).option("subscribe", "a").load())
     assert "kafka.bootstrap.servers" in message
+
+
+# where ours says more, and README says so
+
+
+def test_partitions_that_do_not_exist_are_an_error_here_and_nothing_there(both, small):
+    theirs = both.spark.read.format("kafka").options(**both.servers)
+    assert theirs.option("assign", json.dumps({small: [7]})).load().collect() == []
+    message = words_of(lambda: list(both.ours(assign=json.dumps({small: [7]}))))
+    assert f"Option assign names partitions that do not exist: {small}-7" in message
+
+
+def test_a_start_beyond_the_end_may_be_passed_over_here(both, small):
+    beyond = {"subscribe": small, "startingOffsets": positions(small, 9, 3)}
+    theirs = both.spark.read.format("kafka").options(**both.servers).options(**beyond)
+    message = words_of(theirs.option("failOnDataLoss", "false").load().collect)
+    assert "start offset 9 is greater than the resolved end offset 5" in message
+    assert list(both.ours(**beyond, failOnDataLoss="false")) == []
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
+def test_a_malformed_option_is_refused_here_even_where_it_has_no_effect(both, small, name):
+    theirs = both.spark.read.format("kafka").options(**both.servers)
+    assert len(theirs.options(**{"subscribe": small, name: "x"}).load().collect()) == 8
+    assert name in words_of(lambda: list(both.ours(**{"subscribe": small, name: "x"})))

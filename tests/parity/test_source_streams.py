@@ -4,7 +4,6 @@ A query is compared by the end offsets of each batch that had rows, and by the r
 """
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -208,7 +207,7 @@ def test_fail_on_data_loss_when_a_topic_is_gone(queries, topics, fail):
         assert [rows for _, rows in run_both(queries, **options)] == [3]
 
 
-def test_what_streams_refuse(both):
+def test_what_streams_refuse(both, tmp_path):
     for options, named in [
         ({"endingOffsets": "latest"}, "not valid in streaming queries"),
         ({"endingOffsetsByTimestamp": '{"a":{"0":1}}'}, "not valid in streaming queries"),
@@ -216,7 +215,7 @@ def test_what_streams_refuse(both):
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "1"}, "9"),
     ]:
         for source in (ORACLE, OURS):
-            query = Query(both, source, Path("unused"))
+            query = Query(both, source, tmp_path)
             message = words_of(lambda query=query, given=options: query.run(subscribe="a", **given))
             assert named in message
 
