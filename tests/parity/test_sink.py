@@ -142,6 +142,24 @@ def test_a_mode_must_be_given_which_spark_asks_of_python_data_sources(spark, sin
     assert 'use either the "Append" or "Overwrite" mode' in message
 
 
+def test_a_timestamp_column_is_the_time_of_the_record_here(spark, sinks):
+    frame = spark.sql("select 'v' value, timestamp_millis(1700000000123) timestamp")
+    found = []
+    for source in (ORACLE, OURS):
+        topic = sinks.topics.create()
+        sinks.write(source, frame, topic=topic)
+        (row,) = (
+            sinks.both.spark.read.format(ORACLE)
+            .options(**sinks.both.servers)
+            .option("subscribe", topic)
+            .load()
+            .selectExpr("unix_millis(timestamp) ms")
+            .collect()
+        )
+        found.append(row.ms == 1_700_000_000_123)
+    assert found == [False, True]
+
+
 def test_columns_that_are_no_part_of_a_record_are_left_out(spark, sinks):
     sinks.written(spark.sql("select 'v' value, 1 other, array(1) more"), partitions=1)
 

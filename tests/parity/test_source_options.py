@@ -392,3 +392,15 @@ def test_a_malformed_option_is_refused_here_even_where_it_has_no_effect(both, sm
     theirs = both.spark.read.format("kafka").options(**both.servers)
     assert len(theirs.options(**{"subscribe": small, name: "x"}).load().collect()) == 8
     assert name in words_of(lambda: list(both.ours(**{"subscribe": small, name: "x"})))
+
+
+def test_a_schema_names_columns_here_and_is_refused_there(both, small):
+    reader = both.spark.read.format("kafka").options(**both.servers).schema("value binary")
+    assert "schema" in words_of(lambda: reader.option("subscribe", small).load())
+    reader = both.spark.read.format("kafkalog").options(**both.servers).schema("value binary")
+    assert reader.option("subscribe", small).load().columns == ["value"]
+
+
+def test_max_records_per_partition_splits_whole_topics_here(both, skewed):
+    theirs, ours = both.frames(subscribe=skewed, maxRecordsPerPartition=300)
+    assert (theirs.rdd.getNumPartitions(), ours.rdd.getNumPartitions()) == (3, 6)
