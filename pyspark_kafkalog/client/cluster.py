@@ -186,7 +186,7 @@ class Cluster:
         """
         request = FindCoordinatorRequest(key=group_id, key_type=_GROUP)
         broker = self._any_broker(deadline)
-        answer = broker.call(request, self._attempt(deadline), _FIND_COORDINATOR_MAX_VERSION)
+        answer = broker.call(request, self.attempt(deadline), _FIND_COORDINATOR_MAX_VERSION)
         if answer.error_code:
             raise for_code(answer.error_code)(f"coordinator of group {group_id}")
         return self._connect((answer.host, answer.port), deadline)
@@ -194,6 +194,16 @@ class Cluster:
     def any_broker(self, deadline: Deadline | None = None) -> Connection:
         """A connection to whichever broker answers first: an open one, or known ones in turn."""
         return self.retrying(self._any_broker, deadline or self._deadline())
+
+    def connection_to(self, server: tuple[str, int], deadline: Deadline) -> Connection:
+        """An open connection to the broker at (host, port), which an answer named; one attempt."""
+        return self._connect(server, deadline)
+
+    def brokers(self) -> list[tuple[str, int]]:
+        """(host, port) of every broker that the cluster's metadata names."""
+        if self._metadata.fresh_until.expired:
+            self.refresh()
+        return list(self._metadata.brokers.values())
 
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int
@@ -225,7 +235,7 @@ class Cluster:
         """
 
         def ask(deadline: Deadline) -> Any:
-            answer = self._any_broker(deadline).call(message, self._attempt(deadline), max_version)
+            answer = self._any_broker(deadline).call(message, self.attempt(deadline), max_version)
             if error_code := getattr(answer, "error_code", 0):
                 raise for_code(error_code)(type(message).__name__)
             return answer
@@ -266,7 +276,7 @@ class Cluster:
     def _deadline(self) -> Deadline:
         return Deadline(self.config.request_timeout_ms)
 
-    def _attempt(self, deadline: Deadline) -> Deadline:
+    def attempt(self, deadline: Deadline) -> Deadline:
         """The part of `deadline` that one broker may use up before another is asked."""
         return deadline.part(self.config.socket_connection_setup_timeout_ms)
 
@@ -297,7 +307,7 @@ class Cluster:
     def _connect(self, server: tuple[str, int], deadline: Deadline) -> Connection:
         connection = self._connections.get(server)
         if connection is None or connection.closed:
-            connection = Connection(*server, self.config, self._attempt(deadline))
+            connection = Connection(*server, self.config, self.attempt(deadline))
             self._connections[server] = connection
         return connection
 
@@ -395,7 +405,7 @@ class Cluster:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         connection = self._any_broker(deadline)
         connection.version(request.API_KEY, _METADATA_MAX_VERSION, _METADATA_NO_AUTO_CREATE_VERSION)
-        answer = connection.call(request, self._attempt(deadline), _METADATA_MAX_VERSION)
+        answer = connection.call(request, self.attempt(deadline), _METADATA_MAX_VERSION)
         loaded = _read_metadata(answer)
         loaded.fresh_until = Deadline(self.config.metadata_max_age_ms)
         known = self._metadata.topics if names is not None else {}
@@ -422,7 +432,7 @@ class Cluster:
             connection.version(
                 request.API_KEY, _LIST_OFFSETS_MAX_VERSION, _LIST_OFFSETS_MIN_VERSION
             )
-            answer = connection.call(request, self._attempt(deadline), _LIST_OFFSETS_MAX_VERSION)
+            answer = connection.call(request, self.attempt(deadline), _LIST_OFFSETS_MAX_VERSION)
             for topic in answer.topics:
                 for p in topic.partitions:
                     tp = TopicPartition(topic.name, p.partition_index)

@@ -245,6 +245,10 @@ class ClientConfig:
     delivery_timeout_ms: int = field(default=120_000, metadata=_by(_whole(1)))
     """From `send` to acknowledgement, with all retries."""
 
+    transaction_timeout_ms: int = field(default=900_000, metadata=_by(_whole(1)))
+    """How long a transaction may stay open before the broker aborts it. The brokers' default
+    `transaction.max.timeout.ms`, as an aborted one costs a streaming sink its micro-batch."""
+
     security_protocol: str = field(default="PLAINTEXT", metadata=_by(_choice(*SECURITY_PROTOCOLS)))
     sasl_mechanism: str = field(default="GSSAPI", metadata=_by(_text))
     """GSSAPI, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM."""

@@ -110,7 +110,7 @@ class Connection:
         patience = Deadline(self._config.socket_connection_setup_timeout_ms)
         sent = self.send(api_key, version, [message.encode(version=version)], deadline)
         try:
-            return self._decode(api_key, version, self._wait_for(sent, deadline))
+            return self.decoded(api_key, version, self._wait_for(sent, deadline))
         except TimeoutError:
             if patience.expired or not self._awaits_others_than(sent):
                 self.close()
@@ -118,6 +118,17 @@ class Connection:
                 # It was the caller who had no time left. Closing would lose what others sent.
                 self.abandon(sent)
             raise self._no_answer("receiving") from None
+
+    def decoded(self, api_key: int, version: int, body: memoryview) -> Any:
+        """The response that `receive` gave the body of; a peer that sends nonsense is cut off."""
+        header = RequestHeader(request_api_key=api_key, request_api_version=version)
+        with self._closing_on_error("decoding"):
+            try:
+                return header.get_response_class().decode(body)
+            except (struct.error, IndexError, ValueError, TypeError, OverflowError) as error:
+                raise KafkaProtocolError(
+                    f"{self.address} answered API {api_key} with something else: {error!r}"
+                ) from None
 
     def send(
         self,
@@ -298,16 +309,6 @@ class Connection:
             self._abandoned.remove(correlation_id)
         else:
             self._arrived[correlation_id] = body
-
-    def _decode(self, api_key: int, version: int, body: memoryview) -> Any:
-        header = RequestHeader(request_api_key=api_key, request_api_version=version)
-        with self._closing_on_error("decoding"):
-            try:
-                return header.get_response_class().decode(body)
-            except (struct.error, IndexError, ValueError, TypeError, OverflowError) as error:
-                raise KafkaProtocolError(
-                    f"{self.address} answered API {api_key} with something else: {error!r}"
-                ) from None
 
     def _negotiate(self, deadline: Deadline) -> None:
         """ApiVersions; a broker that knows only older ones answers in version 0 (KIP-511)."""

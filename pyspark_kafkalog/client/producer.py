@@ -10,7 +10,10 @@ There is no thread: `send` drives the sockets when requests are full or memory i
 until all is acknowledged. Memory: `buffer.memory` bytes of unacknowledged batches. After an error
 that does not pass the producer refuses everything, since a gap in a sequence cannot be filled.
 
-Blocking; one thread at a time. Never encodes, never chooses a partition, no transactions.
+In a transaction (KIP-98) batches carry its mark, and a partition is added to it before its first
+batch is sent; whoever made the producer begins and ends it (`client.transaction`).
+
+Blocking; one thread at a time. Never encodes, never chooses a partition.
 """
 
 import select
@@ -39,6 +42,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.transaction import ProducerIdentity, Transactions
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DeliveryError,
@@ -52,6 +56,7 @@ from pyspark_kafkalog.record.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    mark_transactional,
     read_header,
     seal,
 )
@@ -80,8 +85,8 @@ class _Partition:
     """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence."""
 
     __slots__ = (
-        "connection", "in_flight", "next_number", "next_sequence", "not_before_s", "resending",
-        "tp", "waiting",
+        "added", "connection", "in_flight", "next_number", "next_sequence", "not_before_s",
+        "resending", "tp", "waiting",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -93,6 +98,7 @@ class _Partition:
         self.next_sequence = 0
         self.resending = False
         self.not_before_s = 0.0
+        self.added = False
 
     def may_send(self) -> bool:
         """Whether the first waiting batch may go now, without overtaking one before it."""
@@ -126,7 +132,14 @@ class Producer:
     from `send` and `flush` alike: an error concerns whatever was sent before.
     """
 
-    def __init__(self, cluster: Cluster | ClientConfig) -> None:
+    def __init__(
+        self,
+        cluster: Cluster | ClientConfig,
+        transaction: tuple[Transactions, ProducerIdentity] | None = None,
+    ) -> None:
+        self.last_written: tuple[TopicPartition, int] | None = None
+        """Where a batch that was acknowledged lies, if the broker said so; none is later there."""
+        self._transaction = transaction
         self._owns_cluster = isinstance(cluster, ClientConfig)
         self._cluster = Cluster(cluster) if isinstance(cluster, ClientConfig) else cluster
         self._config = self._cluster.config
@@ -135,6 +148,8 @@ class Producer:
         self._waiting_bytes = 0
         self._unacknowledged_bytes = 0
         self._producer: tuple[int, int] | None = None
+        if transaction is not None:
+            self._producer = transaction[1].producer_id, transaction[1].epoch
         self._failure: Exception | None = None
         self._dispatched_s = 0.0
 
@@ -178,7 +193,9 @@ class Producer:
         partition = self._partitions.get(tp)
         if partition is None:
             partition = self._partitions[tp] = _Partition(tp)
-        if self._config.enable_idempotence:
+        if self._transaction is not None:
+            mark_transactional(batch)
+        if self._config.enable_idempotence or self._transaction is not None:
             seal(batch, *self._identity(), partition.next_sequence)
         else:
             seal(batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
@@ -251,6 +268,7 @@ class Producer:
     def _dispatch(self, everything: bool) -> bool:
         """Sends what may go now, as full requests; True if anything went."""
         self._dispatched_s = time.monotonic()
+        self._add_to_transaction()
         ready: dict[Connection, list[_Partition]] = {}
         for partition in self._partitions.values():
             if partition.may_send():
@@ -268,6 +286,17 @@ class Producer:
                 self._send_requests(connection, partitions)
                 sent = True
         return sent
+
+    def _add_to_transaction(self) -> None:
+        """Partitions that have batches now for the first time, all by one request."""
+        if self._transaction is None:
+            return
+        new = [partition for partition in self._partitions.values() if not partition.added]
+        if new:
+            transactions, producer = self._transaction
+            transactions.add_partitions(producer, [partition.tp for partition in new])
+            for partition in new:
+                partition.added = True
 
     def _leader(self, partition: _Partition) -> Connection | None:
         """The leader's connection; None when it cannot be used yet."""
@@ -320,7 +349,7 @@ class Producer:
         chosen.sort(key=lambda each: each[0].tp)
         request = produce.ProduceRequest(
             connection.version(produce.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION),
-            None,
+            None if self._transaction is None else self._transaction[1].transactional_id,
             self._config.acks,
             self._config.request_timeout_ms,
             [
@@ -386,6 +415,8 @@ class Producer:
         error = for_code(result.error_code)
         if error is NoError or error is DuplicateSequenceNumberError:
             self._acknowledge(partition, batch)
+            if result.base_offset >= 0:
+                self.last_written = partition.tp, result.base_offset
         elif error is OutOfOrderSequenceNumberError and _comes_after_retry(partition, batch):
             self._retry(partition, batch, error("a batch before it is sent again"))
         elif error.retriable or error is CorruptRecordError:

@@ -53,7 +53,7 @@ WITHOUT_EFFECT = frozenset(
     socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols
     ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.password ssl.protocol
     ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
-    ssl.truststore.password transaction.timeout.ms transaction.two.phase.commit.enable
+    ssl.truststore.password transaction.two.phase.commit.enable
     transactional.id value.deserializer value.serializer
     """.split()  # noqa: SIM905
 )

@@ -261,6 +261,13 @@ def seal(
     _write_crc(batch, 0, memoryview(batch).nbytes)
 
 
+def mark_transactional(batch: "Buffer") -> None:
+    """Sets the attribute of a batch that belongs to a transaction; to be sealed afterwards."""
+    position = ATTRIBUTES_POSITION
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, position)
+    _ATTRIBUTES.pack_into(batch, position, attributes | TRANSACTIONAL_BIT)
+
+
 def with_records(
     buffer: "Buffer", header: BatchHeader, codec: Codec, records: "Buffer"
 ) -> bytearray:

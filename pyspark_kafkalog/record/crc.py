@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typing_extensions import Buffer
-
 __all__ = ["crc32c"]
 
 
-def _implementation() -> "Callable[[Buffer], int]":
+def _implementation() -> "Callable[..., int]":
     try:
         from crc32c import crc32c as hardware
     except ImportError:
         import crcmod.predefined
 
         software = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
-        return lambda data: int(software(bytes(data)))
+        return lambda data, crc=0: int(software(bytes(data), crc))
     return hardware
 
 
 crc32c = _implementation()
-"""CRC-32C of `data` (any contiguous buffer), as an unsigned 32-bit integer."""
+"""CRC-32C of `data` (any contiguous buffer), as an unsigned 32-bit integer.
+
+A second argument is the CRC of what comes before `data`.
+"""

@@ -1,0 +1,396 @@
+"""Transactions, as a client of their coordinators (KIP-98): begin, add partitions, end, look up.
+
+Speaks the protocol's first version (AddPartitionsToTxn up to 3, EndTxn up to 4, Produce up to 11):
+the epoch stays what it is when a transaction ends, so that any process that knows a
+ProducerIdentity can end its transaction, and say so again after an answer was lost. What passes
+(a coordinator moves or loads, an earlier transaction is still being ended) is waited out within
+`request.timeout.ms`; what does not is the broker's own error (`kafka.errors`).
+
+The last word on a transaction is its marker in the partitions that it wrote to: `ended_by_commit`
+reads it there, also when the coordinator has forgotten the transaction or has begun another one.
+
+Blocking; one thread at a time. Never writes a record: `Producer` does.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    KafkaTimeoutError,
+    NoError,
+    NotCoordinatorError,
+    OperationNotAttemptedError,
+    TransactionalIdNotFoundError,
+    for_code,
+)
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
+from pyspark_kafkalog.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, batches
+from pyspark_kafkalog.record.control import TransactionMarker, decode_marker
+
+ONGOING = "Ongoing"
+"""The state in which a transaction takes records, as coordinators name it."""
+
+_TRANSACTION_KEY = 1
+_FIND_BATCH_VERSION = 4
+_FIND_MAX_VERSION = 4
+_FIND_MIN_VERSION = 1
+_INIT_MAX_VERSION = 4
+_INIT_MIN_VERSION_WITH_CURRENT = 3
+_ADD_MAX_VERSION = 3
+_END_MAX_VERSION = 4
+_LIST_MAX_VERSION = 2
+_DESCRIBE_MAX_VERSION = 0
+_MOST_AHEAD = 64
+"""Requests sent to one coordinator before the first answer is read."""
+_NOT_ATTEMPTED = OperationNotAttemptedError.errno
+_COORDINATOR_MOVED = (NotCoordinatorError, CoordinatorNotAvailableError)
+_LOST = (KafkaConnectionError, KafkaTimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A transactional id, and who may write and end its transaction now; a newer epoch fences."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """What a coordinator knows of a transactional id."""
+
+    producer: ProducerIdentity
+    state: str
+
+
+class Transactions:
+    """The transactions of a cluster, with the coordinators found so far."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._coordinators: dict[str, tuple[str, int]] = {}
+
+    def begin(
+        self, transactional_id: str, timeout_ms: int, current: ProducerIdentity | None = None
+    ) -> ProducerIdentity:
+        """A new epoch: older ones are fenced, and a transaction that they left open is aborted.
+
+        With `current` only if that still is the newest (KIP-360). The broker aborts a transaction
+        that is open for longer than `timeout_ms`. Raises InvalidTransactionTimeoutError,
+        ProducerFencedError, TransactionalIdAuthorizationFailedError.
+        """
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=NO_PRODUCER_ID if current is None else current.producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if current is None else current.epoch,
+        )
+        least = 0 if current is None else _INIT_MIN_VERSION_WITH_CURRENT
+
+        def ask(connection: Connection, deadline: Deadline) -> Any:
+            connection.version(request.API_KEY, _INIT_MAX_VERSION, least)
+            answer = connection.call(request, deadline, _INIT_MAX_VERSION)
+            _check(answer.error_code, transactional_id)
+            return answer
+
+        answer = self._of_coordinator(transactional_id, ask)
+        return ProducerIdentity(transactional_id, answer.producer_id, answer.producer_epoch)
+
+    def add_partitions(
+        self, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Makes partitions part of the transaction, which begins by this: before records go there.
+
+        Raises ProducerFencedError or InvalidProducerEpochError, InvalidProducerIdMappingError,
+        InvalidTxnStateError.
+        """
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for tp in sorted(partitions):
+            by_topic[tp.topic].append(tp.partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=producer.transactional_id,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=numbers)
+                for topic, numbers in by_topic.items()
+            ],
+        )
+
+        def ask(connection: Connection, deadline: Deadline) -> None:
+            answer = connection.call(request, deadline, _ADD_MAX_VERSION)
+            results = [
+                (topic.name, result)
+                for topic in answer.results_by_topic_v3_and_below
+                for result in topic.results_by_partition
+            ]
+            # One partition that is refused has the others answered "not attempted".
+            results.sort(key=lambda each: each[1].partition_error_code == _NOT_ATTEMPTED)
+            for topic, result in results:
+                place = f"{producer.transactional_id}, {topic}-{result.partition_index}"
+                _check(result.partition_error_code, place)
+
+        self._of_coordinator(producer.transactional_id, ask)
+
+    def end(self, producer: ProducerIdentity, commit: bool) -> None:
+        """Commits or aborts; again after it was ended so: nothing. Raises as `add_partitions`."""
+        for error in self.end_all([producer], commit).values():
+            raise error
+
+    def end_all(
+        self, producers: Iterable[ProducerIdentity], commit: bool
+    ) -> dict[ProducerIdentity, KafkaError]:
+        """Ends many transactions at once; those that were refused, with their errors."""
+        left = list(dict.fromkeys(producers))
+        refused: dict[ProducerIdentity, KafkaError] = {}
+
+        def attempt(deadline: Deadline) -> None:
+            self._find([producer.transactional_id for producer in left], deadline)
+            passing: KafkaError | None = None
+            for producer, error in self._end_some(left, commit, deadline):
+                if error is not None and error.retriable:
+                    passing = error
+                    if not isinstance(error, ConcurrentTransactionsError):
+                        self._coordinators.pop(producer.transactional_id, None)
+                    continue
+                left.remove(producer)
+                if error is not None:
+                    refused[producer] = error
+            if passing is not None:
+                raise passing
+
+        if left:
+            self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
+        return refused
+
+    def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """The state of each id; one that its coordinator does not know is absent.
+
+        Raises IncompatibleBrokerVersion for brokers before Kafka 3.0.
+        """
+        found: dict[str, TransactionDescription] = {}
+        left = list(dict.fromkeys(transactional_ids))
+
+        def attempt(deadline: Deadline) -> None:
+            self._find(left, deadline)
+            for server, ids in self._by_coordinator(left).items():
+                request = DescribeTransactionsRequest(transactional_ids=ids)
+                connection = self._cluster.connection_to(server, deadline)
+                answer = self._call(connection, request, deadline, _DESCRIBE_MAX_VERSION, ids)
+                for state in answer.transaction_states:
+                    name = state.transactional_id
+                    if state.error_code != TransactionalIdNotFoundError.errno:
+                        self._check_coordinator(state.error_code, name)
+                        identity = ProducerIdentity(name, state.producer_id, state.producer_epoch)
+                        found[name] = TransactionDescription(identity, state.transaction_state)
+                    left.remove(name)
+
+        if left:
+            self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
+        return found
+
+    def ongoing(self, pattern: str) -> list[str]:
+        """The transactional ids that match a regular expression as a whole and take records now.
+
+        Asks every broker; one that does not answer, or is older than Kafka 3.0, is left out.
+        """
+        wanted = re.compile(pattern)
+        found: set[str] = set()
+        deadline = Deadline(self._cluster.config.request_timeout_ms)
+        request = ListTransactionsRequest(
+            state_filters=[ONGOING],
+            producer_id_filters=[],
+            duration_filter=-1,
+            transactional_id_pattern=pattern,
+        )
+        for server in self._cluster.brokers():
+            try:
+                connection = self._cluster.connection_to(server, deadline)
+                answer = connection.call(request, deadline, _LIST_MAX_VERSION)
+            except (*_LOST, IncompatibleBrokerVersion):
+                continue
+            found.update(
+                state.transactional_id
+                for state in answer.transaction_states
+                if wanted.fullmatch(state.transactional_id)
+            )
+        return sorted(found)
+
+    def _end_some(
+        self, producers: Sequence[ProducerIdentity], commit: bool, deadline: Deadline
+    ) -> list[tuple[ProducerIdentity, KafkaError | None]]:
+        """One attempt for each, sent ahead of the answers; None is success."""
+        by_server: dict[tuple[str, int], list[ProducerIdentity]] = defaultdict(list)
+        for producer in producers:
+            by_server[self._coordinators[producer.transactional_id]].append(producer)
+        results: list[tuple[ProducerIdentity, KafkaError | None]] = []
+        for server, together in by_server.items():
+            for first in range(0, len(together), _MOST_AHEAD):
+                some = together[first : first + _MOST_AHEAD]
+                answered = 0
+                try:
+                    connection = self._cluster.connection_to(server, deadline)
+                    for producer, error in _end_ahead(connection, some, commit, deadline):
+                        results.append((producer, error))
+                        answered += 1
+                except _LOST as error:
+                    results += [(producer, error) for producer in some[answered:]]
+        return results
+
+    def _of_coordinator(
+        self, transactional_id: str, ask: Callable[[Connection, Deadline], Any]
+    ) -> Any:
+        """What `ask` gets of the id's coordinator, which is found anew when it has moved."""
+
+        def attempt(deadline: Deadline) -> Any:
+            self._find([transactional_id], deadline)
+            server = self._coordinators[transactional_id]
+            try:
+                connection = self._cluster.connection_to(server, deadline)
+                return ask(connection, self._cluster.attempt(deadline))
+            except (*_LOST, *_COORDINATOR_MOVED):
+                self._coordinators.pop(transactional_id, None)
+                raise
+
+        return self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
+
+    def _call(
+        self,
+        connection: Connection,
+        request: Any,
+        deadline: Deadline,
+        max_version: int,
+        transactional_ids: Iterable[str],
+    ) -> Any:
+        try:
+            return connection.call(request, self._cluster.attempt(deadline), max_version)
+        except _LOST:
+            for transactional_id in transactional_ids:
+                self._coordinators.pop(transactional_id, None)
+            raise
+
+    def _check_coordinator(self, error_code: int, transactional_id: str) -> None:
+        if for_code(error_code) in _COORDINATOR_MOVED:
+            self._coordinators.pop(transactional_id, None)
+        _check(error_code, transactional_id)
+
+    def _by_coordinator(self, transactional_ids: Iterable[str]) -> dict[tuple[str, int], list[str]]:
+        found: dict[tuple[str, int], list[str]] = defaultdict(list)
+        for transactional_id in transactional_ids:
+            found[self._coordinators[transactional_id]].append(transactional_id)
+        return found
+
+    def _find(self, transactional_ids: Iterable[str], deadline: Deadline) -> None:
+        """Looks up the coordinators that are not known yet; raises what any broker says."""
+        unknown = [name for name in transactional_ids if name not in self._coordinators]
+        if not unknown:
+            return
+        connection = self._cluster.any_broker(deadline)
+        api_key = FindCoordinatorRequest.API_KEY
+        version = connection.version(api_key, _FIND_MAX_VERSION, _FIND_MIN_VERSION)
+        together = [unknown] if version >= _FIND_BATCH_VERSION else [[name] for name in unknown]
+        for names in together:
+            request = FindCoordinatorRequest(
+                key=names[0], key_type=_TRANSACTION_KEY, coordinator_keys=names
+            )
+            answer = connection.call(request, self._cluster.attempt(deadline), _FIND_MAX_VERSION)
+            found = answer.coordinators if version >= _FIND_BATCH_VERSION else [answer]
+            if len(found) != len(names):
+                raise KafkaProtocolError(f"{connection.address} left out coordinators.")
+            for name, coordinator in zip(names, found, strict=True):
+                key = coordinator.key if version >= _FIND_BATCH_VERSION else name
+                _check(coordinator.error_code, key)
+                self._coordinators[key] = (coordinator.host, coordinator.port)
+
+
+def ended_by_commit(
+    cluster: Cluster, producer_id: int, tp: TopicPartition, offset: int, timeout_ms: int
+) -> bool | None:
+    """Whether the transaction in which `producer_id` wrote at `offset` was committed.
+
+    Reads the partition from there up to the transaction's marker, and waits for that while it is
+    not written yet. None when it cannot be known: the offset is gone, or no marker came in time.
+    The cluster's `isolation.level` must be read_uncommitted.
+    """
+    deadline = Deadline(timeout_ms)
+    position = offset
+    try:
+        while True:
+            until_offset = cluster.list_offsets([tp], LATEST)[tp].offset
+            if until_offset < position:
+                return None
+            fetcher = Fetcher(cluster, tp, position, until_offset, timeout_ms)
+            for fetched in fetcher.records():
+                marker = _first_marker(fetched.records, producer_id, offset)
+                if marker is not None:
+                    return marker.is_commit
+            position = max(position, fetcher.position)
+            if deadline.expired:
+                return None
+            deadline.pause(cluster.config.retry_backoff_ms / 1000)
+    except (DataLossError, UnknownTopicError):
+        return None
+
+
+def _first_marker(
+    records: memoryview, producer_id: int, after_offset: int
+) -> TransactionMarker | None:
+    for header in batches(records):
+        if (
+            header.is_control
+            and header.producer_id == producer_id
+            and header.base_offset > after_offset
+        ):
+            marker = decode_marker(bytes(records[header.position : header.end_position]))
+            if marker is not None:
+                return marker
+    return None
+
+
+def _end_ahead(
+    connection: Connection, producers: Sequence[ProducerIdentity], commit: bool, deadline: Deadline
+) -> Iterable[tuple[ProducerIdentity, KafkaError | None]]:
+    api_key = EndTxnRequest.API_KEY
+    version = connection.version(api_key, _END_MAX_VERSION)
+    sent = []
+    for producer in producers:
+        request = EndTxnRequest(
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=commit,
+        )
+        sent.append(connection.send(api_key, version, [request.encode(version=version)], deadline))
+    for producer, correlation_id in zip(producers, sent, strict=True):
+        answer = connection.decoded(api_key, version, connection.receive(correlation_id, deadline))
+        error = for_code(answer.error_code)
+        yield producer, None if error is NoError else error(producer.transactional_id)
+
+
+def _check(error_code: int, about: str) -> None:
+    error = for_code(error_code)
+    if error is not NoError:
+        raise error(about)
