@@ -69,6 +69,22 @@ class InvalidRowError(KafkalogError, ValueError):
     """A DataFrame to be written has no usable column, topic or type for a record."""
 
 
+class TransactionError(KafkalogError):
+    """A write with the option transactionalIdPrefix cannot go on; what it wrote is not visible."""
+
+
+class PrefixInUseError(TransactionError):
+    """Another query or write has the same transactionalIdPrefix, or replaced this one."""
+
+
+class TransactionAbortedError(TransactionError):
+    """The brokers aborted transactions of a write, which is to be run again."""
+
+
+class PartlyCommittedError(TransactionError):
+    """Some transactions of a write are committed, others not or not known, and the rows differ."""
+
+
 class LoadConflictError(KafkalogError):
     """Another load of the same name committed first; nothing of this one was published."""
 

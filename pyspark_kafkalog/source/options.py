@@ -66,7 +66,7 @@ _STREAM_OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "commitOffsetsToGroup",
 )
-_SINK_OPTIONS = ("topic",)
+_SINK_OPTIONS = ("topic", "transactionalIdPrefix")
 # Spark hands its own options of a write to the sink as well.
 _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
@@ -90,8 +90,11 @@ _REFUSED_BY_SINK = MappingProxyType(
         "kafka.value.serializer": (
             "Values are string or binary; encode them with DataFrame operations."
         ),
+        "kafka.transactional.id": "Set the option transactionalIdPrefix instead.",
     }
 )
+# What a topic may be named, of which the prefix is the beginning.
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 _SPARK_OFFSET_ATTEMPTS = 3
 _SPARK_OFFSET_INTERVAL_MS = 1000
@@ -148,10 +151,15 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a write was asked for; `topic` overrides the column of that name."""
+    """What a write was asked for; `topic` overrides the column of that name.
+
+    `transactional_id_prefix` makes it a transactional one; `checkpoint_location` is Spark's own.
+    """
 
     client: ClientConfig
     topic: str | None
+    transactional_id_prefix: str | None = None
+    checkpoint_location: str | None = None
 
 
 def check_source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -229,7 +237,30 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     if topic is not None and not topic.strip():
         raise InvalidOptionError("Option topic is empty; name a topic, or leave the option out.")
     _warn_unknown(values, _SINK_OPTIONS)
-    return SinkOptions(client=_client_config(values), topic=topic.strip() if topic else None)
+    client = _client_config(values)
+    return SinkOptions(
+        client=client,
+        topic=topic.strip() if topic else None,
+        transactional_id_prefix=_transactional_id_prefix(values, client),
+        checkpoint_location=values.get("checkpointlocation"),
+    )
+
+
+def _transactional_id_prefix(values: Mapping[str, str], client: ClientConfig) -> str | None:
+    prefix = values.get("transactionalidprefix")
+    if prefix is None:
+        return None
+    if _PREFIX.fullmatch(prefix) is None:
+        raise InvalidOptionError(
+            f"Option transactionalIdPrefix is {prefix[:80]!r}. Give 1 to 200 of the characters a-z "
+            "A-Z 0-9 . _ and -: transactional ids and a topic begin with it."
+        )
+    if not client.enable_idempotence:
+        raise InvalidOptionError(
+            "Option transactionalIdPrefix needs kafka.acks=all and kafka.enable.idempotence=true. "
+            "Leave these two out."
+        )
+    return prefix
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,18 +1,21 @@
-"""Batch writes: the rows of a DataFrame as records of topics, at least once.
+"""Batch writes: the rows of a DataFrame as records of topics.
 
 Owns the rules for rows, which are those of Spark's Kafka sink, and the writing of one task's rows;
 `stream_writer` shares both. A writer is made in Spark's planning process and travels pickled to the
-tasks, where each opens a producer of its own. A task that Spark runs again writes its rows again.
+tasks, where each opens a producer of its own. At least once: a task that Spark runs again writes
+its rows again. With the option `transactionalIdPrefix` the rows of all tasks become visible once
+and together, or not at all (`two_phase`).
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from kafka.structs import TopicPartition
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
@@ -28,9 +31,12 @@ from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.row_digest import RowDigest
+from pyspark_kafkalog.source.two_phase import BATCH_QUERY, NO_BATCH, Lead, TransactionalWrites
 
 # What a record is made of. `timestamp` is an extension: Spark's sink always takes the clock's time.
 _RECORD_COLUMNS = ("value", "key", "headers", "partition", "timestamp")
@@ -46,35 +52,101 @@ _EXPECTED_TYPES = {
     "timestamp": "timestamp",
 }
 
+# The local property by which Spark tells tasks the id of their streaming query.
+_QUERY_ID = "sql.streaming.queryId"
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRecords(WriterCommitMessage):
-    """What one task reports: so many records were acknowledged."""
+    """What one task reports: so many records were acknowledged.
+
+    In a transactional write also the transaction that holds them, if there are any, and what the
+    commit needs, which runs in another process: the lead, and whose the write is.
+    """
 
     record_count: int
+    transaction: WrittenTransaction | None = None
+    lead: Lead | None = None
+    owner: str = BATCH_QUERY
 
 
-class KafkalogWriter(DataSourceArrowWriter):
-    """Appends a DataFrame's rows to topics; each record is acknowledged before a task ends.
+class SinkWriter:
+    """What the writers of batches and streams share; made in the planner, pickled to the tasks.
 
     Raises InvalidRowError, naming the column, for columns that are missing or of a wrong type.
     """
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, owner: str | None) -> None:
         check_columns(schema, options.topic)
         self._options = options
+        self._owner = owner
+        self._lead: Lead | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark also makes writers to commit and abort: only one that goes to tasks needs a lead.
+
+        Raises PrefixInUseError and the client's errors.
+        """
+        prefix = self._options.transactional_id_prefix
+        if prefix is not None and self._lead is None:
+            self._lead = TransactionalWrites(self._options.client, prefix).take_lead(self._owner)
+        return dict(vars(self))
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
-        return write_rows(self._options, iterator)
+        """Writes one task's rows; all are acknowledged when it returns."""
+        if self._lead is None:
+            with Producer(self._options.client) as producer:
+                return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))
+        return self._write_in_transaction(self._lead, iterator)
 
+    def _write_in_transaction(
+        self, lead: Lead, iterator: Iterator[pa.RecordBatch]
+    ) -> WrittenRecords:
+        context = TaskContext.get()
+        assert context is not None
+        owner = self._owner or str(context.getLocalProperty(_QUERY_ID))
+        digest = RowDigest()
+        with self._transactional_writes().task(
+            lead, owner, context.partitionId(), context.attemptNumber()
+        ) as task:
+            rows = _digested(iterator, digest, self._options.topic)
+            count = _write_rows(self._options, lambda: task.producer, rows)
+            return WrittenRecords(count, task.written(count, digest.text()), lead, owner)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        lead, owner, written = _reported(messages)
+        if lead is not None:
+            self._transactional_writes().commit(lead, owner, batch, written)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        lead, _, written = _reported(messages)
+        if self._options.transactional_id_prefix is None:
+            warn_of_records_that_stay(messages)
+        elif lead is not None:
+            self._transactional_writes().abort(lead, written)
+
+    def _transactional_writes(self) -> TransactionalWrites:
+        prefix = self._options.transactional_id_prefix
+        assert prefix is not None
+        return TransactionalWrites(self._options.client, prefix)
+
+
+class KafkalogWriter(SinkWriter, DataSourceArrowWriter):
+    """Appends a DataFrame's rows to topics."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema, BATCH_QUERY)
+
+    @PlainErrors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: the tasks' records are acknowledged already."""
+        self._commit(messages, NO_BATCH)
 
+    @PlainErrors()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        warn_of_records_that_stay(messages)
+        self._abort(messages)
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -107,23 +179,49 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             warn_once(f"Column {name!r} is no part of a record and is not written.{hint}")
 
 
-def write_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> WrittenRecords:
-    """Writes one task's rows and waits until the brokers have acknowledged them all.
+def _write_rows(
+    options: SinkOptions, producer: Callable[[], Producer], batches: Iterator[pa.RecordBatch]
+) -> int:
+    """Writes one task's rows and waits until the brokers have acknowledged them all; their count.
 
-    Raises InvalidRowError for a row that is no record, DeliveryError where the brokers refuse.
+    The producer is asked for with the first row. Raises InvalidRowError for a row that is no
+    record, DeliveryError where the brokers refuse.
     """
     record_count = 0
-    with Producer(options.client) as producer:
-        rows_to_records = _RowsToRecords(options, producer)
-        for batch in batches:
+    rows_to_records = None
+    for batch in batches:
+        if batch.num_rows:
+            rows_to_records = rows_to_records or _RowsToRecords(options, producer())
             rows_to_records.write(batch)
             record_count += batch.num_rows
+    if rows_to_records is not None:
         rows_to_records.finish()
-        producer.flush()
-    return WrittenRecords(record_count)
+        producer().flush()
+    return record_count
 
 
-def warn_of_records_that_stay(messages: list[WriterCommitMessage | None]) -> None:
+def _digested(
+    batches: Iterator[pa.RecordBatch], digest: RowDigest, topic: str | None
+) -> Iterator[pa.RecordBatch]:
+    """The same batches, whose columns that are written go into `digest` on the way."""
+    written = {*_RECORD_COLUMNS, *(["topic"] if topic is None else [])}
+    for batch in batches:
+        digest.update(batch.select([name for name in batch.schema.names if name in written]))
+        yield batch
+
+
+def _reported(
+    messages: Sequence[WriterCommitMessage | None],
+) -> tuple[Lead | None, str, list[WrittenTransaction]]:
+    """The lead and owner of a transactional write, and its transactions; tasks may have failed."""
+    reports = [message for message in messages if isinstance(message, WrittenRecords)]
+    transactions = [report.transaction for report in reports if report.transaction is not None]
+    if not reports:
+        return None, "", []
+    return reports[0].lead, reports[0].owner, transactions
+
+
+def warn_of_records_that_stay(messages: Sequence[WriterCommitMessage | None]) -> None:
     """Says after a failed write what readers may see of it all the same."""
     counts = [message.record_count for message in messages if isinstance(message, WrittenRecords)]
     _log.warning(

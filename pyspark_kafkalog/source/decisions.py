@@ -1,0 +1,220 @@
+"""The decisions of a transactional sink: which transactions make up a write that is to be visible.
+
+Owns the topic `<prefix>-decisions` of one partition, compacted, so that the newest decision is kept
+for ever; a consumer group's offset, the other place that a transaction can write to, expires when
+the query rests for a week. Records are JSON, compressed by gzip:
+
+    key `decision`   version, id, owner, batch, settled, transactions: what a Decision holds
+    key `done`       the id of the decision whose transactions were all ended by a commit
+
+A decision is written in a transaction of the driver's own, so that it is there or not, and a driver
+that was replaced cannot add one. `done` is a hint that saves asking and is written without.
+
+Blocking; one thread at a time. Never ends the transactions that a decision names.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka.errors import TopicAlreadyExistsError
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.client.transaction import ProducerIdentity, Transactions
+from pyspark_kafkalog.errors import TransactionError, UnknownTopicError
+from pyspark_kafkalog.record.batch import batches
+from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.record.control import decode_marker
+from pyspark_kafkalog.record.records import Record, build_batch, read_records
+
+TOPIC_SUFFIX = "-decisions"
+
+_VERSION = 1
+_DECISION_KEY = b"decision"
+_DONE_KEY = b"done"
+_FIRST_LOOK_OFFSETS = 16
+"""How far from the end to begin: a decision takes two offsets, `done` one."""
+_MOST_PLAIN_BYTES = 256 << 20
+_TOPIC_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTransaction:
+    """What a task wrote in a transaction that it left open.
+
+    `topic`, `partition` and `offset` say where one of its batches lies, by which the transaction's
+    marker is found; the offset is -1 where no broker said it.
+    """
+
+    producer: ProducerIdentity
+    record_count: int
+    digest: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A write that is to be visible: of `owner`'s micro-batch `batch`, or of a batch query.
+
+    `settled` are the digests of those transactions that earlier decisions of the same micro-batch
+    have committed. `is_done` says that all transactions were committed.
+    """
+
+    owner: str
+    batch: int
+    transactions: tuple[WrittenTransaction, ...]
+    settled: tuple[str, ...] = ()
+    id: str = ""
+    is_done: bool = False
+
+    def __contains__(self, transaction: WrittenTransaction) -> bool:
+        return any(transaction.producer == mine.producer for mine in self.transactions)
+
+
+class DecisionLog:
+    """The decisions made for one prefix."""
+
+    def __init__(self, cluster: Cluster, prefix: str) -> None:
+        self._cluster = cluster
+        self._tp = TopicPartition(prefix + TOPIC_SUFFIX, 0)
+
+    def create(self) -> None:
+        """Creates the topic where it is not there yet, with the brokers' replication factor."""
+        try:
+            self._cluster.topics([self._tp.topic])
+        except UnknownTopicError:
+            with suppress(TopicAlreadyExistsError):
+                create_topic(self._cluster, self._tp.topic, 1, configs=_TOPIC_CONFIGS)
+
+    def newest(self) -> Decision | None:
+        """The decision that was recorded last; a transaction that is still open does not count."""
+        first = self._cluster.list_offsets([self._tp], EARLIEST)[self._tp].offset
+        end = self._cluster.list_offsets([self._tp], LATEST)[self._tp].offset
+        look = _FIRST_LOOK_OFFSETS
+        while True:
+            start = max(first, end - look)
+            found = self._newest_between(start, end)
+            if found is not None or start == first:
+                return found
+            look *= 8
+
+    def decide(
+        self, decision: Decision, transactions: Transactions, leader: ProducerIdentity
+    ) -> Decision:
+        """Records a decision for ever; returns it with its id.
+
+        Raises the brokers' errors, ProducerFencedError where `leader` leads no more. After any
+        other error it may be recorded or not.
+        """
+        decided = replace(decision, id=uuid.uuid4().hex)
+        with Producer(self._cluster, (transactions, leader)) as producer:
+            producer.send(self._tp, _record(_DECISION_KEY, _to_json(decided)))
+            producer.flush()
+        transactions.end(leader, commit=True)
+        return decided
+
+    def mark_done(self, decision: Decision) -> None:
+        """Notes that all transactions of a decision are committed."""
+        with Producer(self._cluster) as producer:
+            producer.send(self._tp, _record(_DONE_KEY, {"version": _VERSION, "id": decision.id}))
+
+    def _newest_between(self, start: int, end: int) -> Decision | None:
+        newest: Decision | None = None
+        undecided: dict[int, Decision] = {}
+        done: set[str] = set()
+        for producer_id, outcome, record in self._entries(start, end):
+            if outcome is not None:
+                decision = undecided.pop(producer_id, None)
+                newest = decision if outcome and decision is not None else newest
+            elif record is not None and record.key == _DECISION_KEY:
+                undecided[producer_id] = self._decision(record)
+            elif record is not None and record.key == _DONE_KEY:
+                done.add(str(json.loads(bytes(record.value or b"{}")).get("id")))
+        if newest is None:
+            return None
+        return replace(newest, is_done=newest.id in done)
+
+    def _entries(self, start: int, end: int) -> Iterator[tuple[int, bool | None, Record | None]]:
+        """(producer id, how its transaction ended, None) or (producer id, None, a record)."""
+        for fetched in Fetcher(self._cluster, self._tp, start, end).records():
+            for header in batches(fetched.records):
+                if header.base_offset < start:
+                    continue
+                if header.is_control:
+                    data = bytes(fetched.records[header.position : header.end_position])
+                    marker = decode_marker(data)
+                    if marker is not None:
+                        yield header.producer_id, marker.is_commit, None
+                    continue
+                for record in read_records(fetched.records, header, _MOST_PLAIN_BYTES):
+                    yield header.producer_id, None, record
+
+    def _decision(self, record: Record) -> Decision:
+        content = json.loads(bytes(record.value or b"{}"))
+        if content.get("version") != _VERSION:
+            raise TransactionError(
+                f"Topic {self._tp.topic} has a decision of version {content.get('version')}, which "
+                f"this release does not read (it reads {_VERSION}). Install the release that wrote "
+                "it, or a newer one."
+            )
+        return _from_json(content)
+
+
+def _record(key: bytes, content: dict[str, Any]) -> bytearray:
+    value = json.dumps(content, separators=(",", ":")).encode()
+    return build_batch([Record(0, time.time_ns() // 1_000_000, key, value)], Codec.GZIP)
+
+
+def _to_json(decision: Decision) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "id": decision.id,
+        "owner": decision.owner,
+        "batch": decision.batch,
+        "settled": list(decision.settled),
+        "transactions": [
+            {
+                "transactional_id": written.producer.transactional_id,
+                "producer_id": written.producer.producer_id,
+                "epoch": written.producer.epoch,
+                "records": written.record_count,
+                "digest": written.digest,
+                "topic": written.topic,
+                "partition": written.partition,
+                "offset": written.offset,
+            }
+            for written in decision.transactions
+        ],
+    }
+
+
+def _from_json(content: dict[str, Any]) -> Decision:
+    return Decision(
+        owner=content["owner"],
+        batch=content["batch"],
+        transactions=tuple(map(_written, content["transactions"])),
+        settled=tuple(content["settled"]),
+        id=content["id"],
+    )
+
+
+def _written(entry: dict[str, Any]) -> WrittenTransaction:
+    producer = ProducerIdentity(entry["transactional_id"], entry["producer_id"], entry["epoch"])
+    return WrittenTransaction(
+        producer,
+        entry["records"],
+        entry["digest"],
+        entry["topic"],
+        entry["partition"],
+        entry["offset"],
+    )

@@ -1,0 +1,450 @@
+"""Writes that become visible as a whole: transactions of tasks, a decision, then their ends.
+
+    plan     the driver takes the lead of the prefix (a new epoch of `<prefix>-driver`: whoever led
+             before decides nothing more), ends what was decided and not ended, and aborts what
+             dead tasks left open
+    write    each task writes in a transaction of `<prefix>-task-<partition>-<attempt>`, and leaves
+             it open
+    commit   the decision, one record in a transaction of the lead, names the tasks' transactions;
+             then they are committed. From the decision on, whoever plans next does the same.
+    abort    what is in no decision is aborted
+
+Spark runs a micro-batch again whose commit it did not note down: its tasks write anew, and `commit`
+finds a decision for it. What became of each transaction that this names is then asked of its
+coordinator, which may have aborted it after its timeout, or else read from the log. Committed ones
+are not written again; aborted ones are replaced by new transactions with the same rows, told by
+their digests; where the rows were cut in another way and some are committed, nothing can be
+replaced, and PartlyCommittedError says what is there.
+
+Spark makes plan, tasks and commit in processes of their own. What is carried from one to the next
+is Lead and WrittenTransaction. Blocking; one thread at a time.
+"""
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+from urllib.parse import unquote, urlsplit
+
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    KafkaError,
+    ProducerFencedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig, Isolation
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.client.transaction import (
+    ONGOING,
+    ProducerIdentity,
+    Transactions,
+    ended_by_commit,
+)
+from pyspark_kafkalog.errors import (
+    DeliveryError,
+    InvalidOptionError,
+    KafkalogError,
+    PartlyCommittedError,
+    PrefixInUseError,
+    TransactionAbortedError,
+    TransactionError,
+)
+from pyspark_kafkalog.source.decisions import Decision, DecisionLog, WrittenTransaction
+
+BATCH_QUERY = "batch query"
+"""The owner of decisions of `df.write`, which has no query id."""
+NO_BATCH = -1
+"""The number of what is no micro-batch."""
+
+_LEAD_TIMEOUT_MS = 60_000
+"""A decision takes milliseconds; the lead's transaction is open no longer."""
+_FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError)
+_MOST_NAMED = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The right to decide for a prefix, until another takes it; and whose the prefix is by now."""
+
+    producer: ProducerIdentity
+    owner: str | None
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What became of a decision's transactions."""
+
+    committed: list[WrittenTransaction] = field(default_factory=list)
+    aborted: list[WrittenTransaction] = field(default_factory=list)
+    unknown: list[WrittenTransaction] = field(default_factory=list)
+
+    @property
+    def all_committed(self) -> bool:
+        return not (self.aborted or self.unknown)
+
+
+class TransactionalWrites:
+    """What plan, tasks and commit do for one prefix; each call connects, and closes again."""
+
+    def __init__(self, client: ClientConfig, prefix: str) -> None:
+        # What is read are decisions and markers, also those behind an open transaction.
+        self._client = replace(client, isolation_level=Isolation.READ_UNCOMMITTED)
+        self._prefix = prefix
+
+    def take_lead(self, owner: str | None) -> Lead:
+        """Becomes the only one who may decide; ends and clears away what was left behind.
+
+        `owner` is who is going to write, if that is known already. Raises PrefixInUseError where
+        the prefix is another's, before anything is touched.
+        """
+        with self._cluster() as cluster:
+            transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
+            log.create()
+            if owner is not None:
+                self._check_owner(log.newest(), owner)
+            leader = transactions.begin(f"{self._prefix}-driver", _LEAD_TIMEOUT_MS)
+            newest = self._finish_newest(transactions, log)
+            self._clear(transactions)
+            return Lead(leader, None if newest is None else newest.owner)
+
+    @contextmanager
+    def task(self, lead: Lead, owner: str, partition: int, attempt: int) -> "Iterator[TaskWrite]":
+        """A task's transaction, which begins with its first use and stays open at the end.
+
+        It is aborted where the task raises. Raises PrefixInUseError before anything is written.
+        """
+        if lead.owner is not None:
+            self._check_owner(Decision(lead.owner, NO_BATCH, ()), owner)
+        with self._cluster() as cluster:
+            name = f"{self._prefix}-task-{partition}-{attempt}"
+            write = TaskWrite(cluster, name, self._client.transaction_timeout_ms)
+            try:
+                yield write
+            except BaseException:
+                write.abort()
+                raise
+
+    def commit(
+        self, lead: Lead, owner: str, batch: int, written: Sequence[WrittenTransaction]
+    ) -> None:
+        """Makes a write visible, once; what is in the way is aborted.
+
+        Raises PrefixInUseError, TransactionAbortedError, PartlyCommittedError; whatever is raised,
+        the write may have been decided, and a commit of the same batch goes on from there.
+        """
+        with self._cluster() as cluster:
+            transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
+            newest = log.newest()
+            self._check_owner(newest, owner)
+            self._check_order(newest, batch)
+            wanted = list(written)
+            settled: tuple[str, ...] = ()
+            is_ours = newest is not None and _is_decision_of(newest, batch, written)
+            if newest is not None and (is_ours or not newest.is_done):
+                fresh = [transaction for transaction in written if transaction not in newest]
+                outcomes = self._outcomes(newest, cluster, transactions, log)
+                if outcomes.all_committed:
+                    wanted = [] if is_ours else list(written)
+                else:
+                    wanted = self._missing(newest, outcomes, batch, written)
+                    settled = (*newest.settled, *(t.digest for t in outcomes.committed))
+                transactions.end_all([t.producer for t in fresh if t not in wanted], commit=False)
+            if not wanted:
+                return
+            self._check_open(transactions, wanted)
+            decision = Decision(owner, batch, tuple(wanted), settled)
+            decision = log.decide(decision, transactions, lead.producer)
+            outcomes = self._outcomes(decision, cluster, transactions, log)
+            if not outcomes.all_committed:
+                self._raise_aborted(decision, outcomes)
+            if self._leads(transactions, lead):
+                self._clear(transactions)
+
+    def abort(self, lead: Lead, written: Sequence[WrittenTransaction]) -> None:
+        """Aborts what a failed write left open, unless it is decided."""
+        with self._cluster() as cluster:
+            transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
+            try:
+                # A decision that is on its way still is there from here on, or never will be.
+                name = lead.producer.transactional_id
+                transactions.begin(name, _LEAD_TIMEOUT_MS, lead.producer)
+                newest = self._finish_newest(transactions, log)
+                self._clear(transactions)
+            except _FENCED:
+                newest = log.newest()
+            undecided = [t.producer for t in written if newest is None or t not in newest]
+            transactions.end_all(undecided, commit=False)
+
+    @contextmanager
+    def _cluster(self) -> Iterator[Cluster]:
+        """A cluster, and the errors of what is done with it in words."""
+        try:
+            with Cluster(self._client) as cluster:
+                yield cluster
+        except DeliveryError as error:
+            if isinstance(error.__cause__, _FENCED):
+                raise self._in_words(error.__cause__) from error
+            raise
+        except KafkaError as error:
+            raise self._in_words(error) from error
+
+    def _finish_newest(self, transactions: Transactions, log: DecisionLog) -> Decision | None:
+        """Ends what was decided last and not ended; `commit` looks into what refuses."""
+        newest = log.newest()
+        if newest is None or newest.is_done:
+            return newest
+        refused = transactions.end_all([t.producer for t in newest.transactions], commit=True)
+        _log.warning(
+            "A driver ended after its decision for the transactionalIdPrefix %s: %d of %d "
+            "transactions are committed now.",
+            self._prefix,
+            len(newest.transactions) - len(refused),
+            len(newest.transactions),
+        )
+        if not refused:
+            log.mark_done(newest)
+        return newest
+
+    def _clear(self, transactions: Transactions) -> None:
+        """Fences and aborts the transactions of this prefix's tasks that are open.
+
+        Those of a killed run, and of attempts whose twin was faster: readers would wait for them.
+        """
+        for name in transactions.ongoing(re.escape(self._prefix) + "-task-[0-9]+-[0-9]+"):
+            transactions.begin(name, self._client.transaction_timeout_ms)
+
+    def _leads(self, transactions: Transactions, lead: Lead) -> bool:
+        name = lead.producer.transactional_id
+        try:
+            known = transactions.describe([name]).get(name)
+        except IncompatibleBrokerVersion:
+            return False
+        return known is not None and known.producer == lead.producer
+
+    def _outcomes(
+        self, decision: Decision, cluster: Cluster, transactions: Transactions, log: DecisionLog
+    ) -> _Outcomes:
+        """Commits a decision's transactions, and finds out about those that refuse."""
+        found = _Outcomes()
+        if decision.is_done:
+            found.committed.extend(decision.transactions)
+            return found
+        refused = transactions.end_all([t.producer for t in decision.transactions], commit=True)
+        for transaction in decision.transactions:
+            if transaction.producer not in refused:
+                found.committed.append(transaction)
+                continue
+            tp = TopicPartition(transaction.topic, transaction.partition)
+            offset, timeout_ms = transaction.offset, self._client.request_timeout_ms
+            producer_id = transaction.producer.producer_id
+            committed = (
+                None
+                if offset < 0
+                else ended_by_commit(cluster, producer_id, tp, offset, timeout_ms)
+            )
+            if committed is None:
+                found.unknown.append(transaction)
+            else:
+                (found.committed if committed else found.aborted).append(transaction)
+        if found.all_committed:
+            log.mark_done(decision)
+        return found
+
+    def _missing(
+        self,
+        decision: Decision,
+        outcomes: _Outcomes,
+        batch: int,
+        written: Sequence[WrittenTransaction],
+    ) -> list[WrittenTransaction]:
+        """Those of `written` that replace what was aborted of a decision."""
+        fresh = [transaction for transaction in written if transaction not in decision]
+        if written and not fresh:
+            self._raise_aborted(decision, outcomes)
+        if outcomes.unknown:
+            self._raise_partly(decision, outcomes, "What is not known cannot be written again.")
+        if decision.batch != batch:
+            self._raise_partly(decision, outcomes, "That micro-batch was not run again.")
+        if not (outcomes.committed or decision.settled):
+            return fresh
+        gone = Counter(transaction.digest for transaction in outcomes.aborted)
+        there = Counter(transaction.digest for transaction in outcomes.committed)
+        if Counter(t.digest for t in fresh) != gone + there + Counter(decision.settled):
+            self._raise_partly(
+                decision, outcomes, "What was written now is not the same rows in the same tasks."
+            )
+        wanted = []
+        for transaction in fresh:
+            if gone[transaction.digest]:
+                gone[transaction.digest] -= 1
+                wanted.append(transaction)
+        return wanted
+
+    def _check_open(self, transactions: Transactions, wanted: Sequence[WrittenTransaction]) -> None:
+        """Raises TransactionAbortedError unless all can still be committed: nothing is decided."""
+        try:
+            known = transactions.describe([t.producer.transactional_id for t in wanted])
+        except IncompatibleBrokerVersion:
+            return
+        ended = []
+        for transaction in wanted:
+            found = known.get(transaction.producer.transactional_id)
+            if found is None or (found.producer, found.state) != (transaction.producer, ONGOING):
+                ended.append(transaction)
+        if ended:
+            raise TransactionAbortedError(
+                f"{_names(ended)} of {len(wanted)} transactions were aborted before the write was "
+                f"decided; nothing of it is visible. {self._why_aborted()}"
+            )
+
+    def _check_owner(self, newest: Decision | None, owner: str) -> None:
+        if newest is not None and newest.owner != owner:
+            theirs, ours = (
+                "batch queries" if each == BATCH_QUERY else f"the streaming query {each}"
+                for each in (newest.owner, owner)
+            )
+            raise PrefixInUseError(
+                f"The transactionalIdPrefix {self._prefix} belongs to {theirs}, and this is {ours}"
+                ". Give each query a prefix of its own; a query that starts anew without its old "
+                "checkpoint needs a new one."
+            )
+
+    def _check_order(self, newest: Decision | None, batch: int) -> None:
+        if newest is not None and batch < newest.batch:
+            raise PrefixInUseError(
+                f"Micro-batch {batch} is to be committed, but {newest.batch} was before, with the "
+                f"transactionalIdPrefix {self._prefix}: the checkpoint is an old copy. Go on with "
+                "the newest one, or choose another prefix, and expect records twice."
+            )
+
+    def _raise_aborted(self, decision: Decision, outcomes: _Outcomes) -> NoReturn:
+        lost = [*outcomes.aborted, *outcomes.unknown]
+        raise TransactionAbortedError(
+            f"{_names(lost)} of {len(decision.transactions)} transactions were aborted before they "
+            f"could be committed. {self._why_aborted()} Run the same again: it writes only what is "
+            "missing."
+        )
+
+    def _raise_partly(self, decision: Decision, outcomes: _Outcomes, why: str) -> NoReturn:
+        what = "A write" if decision.batch == NO_BATCH else f"Micro-batch {decision.batch}"
+        parts = ", ".join(
+            f"{len(some)} transactions are {state} ({sum(t.record_count for t in some)} records, "
+            f"{_names(some)})"
+            for state, some in (
+                ("committed", outcomes.committed),
+                ("aborted", outcomes.aborted),
+                ("not known", outcomes.unknown),
+            )
+            if some
+        )
+        raise PartlyCommittedError(
+            f"{what} with the transactionalIdPrefix {self._prefix} was committed in part: {parts}. "
+            f"{why} To go on, choose another prefix: the whole is written then, and what is "
+            "committed is there twice. A longer kafka.transaction.timeout.ms makes this rarer."
+        )
+
+    def _why_aborted(self) -> str:
+        return (
+            "Brokers do so after kafka.transaction.timeout.ms="
+            f"{self._client.transaction_timeout_ms} (raise it, with transaction.max.timeout.ms of "
+            "the brokers, if writing takes longer), and when another run takes over."
+        )
+
+    def _in_words(self, error: KafkaError) -> KafkalogError:
+        if isinstance(error, _FENCED):
+            return PrefixInUseError(
+                f"Another run with the transactionalIdPrefix {self._prefix} took over ({error}). "
+                "Give each query a prefix of its own; if this is the same query started twice, "
+                "stop one."
+            )
+        if isinstance(error, InvalidTransactionTimeoutError):
+            return InvalidOptionError(
+                f"kafka.transaction.timeout.ms={self._client.transaction_timeout_ms} exceeds "
+                "transaction.max.timeout.ms of the brokers: lower the one or raise the other."
+            )
+        if isinstance(
+            error, (TransactionalIdAuthorizationFailedError, TopicAuthorizationFailedError)
+        ):
+            return TransactionError(
+                f"The brokers refuse: {error}. With transactionalIdPrefix={self._prefix} a user "
+                f"needs Write and Describe on transactional ids that begin with {self._prefix}-, "
+                "and Create, Read and Write on the topic "
+                f"{self._prefix}-decisions."
+            )
+        return TransactionError(f"With transactionalIdPrefix={self._prefix}: {error}")
+
+
+class TaskWrite:
+    """One task's transaction and producer, made when first needed."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._transactions = Transactions(cluster)
+        self._name = transactional_id
+        self._timeout_ms = timeout_ms
+        self._identity: ProducerIdentity | None = None
+        self._producer: Producer | None = None
+
+    @property
+    def producer(self) -> Producer:
+        """Writes in the transaction; to be flushed before `written`."""
+        if self._producer is None:
+            self._identity = self._transactions.begin(self._name, self._timeout_ms)
+            self._producer = Producer(self._cluster, (self._transactions, self._identity))
+        return self._producer
+
+    def written(self, record_count: int, digest: str) -> WrittenTransaction | None:
+        """The transaction as it is left open; None when nothing was written."""
+        if self._identity is None or self._producer is None:
+            return None
+        tp, offset = self._producer.last_written or (TopicPartition("", -1), -1)
+        return WrittenTransaction(
+            self._identity, record_count, digest, tp.topic, tp.partition, offset
+        )
+
+    def abort(self) -> None:
+        """By a new epoch: what is still on its way with the old one is refused (see KIP-890)."""
+        if self._identity is not None:
+            with suppress(KafkaError, KafkalogError):
+                self._transactions.begin(self._name, self._timeout_ms, self._identity)
+
+
+def query_id_at(checkpoint: str | None) -> str | None:
+    """The id of the query with this checkpoint; None where it lies on another file system."""
+    if checkpoint is None:
+        return None
+    place = urlsplit(checkpoint)
+    if place.scheme not in ("", "file") or place.netloc:
+        return None
+    try:
+        with open(f"{unquote(place.path)}/metadata", encoding="utf-8") as metadata:
+            found = json.loads(metadata.read())["id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
+def _is_decision_of(newest: Decision, batch: int, written: Iterable[WrittenTransaction]) -> bool:
+    """Whether a decision was made for this write, by an earlier run or in this one."""
+    if newest.batch == batch != NO_BATCH:
+        return True
+    return any(transaction in newest for transaction in written)
+
+
+def _names(transactions: Sequence[WrittenTransaction]) -> str:
+    names = [t.producer.transactional_id for t in transactions[:_MOST_NAMED]]
+    more = len(transactions) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
