@@ -164,7 +164,7 @@ class TransactionalWrites:
                 transactions.end_all([t.producer for t in fresh if t not in wanted], commit=False)
             if not wanted:
                 return
-            self._check_open(transactions, wanted)
+            self._check_open(transactions, lead, wanted)
             decision = Decision(owner, batch, tuple(wanted), settled)
             decision = log.decide(decision, transactions, lead.producer)
             outcomes = self._outcomes(decision, cluster, transactions, log)
@@ -293,12 +293,18 @@ class TransactionalWrites:
                 wanted.append(transaction)
         return wanted
 
-    def _check_open(self, transactions: Transactions, wanted: Sequence[WrittenTransaction]) -> None:
-        """Raises TransactionAbortedError unless all can still be committed: nothing is decided."""
+    def _check_open(
+        self, transactions: Transactions, lead: Lead, wanted: Sequence[WrittenTransaction]
+    ) -> None:
+        """Raises PrefixInUseError unless the lead is still ours, and TransactionAbortedError
+        unless all can still be committed: nothing is decided yet."""
+        leader = lead.producer.transactional_id
         try:
-            known = transactions.describe([t.producer.transactional_id for t in wanted])
+            known = transactions.describe([leader, *(t.producer.transactional_id for t in wanted)])
         except IncompatibleBrokerVersion:
             return
+        if leader not in known or known[leader].producer != lead.producer:
+            raise self._replaced("its lead is over")
         ended = []
         for transaction in wanted:
             found = known.get(transaction.producer.transactional_id)
@@ -363,13 +369,15 @@ class TransactionalWrites:
             "the brokers, if writing takes longer), and when another run takes over."
         )
 
+    def _replaced(self, why: str) -> PrefixInUseError:
+        return PrefixInUseError(
+            f"Another run with the transactionalIdPrefix {self._prefix} took over ({why}). Give "
+            "each query a prefix of its own; if this is the same query started twice, stop one."
+        )
+
     def _in_words(self, error: KafkaError) -> KafkalogError:
         if isinstance(error, _FENCED):
-            return PrefixInUseError(
-                f"Another run with the transactionalIdPrefix {self._prefix} took over ({error}). "
-                "Give each query a prefix of its own; if this is the same query started twice, "
-                "stop one."
-            )
+            return self._replaced(str(error))
         if isinstance(error, InvalidTransactionTimeoutError):
             return InvalidOptionError(
                 f"kafka.transaction.timeout.ms={self._client.transaction_timeout_ms} exceeds "

@@ -1,0 +1,231 @@
+"""What Spark does with a transactional sink, step by step, each in a process that may die.
+
+A plan, tasks and a commit of one micro-batch get from each other what Spark carries, pickled: the
+writer and the messages of tasks. One that is to die runs in a process of its own and is told to
+SIGKILL itself when it has sent a certain number of requests, before or after the last was sent.
+"""
+
+import itertools
+import os
+import pickle
+import signal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from kafka import structs
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.source.options import SinkOptions, sink_options
+from pyspark_kafkalog.source.stream_writer import KafkalogStreamWriter
+from pyspark_kafkalog.source.writer import KafkalogWriter
+
+SCHEMA = StructType([StructField("value", BinaryType())])
+STEP_TIMEOUT_S = 90
+
+# Makes pyarrow import pandas where there is one, once and not in each process.
+pa.array([b""])
+_processes = get_context("forkserver")
+_processes.set_forkserver_preload(["tests.crash.sink_steps"])
+
+
+class StepError(Exception):
+    """A step raised: `str()` is the class and the sentence."""
+
+
+class StepKilled(Exception):
+    """A step was killed."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL of a step itself at its request `number`, counted from 1; of `api_key` alone if set.
+
+    Before that is sent, when those before it are answered, or right after it was sent.
+    """
+
+    number: int
+    after_sending: bool = False
+    api_key: int | None = None
+
+    def arm(self) -> None:
+        count = itertools.count(1)
+        send_only = Connection.send_only
+
+        def counted(connection: Connection, api_key: int, *arguments: Any) -> int:
+            is_it = self.api_key in (None, api_key) and next(count) == self.number
+            if is_it and not self.after_sending:
+                while connection.in_flight:
+                    connection.receive()
+                os.kill(os.getpid(), signal.SIGKILL)
+            sent = send_only(connection, api_key, *arguments)
+            if is_it:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return sent
+
+        Connection.send_only = counted  # type: ignore[method-assign,assignment]
+
+
+def _child(pipe: Any, kill: Kill | None, step: str, arguments: tuple[Any, ...]) -> None:
+    try:
+        if kill is not None:
+            kill.arm()
+        pipe.send((True, globals()[step](*arguments)))
+    except Exception as error:
+        pipe.send((False, f"{type(error).__name__}: {error}"))
+
+
+def _run(kill: Kill | None, step: str, *arguments: Any) -> Any:
+    """Runs one step, in a process of its own where it is to die; raises StepError, StepKilled."""
+    arguments = pickle.loads(pickle.dumps(arguments))
+    if kill is None:
+        try:
+            return pickle.loads(pickle.dumps(globals()[step](*arguments)))
+        except KafkalogError as error:
+            raise StepError(f"{type(error).__name__}: {error}") from error
+    return Step(kill, step, *arguments).result()
+
+
+class Step:
+    """One step in a process of its own, which `result` waits for."""
+
+    def __init__(self, kill: Kill | None, step: str, *arguments: Any) -> None:
+        self._pipe, theirs = _processes.Pipe()
+        self.process = _processes.Process(target=_child, args=(theirs, kill, step, arguments))
+        self.process.start()
+        theirs.close()
+
+    def result(self) -> Any:
+        try:
+            if not self._pipe.poll(STEP_TIMEOUT_S):
+                self.process.kill()
+                raise TimeoutError("A step does not end.")
+            is_well, answer = self._pipe.recv()
+        except EOFError:
+            raise StepKilled from None
+        finally:
+            self.process.join()
+            self._pipe.close()
+        if not is_well:
+            raise StepError(answer)
+        return answer
+
+
+def plan(options: SinkOptions, is_stream: bool) -> bytes:
+    writer = (KafkalogStreamWriter if is_stream else KafkalogWriter)(options, SCHEMA)
+    return bytes(cloudpickle.dumps(writer))
+
+
+def task(writer: bytes, query: str, partition: int, attempt: int, rows: Sequence[bytes]) -> Any:
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._attemptNumber = partition, attempt
+    context._localProperties = {"sql.streaming.queryId": query}
+    half = len(rows) // 2
+    batches = [
+        pa.RecordBatch.from_arrays([pa.array(part, pa.binary())], ["value"])
+        for part in (rows[:half], rows[half:])
+    ]
+    return pickle.loads(writer).write(iter(batches))
+
+
+def end(options: SinkOptions, messages: Sequence[Any], batch: int | None, commit: bool) -> None:
+    if batch is None:
+        writer = KafkalogWriter(options, SCHEMA)
+        (writer.commit if commit else writer.abort)(list(messages))
+    else:
+        stream = KafkalogStreamWriter(options, SCHEMA)
+        (stream.commit if commit else stream.abort)(list(messages), batch)
+
+
+@dataclass
+class Sink:
+    """One query's sink; `batch` None in its methods is a batch query."""
+
+    servers: str
+    topic: str
+    prefix: str
+    query: str = "query-1"
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> SinkOptions:
+        given = {
+            "kafka.bootstrap.servers": self.servers,
+            "topic": self.topic,
+            "transactionalIdPrefix": self.prefix,
+            **self.more,
+        }
+        return sink_options(given)
+
+    def plan(self, kill: Kill | None = None, is_stream: bool = True) -> bytes:
+        writer: bytes = _run(kill, "plan", self.options, is_stream)
+        return writer
+
+    def write(self, writer: bytes, *tasks: Iterable[bytes], attempt: int = 0) -> list[Any]:
+        """The messages of tasks 0, 1, ... that each write some rows."""
+        return [
+            _run(None, "task", writer, self.query, partition, attempt, list(rows))
+            for partition, rows in enumerate(tasks)
+        ]
+
+    def commit(self, messages: Sequence[Any], batch: int | None, kill: Kill | None = None) -> None:
+        _run(kill, "end", self.options, messages, batch, True)
+
+    def abort(self, messages: Sequence[Any], batch: int | None) -> None:
+        _run(None, "end", self.options, messages, batch, False)
+
+    def run(self, batch: int | None, *tasks: Iterable[bytes]) -> None:
+        """A micro-batch, or a batch query, from plan to commit."""
+        self.commit(self.write(self.plan(is_stream=batch is not None), *tasks), batch)
+
+
+def visible(servers: str, topic: str) -> Counter[bytes]:
+    """What a read_committed consumer sees of a topic."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "unused",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        found: Counter[bytes] = Counter()
+        ended: set[int | None] = set()
+        while len(ended) < len(partitions):
+            message = consumer.poll(30)
+            assert message is not None, "read_committed reads no further"
+            error = message.error()
+            if error is None:
+                found[message.value() or b""] += 1
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(message.partition())
+        return found
+    finally:
+        consumer.close()
+
+
+def has_open_transactions(servers: str, topic: str) -> bool:
+    """Whether a transaction holds read_committed readers back, in any partition."""
+    ends = []
+    for level in ("read_committed", "read_uncommitted"):
+        options = {"bootstrap.servers": servers, "isolation.level": level}
+        with Cluster(ClientConfig.from_options(options)) as cluster:
+            tps = [structs.TopicPartition(topic, p) for p in cluster.topics([topic])[topic]]
+            found = cluster.list_offsets(tps, LATEST)
+            ends.append({tp: where.offset for tp, where in found.items()})
+    return ends[0] != ends[1]

@@ -1,0 +1,413 @@
+"""The transactional sink, killed and hindered at each step: read_committed sees each row once.
+
+No Spark: the steps that Spark makes are made one by one (`sink_steps`). KAFKALOG_CRASH_KILLS of 20
+or more (`make crash`) kills at every request, otherwise at every third.
+"""
+
+import itertools
+import os
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.transaction import ONGOING, Transactions
+from pyspark_kafkalog.source.decisions import Decision, DecisionLog
+from tests.crash.sink_steps import (
+    Kill,
+    Sink,
+    StepError,
+    StepKilled,
+    has_open_transactions,
+    visible,
+)
+from tests.interop.kafka_server import KafkaServer, require_kafka
+
+pytestmark = [pytest.mark.crash, pytest.mark.interop]
+
+KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
+STRIDE = 1 if KILLS >= 20 else 3
+SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
+PARTITIONS = 2
+SHORT_TIMEOUT_MS = 1_500
+WAIT_S = 30
+# How soon a broker aborts what has timed out.
+BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+
+ROWS = [[b"%d-%d" % (task, row) for row in range(20)] for task in range(3)]
+OTHER_CUT = [[*ROWS[0], *ROWS[1]], ROWS[2]]
+END_TXN = 26
+EACH_ROW_ONCE = Counter(itertools.chain(*ROWS))
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    require_kafka()
+    with KafkaServer(tmp_path_factory.mktemp("kafka"), BROKER_CONFIG) as kafka:
+        yield kafka.bootstrap_servers
+
+
+@pytest.fixture
+def sink(servers: str) -> Sink:
+    """A sink with a topic and a prefix of its own."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    return Sink(servers, name, f"p-{name}")
+
+
+def seen(sink: Sink) -> Counter[bytes]:
+    return visible(sink.servers, sink.topic)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {WAIT_S} s"
+        time.sleep(0.02)
+
+
+def await_timeouts(sink: Sink, messages: list[Any]) -> None:
+    """Until the brokers have aborted every transaction of `messages` that was open."""
+    names = [message.transaction.producer.transactional_id for message in messages]
+    with Cluster(sink.options.client) as cluster:
+        transactions = Transactions(cluster)
+        until(
+            lambda: all(found.state != ONGOING for found in transactions.describe(names).values()),
+            "the timeout of transactions",
+        )
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+
+
+def kill_commit(sink: Sink, messages: list[Any], batch: int | None, kill: Kill) -> bool:
+    """Whether the commit died; it did not where it sends fewer requests."""
+    try:
+        sink.commit(messages, batch, kill)
+    except StepKilled:
+        return True
+    return False
+
+
+def open_transactions(sink: Sink, messages: list[Any]) -> int:
+    names = [message.transaction.producer.transactional_id for message in messages]
+    with Cluster(sink.options.client) as cluster:
+        found = Transactions(cluster).describe(names)
+    return sum(each.state == ONGOING for each in found.values())
+
+
+def kill_commit_with(sink: Sink, messages: list[Any], batch: int | None, ended: int) -> None:
+    """Kills a commit when its decision is recorded and `ended` transactions are committed."""
+    with pytest.raises(StepKilled):
+        sink.commit(messages, batch, Kill(ended + 2, api_key=END_TXN))
+    until(
+        lambda: open_transactions(sink, messages) == len(messages) - ended,
+        "the end of just these transactions",
+    )
+
+
+def test_rows_are_seen_when_they_are_committed_and_not_before(sink: Sink) -> None:
+    for batch in range(3):
+        rows = [[b"%d-%d" % (batch, task)] for task in range(2)]
+        messages = sink.write(sink.plan(), *rows)
+        assert not any(value.startswith(b"%d-" % batch) for value in seen(sink))
+        sink.commit(messages, batch)
+        until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+        assert all(seen(sink)[row] == 1 for task in rows for row in task)
+    assert len(seen(sink)) == 6
+
+
+def test_tasks_without_rows_write_nothing(sink: Sink) -> None:
+    messages = sink.write(sink.plan(), [], [b"row"], [])
+    assert [message.transaction is None for message in messages] == [True, False, True]
+    sink.commit(messages, 0)
+    sink.run(1, [], [])
+    until(lambda: seen(sink) == Counter([b"row"]), "the row")
+
+
+@pytest.mark.parametrize("after_sending", [False, True])
+@pytest.mark.parametrize("step", ["plan", "commit"])
+def test_killed_at_every_request_and_run_again(sink: Sink, step: str, after_sending: bool) -> None:
+    """The run that follows is the same micro-batch with the same rows, as Spark replays it."""
+    expected: Counter[bytes] = Counter()
+    died = True
+    batch = 0
+    number = random.Random(SEED).randrange(STRIDE) + 1 - STRIDE
+    while died:
+        rows = [[b"%d-%s" % (batch, row) for row in task[:2]] for task in ROWS]
+        number += STRIDE
+        kill = Kill(number, after_sending)
+        if step == "plan":
+            # What it finds is the hardest to go on from: a decision of which no end is known.
+            kill_commit_with(sink, sink.write(sink.plan(), *rows), batch, ended=1)
+            try:
+                sink.plan(kill)
+                died = False
+            except StepKilled:
+                pass
+        else:
+            died = kill_commit(sink, sink.write(sink.plan(), *rows), batch, kill)
+        sink.run(batch, *rows)
+        expected.update(itertools.chain(*rows))
+        batch += 1
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == expected
+    assert number > 10
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+@pytest.mark.parametrize("again", [ROWS, OTHER_CUT], ids=["same tasks", "other tasks"])
+def test_a_decision_outlives_its_driver(sink: Sink, ended: int, again: list[list[bytes]]) -> None:
+    kill_commit_with(sink, sink.write(sink.plan(), *ROWS), 0, ended)
+    writer = sink.plan()
+    until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")
+    sink.commit(sink.write(writer, *again), 0)
+    sink.run(1, [b"next"])
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
+
+
+@pytest.mark.parametrize("again", [ROWS, OTHER_CUT], ids=["same tasks", "other tasks"])
+def test_decided_transactions_that_all_timed_out_are_written_again(
+    sink: Sink, again: list[list[bytes]]
+) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
+    messages = sink.write(sink.plan(), *ROWS)
+    kill_commit_with(sink, messages, 0, ended=0)
+    await_timeouts(sink, messages)
+    del sink.more["kafka.transaction.timeout.ms"]
+    assert not seen(sink)
+    sink.run(0, *again)
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+@pytest.mark.parametrize("ended", [1, 2])
+def test_only_what_timed_out_after_the_decision_is_written_again(sink: Sink, ended: int) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
+    messages = sink.write(sink.plan(), *ROWS)
+    kill_commit_with(sink, messages, 0, ended)
+    await_timeouts(sink, messages)
+    del sink.more["kafka.transaction.timeout.ms"]
+    assert seen(sink) == Counter(itertools.chain(*ROWS[:ended]))
+    # Killed in the middle of this, too, when it has asked for the end of the three once more,
+    # aborted what is there already, and decided.
+    again = sink.write(sink.plan(), *reversed(ROWS))
+    with pytest.raises(StepKilled):
+        sink.commit(again, 0, Kill(3 + ended + 2, api_key=END_TXN))
+    sink.run(0, *ROWS)
+    sink.run(1, [b"next"])
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
+
+
+def test_a_half_committed_batch_with_other_tasks_is_refused(sink: Sink) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
+    messages = sink.write(sink.plan(), *ROWS)
+    kill_commit_with(sink, messages, 0, ended=1)
+    await_timeouts(sink, messages)
+    del sink.more["kafka.transaction.timeout.ms"]
+    for _ in range(2):
+        again = sink.write(sink.plan(), *OTHER_CUT)
+        with pytest.raises(
+            StepError, match=r"PartlyCommittedError: Micro-batch 0 .* committed in"
+        ) as e:
+            sink.commit(again, 0)
+        assert f"1 transactions are committed (20 records, {sink.prefix}-task-0-0)" in str(e.value)
+        assert "2 transactions are aborted (40 records" in str(e.value)
+        sink.abort(again, 0)
+        assert not has_open_transactions(sink.servers, sink.topic)
+        assert seen(sink) == Counter(ROWS[0])
+
+
+def test_what_cannot_be_known_is_refused(sink: Sink) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
+    messages = sink.write(sink.plan(), *ROWS)
+    kill_commit_with(sink, messages, 0, ended=0)
+    await_timeouts(sink, messages)
+    del sink.more["kafka.transaction.timeout.ms"]
+    admin = AdminClient({"bootstrap.servers": sink.servers, "log_level": 0})
+    everything = [TopicPartition(sink.topic, partition, -1) for partition in range(PARTITIONS)]
+    for future in admin.delete_records(everything).values():
+        future.result(30)
+    again = sink.write(sink.plan(), *ROWS)
+    with pytest.raises(StepError, match=r"PartlyCommittedError: .* 3 transactions are not known"):
+        sink.commit(again, 0)
+    assert not seen(sink)
+
+
+def test_transactions_that_timed_out_before_the_decision_stop_it(sink: Sink) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
+    messages = sink.write(sink.plan(), *ROWS)
+    await_timeouts(sink, messages)
+    with pytest.raises(StepError, match=r"TransactionAbortedError: .* nothing of it is visible"):
+        sink.commit(messages, 0)
+    assert not seen(sink)
+    del sink.more["kafka.transaction.timeout.ms"]
+    sink.run(0, *OTHER_CUT)
+    until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
+
+
+def test_a_transaction_timeout_that_brokers_refuse_is_named(sink: Sink) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = "999999999"
+    with pytest.raises(
+        StepError, match=r"InvalidOptionError: kafka.transaction.timeout.ms=99999999"
+    ):
+        sink.write(sink.plan(), [b"row"])
+
+
+def test_a_replay_with_fewer_tasks_leaves_no_transaction_open(sink: Sink) -> None:
+    sink.write(sink.plan(), *ROWS)
+    assert has_open_transactions(sink.servers, sink.topic)
+    sink.run(0, list(itertools.chain(*ROWS)))
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_a_twin_that_was_slower_is_not_seen(sink: Sink) -> None:
+    writer = sink.plan()
+    first = sink.write(writer, *ROWS)
+    second = sink.write(writer, ROWS[0], attempt=1)
+    sink.commit([*second, *first[1:]], 0)
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the twin's end")
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_a_task_that_fails_leaves_nothing(sink: Sink) -> None:
+    writer = sink.plan()
+    large = bytes(2_000_000)
+    with pytest.raises(StepError, match=r"MessageTooLargeError"):
+        sink.write(writer, [*ROWS[0], large])
+    assert not has_open_transactions(sink.servers, sink.topic)
+    sink.commit(sink.write(writer, ROWS[0], attempt=1), 0)
+    until(lambda: seen(sink) == Counter(ROWS[0]), "the rows")
+
+
+def test_an_aborted_write_is_not_seen(sink: Sink) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    sink.abort([messages[0], None, None], 0)
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    sink.run(0, *OTHER_CUT)
+    until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
+
+
+def test_an_abort_leaves_what_is_decided(sink: Sink) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    kill_commit_with(sink, messages, 0, ended=1)
+    sink.abort(messages, 0)
+    until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")
+
+
+def test_a_commit_may_be_repeated(sink: Sink) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    for _ in range(2):
+        sink.commit(messages, 0)
+    until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
+
+
+def test_a_prefix_belongs_to_one_query(sink: Sink) -> None:
+    sink.run(0, *ROWS)
+    other = Sink(sink.servers, sink.topic, sink.prefix, "query-2")
+    mine = sink.write(sink.plan(), [b"mine"])
+    with pytest.raises(
+        StepError, match=r"PrefixInUseError: .* belongs to the streaming query query-1"
+    ):
+        other.write(other.plan(), [b"theirs"])
+    with pytest.raises(StepError, match=r"PrefixInUseError: Another run .* took over"):
+        sink.commit(mine, 1)
+    sink.run(1, [b"mine"])
+    until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
+
+
+def test_a_query_whose_checkpoint_is_at_hand_does_not_disturb_the_owner(
+    sink: Sink, tmp_path: Path
+) -> None:
+    sink.run(0, *ROWS)
+    mine = sink.write(sink.plan(), [b"mine"])
+    (tmp_path / "metadata").write_text('{"id":"query-2"}')
+    other = Sink(sink.servers, sink.topic, sink.prefix, "query-2")
+    other.more["checkpointLocation"] = f"file:{tmp_path}"
+    with pytest.raises(
+        StepError, match=r"PrefixInUseError: .* belongs to the streaming query query-1"
+    ):
+        other.plan()
+    with pytest.raises(
+        StepError, match=r"belongs to the streaming query query-1, and this is batch"
+    ):
+        other.plan(is_stream=False)
+    sink.commit(mine, 1)
+    until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
+
+
+def test_a_prefix_that_begins_another_disturbs_nobody(sink: Sink) -> None:
+    others = [
+        Sink(sink.servers, sink.topic, sink.prefix + more, f"query{more}")
+        for more in ("-1", "-task-0-0", "-driver", ".")
+    ]
+    messages = [other.write(other.plan(), [other.query.encode()]) for other in others]
+    sink.run(0, *ROWS)
+    for other, written in zip(others, messages, strict=True):
+        other.commit(written, 0)
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE + Counter(other.query.encode() for other in others)
+
+
+def test_a_driver_that_was_replaced_decides_nothing(sink: Sink) -> None:
+    old = sink.write(sink.plan(), *ROWS)
+    new = sink.write(sink.plan(), *OTHER_CUT)
+    with pytest.raises(StepError, match=r"PrefixInUseError: Another run .* took over"):
+        sink.commit(old, 0)
+    sink.abort(old, 0)
+    sink.commit(new, 0)
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_an_old_checkpoint_is_refused(sink: Sink) -> None:
+    sink.run(4, [b"four"])
+    messages = sink.write(sink.plan(), [b"three"])
+    with pytest.raises(StepError, match=r"PrefixInUseError: Micro-batch 3 .* but 4 was before"):
+        sink.commit(messages, 3)
+    until(lambda: seen(sink) == Counter([b"four"]), "the rows")
+
+
+def test_batch_queries_are_seen_as_a_whole(sink: Sink) -> None:
+    sink.run(None, *ROWS)
+    messages = sink.write(sink.plan(is_stream=False), [b"a"], [b"b"])
+    assert seen(sink) == EACH_ROW_ONCE
+    kill_commit_with(sink, messages, None, ended=1)
+    # The next write finishes it first.
+    sink.run(None, [b"c"])
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"a", b"b", b"c"])
+
+
+def test_a_batch_query_that_is_aborted_is_not_seen(sink: Sink) -> None:
+    sink.abort(sink.write(sink.plan(is_stream=False), *ROWS), None)
+    sink.run(None, [b"a"])
+    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    assert seen(sink) == Counter([b"a"])
+
+
+def test_the_newest_decision_is_found_however_far_from_the_end(sink: Sink) -> None:
+    with Cluster(sink.options.client) as cluster:
+        log = DecisionLog(cluster, sink.prefix)
+        log.create()
+        assert log.newest() is None
+        transactions = Transactions(cluster)
+        leader = transactions.begin(f"{sink.prefix}-driver", 60_000)
+        decided = log.decide(Decision("query", 7, (), ("digest",)), transactions, leader)
+        for number in range(150):
+            log.mark_done(replace(decided, id=str(number)))
+        assert log.newest() == decided
+        log.mark_done(decided)
+        assert log.newest() == replace(decided, is_done=True)
