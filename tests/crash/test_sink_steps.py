@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.transaction import ONGOING, Transactions
 from pyspark_kafkalog.source.decisions import Decision, DecisionLog
@@ -33,7 +34,8 @@ from tests.crash.sink_steps import (
 )
 from tests.interop.kafka_server import KafkaServer, require_kafka
 
-pytestmark = [pytest.mark.crash, pytest.mark.interop]
+pytestmark = pytest.mark.crash
+interop = pytest.mark.interop
 
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
 STRIDE = 1 if KILLS >= 20 else 3
@@ -50,8 +52,15 @@ END_TXN = 26
 EACH_ROW_ONCE = Counter(itertools.chain(*ROWS))
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["kafkalog", pytest.param("kafka", marks=interop)])
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Our broker, and Apache Kafka."""
+    if request.param == "kafkalog":
+        with EmbeddedBroker(config=BROKER_CONFIG) as broker:
+            yield broker.bootstrap_servers
+        return
     require_kafka()
     with KafkaServer(tmp_path_factory.mktemp("kafka"), BROKER_CONFIG) as kafka:
         yield kafka.bootstrap_servers
