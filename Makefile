@@ -32,8 +32,8 @@ check: $(VENV)/.development ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-crash: $(VENV)/.development /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
-	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
+crash: $(VENV)/.development peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
+	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
 transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash/test_copy_crash.py $(PYTEST_ARGS)

@@ -24,7 +24,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -130,7 +130,10 @@ class TransactionalWrites:
             self._check_owner(Decision(lead.owner, NO_BATCH, ()), owner)
         with self._cluster() as cluster:
             name = f"{self._prefix}-task-{partition}-{attempt}"
-            write = TaskWrite(cluster, name, self._client.transaction_timeout_ms)
+            transactions = Transactions(cluster)
+            write = TaskWrite(cluster, transactions, name, self._client.transaction_timeout_ms)
+            # A task that comes late, of a run that is over, must not fence one of its successor.
+            write.before_it_begins = lambda: self._check_lead(transactions, lead)
             try:
                 yield write
             except BaseException:
@@ -170,8 +173,11 @@ class TransactionalWrites:
             outcomes = self._outcomes(decision, cluster, transactions, log)
             if not outcomes.all_committed:
                 self._raise_aborted(decision, outcomes)
-            if self._leads(transactions, lead):
+            try:
+                self._check_lead(transactions, lead)
                 self._clear(transactions)
+            except PrefixInUseError:
+                _log.warning("Another run took over when this one had committed.")
 
     def abort(self, lead: Lead, written: Sequence[WrittenTransaction]) -> None:
         """Aborts what a failed write left open, unless it is decided."""
@@ -226,13 +232,13 @@ class TransactionalWrites:
         for name in transactions.ongoing(re.escape(self._prefix) + "-task-[0-9]+-[0-9]+"):
             transactions.begin(name, self._client.transaction_timeout_ms)
 
-    def _leads(self, transactions: Transactions, lead: Lead) -> bool:
+    def _check_lead(self, transactions: Transactions, lead: Lead) -> None:
+        """Raises PrefixInUseError where another has the lead, if the brokers tell (Kafka 3.0)."""
         name = lead.producer.transactional_id
-        try:
+        with suppress(IncompatibleBrokerVersion):
             known = transactions.describe([name]).get(name)
-        except IncompatibleBrokerVersion:
-            return False
-        return known is not None and known.producer == lead.producer
+            if known is None or known.producer != lead.producer:
+                raise self._replaced("its lead is over")
 
     def _outcomes(
         self, decision: Decision, cluster: Cluster, transactions: Transactions, log: DecisionLog
@@ -296,15 +302,13 @@ class TransactionalWrites:
     def _check_open(
         self, transactions: Transactions, lead: Lead, wanted: Sequence[WrittenTransaction]
     ) -> None:
-        """Raises PrefixInUseError unless the lead is still ours, and TransactionAbortedError
-        unless all can still be committed: nothing is decided yet."""
-        leader = lead.producer.transactional_id
+        """Raises PrefixInUseError where another leads, and TransactionAbortedError unless all can
+        still be committed: nothing is decided yet."""
+        self._check_lead(transactions, lead)
         try:
-            known = transactions.describe([leader, *(t.producer.transactional_id for t in wanted)])
+            known = transactions.describe([t.producer.transactional_id for t in wanted])
         except IncompatibleBrokerVersion:
             return
-        if leader not in known or known[leader].producer != lead.producer:
-            raise self._replaced("its lead is over")
         ended = []
         for transaction in wanted:
             found = known.get(transaction.producer.transactional_id)
@@ -398,9 +402,12 @@ class TransactionalWrites:
 class TaskWrite:
     """One task's transaction and producer, made when first needed."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self, cluster: Cluster, transactions: Transactions, transactional_id: str, timeout_ms: int
+    ) -> None:
+        self.before_it_begins: Callable[[], None] = lambda: None
         self._cluster = cluster
-        self._transactions = Transactions(cluster)
+        self._transactions = transactions
         self._name = transactional_id
         self._timeout_ms = timeout_ms
         self._identity: ProducerIdentity | None = None
@@ -410,6 +417,7 @@ class TaskWrite:
     def producer(self) -> Producer:
         """Writes in the transaction; to be flushed before `written`."""
         if self._producer is None:
+            self.before_it_begins()
             self._identity = self._transactions.begin(self._name, self._timeout_ms)
             self._producer = Producer(self._cluster, (self._transactions, self._identity))
         return self._producer

@@ -1,0 +1,116 @@
+"""SIGKILL of a stream through Spark: driver with JVM, Python worker, broker; then one clean run.
+
+KAFKALOG_CRASH_KILLS says how often (once for 4, 5 times for 20), KAFKALOG_CRASH_SEED replays a run.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.crash.sink_steps import has_open_transactions, visible
+from tests.crash.test_load_crash import processes_with
+from tests.crash.test_sink_crash import OurBroker, await_that
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4")) // 4
+SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
+RECORDS = 2_000
+LONGEST_WAIT_S = 4.0
+RUN_TIMEOUT_S = 240
+
+
+class Query:
+    """A run of `sink_stream`, the leader of a process group that its JVM is in too."""
+
+    def __init__(self, arguments: list[str], mark: str, log: Path) -> None:
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.sink_stream", *arguments],
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": path, "KAFKALOG_MARK": mark},
+                start_new_session=True,
+            )
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def python_workers(mark: str, query: Query) -> list[int]:
+    found = []
+    for pid in map(int, processes_with(mark)):
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if pid != query.process.pid and b"pyspark.daemon" in command:
+                found.append(pid)
+    return found
+
+
+def test_a_killed_stream_delivers_each_record_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(SEED)
+    mark = uuid.uuid4().hex
+    checkpoint, log = tmp_path / "checkpoint", tmp_path / "driver.log"
+    broker = OurBroker(tmp_path / "data")
+    servers = broker.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    for topic in ("source", "target"):
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    values = [b"%d" % number for number in range(RECORDS)]
+    for value in values:
+        producer.produce("source", value)
+    assert producer.flush(30) == 0
+    arguments = [servers, "source", "target", str(checkpoint)]
+    victims: Counter[str] = Counter()
+    for _ in range(KILLS):
+        query = Query(arguments, mark, log)
+        before = set(checkpoint.glob("offsets/*"))
+        await_that(
+            lambda q=query, b=before: q.ended or b < set(checkpoint.glob("offsets/*")),  # type: ignore[misc]
+            "a micro-batch",
+        )
+        time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+        victim = chance.choice(["driver and JVM", "driver and JVM", "worker", "broker"])
+        victims[victim] += 1
+        if victim == "broker":
+            broker.kill()
+            broker.start()
+            time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+        elif victim == "worker":
+            workers = python_workers(mark, query)
+            if workers:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+            time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+        query.kill()
+    last = Query(arguments, mark, log)
+    assert last.process.wait(RUN_TIMEOUT_S) == 0, log.read_text()[-3000:]
+    with capsys.disabled():
+        print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}: {dict(victims)}")
+    await_that(lambda: not has_open_transactions(servers, "target"), "the last markers")
+    assert visible(servers, "target") == Counter(values)
+    await_that(lambda: not processes_with(mark), "the end of all processes")
+    broker.stop()
