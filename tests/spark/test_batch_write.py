@@ -134,3 +134,16 @@ def test_a_topic_is_not_overwritten(spark, servers):
     sink = spark.sql("select 'v' value").write.format("kafkalog").mode("overwrite")
     sink.option("kafka.bootstrap.servers", servers).option("topic", "any")
     assert 'A topic cannot be overwritten: use mode("append")' in message_of(sink.save)
+
+
+def test_a_write_in_transactions_is_seen_as_a_whole_or_not_at_all(spark, write, read, topics):
+    topic = topics.create(2)
+    committed = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
+    rows = spark.range(20_000).selectExpr("cast(id as string) value")
+    write(rows.repartition(3), topic=topic, transactionalIdPrefix="whole")
+    assert read(**committed).load().select("value").distinct().count() == 20_000
+    assert read(**committed).load().count() == 20_000
+    failing = rows.selectExpr("value", "if(value = '19999', 7, 0) partition").repartition(3)
+    problem = message_of(lambda: write(failing, topic=topic, transactionalIdPrefix="whole"))
+    assert "names partition 7, the topic has 0 to 1" in problem
+    assert read(**committed).load().count() == 20_000

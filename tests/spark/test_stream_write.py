@@ -1,5 +1,7 @@
 """Streaming queries written to topics, through Spark."""
 
+import shutil
+
 import pytest
 
 pytestmark = pytest.mark.spark
@@ -9,7 +11,7 @@ pytestmark = pytest.mark.spark
 def copy(spark, servers, tmp_path):
     """Runs a query from one topic to another until nothing is left; may be run again."""
 
-    def run(source, target, statements=("value",), mode="append"):
+    def run(source, target, statements=("value",), mode="append", **options):
         frame = (
             spark.readStream.format("kafkalog")
             .option("kafka.bootstrap.servers", servers)
@@ -26,6 +28,7 @@ def copy(spark, servers, tmp_path):
             frame.writeStream.format("kafkalog")
             .option("kafka.bootstrap.servers", servers)
             .option("topic", target)
+            .options(**options)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .outputMode(mode)
             .trigger(availableNow=True)
@@ -65,3 +68,35 @@ def test_rows_that_are_no_records_stop_the_query(copy, topics):
     topics.append(source, [b"1"])
     with pytest.raises(Exception, match="InvalidRowError: Column 'value' must be string or binary"):
         copy(source, topics.create(), ["offset value"])
+
+
+@pytest.fixture
+def exactly_once(copy):
+    """As `copy`, with a prefix for transactional ids."""
+
+    def run(source, target, prefix):
+        copy(source, target, transactionalIdPrefix=prefix)
+
+    return run
+
+
+def test_micro_batches_in_transactions_are_seen_whole(exactly_once, read, topics):
+    source, target = topics.create(2), topics.create(2)
+    committed = {"subscribe": target, "kafka.isolation.level": "read_committed"}
+    for number in range(2):
+        topics.append(source, [b"%d" % number, b"x"], partition=number)
+        exactly_once(source, target, f"prefix-{target}")
+        found = read(**committed).load().select("value").collect()
+        expected = [b"0", b"x"] if number == 0 else [b"0", b"1", b"x", b"x"]
+        assert sorted(row.value for row in found) == expected
+
+
+def test_a_prefix_of_another_query_is_refused(exactly_once, topics, tmp_path):
+    source, target = topics.create(), topics.create()
+    topics.append(source, [b"1"])
+    exactly_once(source, target, "shared")
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(
+        Exception, match="PrefixInUseError: The transactionalIdPrefix shared belongs"
+    ):
+        exactly_once(source, target, "shared")

@@ -302,6 +302,22 @@ def test_the_sink_takes_its_topic_from_an_option():
         sink_options({**BROKERS, "topic": " "})
 
 
+def test_the_sink_takes_a_prefix_for_transactional_ids():
+    assert sink_options(BROKERS).transactional_id_prefix is None
+    prefixed = {**BROKERS, "transactionalidprefix": "orders-eu_1.x", "checkpointlocation": "/c"}
+    options = sink_options(prefixed)
+    assert (options.transactional_id_prefix, options.checkpoint_location) == ("orders-eu_1.x", "/c")
+    assert options.client.transaction_timeout_ms == 900_000
+    for prefix in ("", "a b", "ä", "x" * 201):
+        with pytest.raises(InvalidOptionError, match="Option transactionalIdPrefix is"):
+            sink_options({**BROKERS, "transactionalidprefix": prefix})
+    for name, value in (("kafka.acks", "1"), ("kafka.enable.idempotence", "false")):
+        with pytest.raises(InvalidOptionError, match=r"needs kafka\.acks=all and"):
+            sink_options({**prefixed, name: value})
+    with pytest.raises(InvalidOptionError, match="Set the option transactionalIdPrefix instead"):
+        sink_options({**BROKERS, "kafka.transactional.id": "x"})
+
+
 @pytest.mark.parametrize("name", ["kafka.key.serializer", "kafka.value.serializer"])
 def test_the_sink_refuses_serializers(name):
     with pytest.raises(InvalidOptionError, match="is not supported"):
