@@ -639,10 +639,14 @@ class Log:
                 self._start_at(offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """What lies below is committed, and its transactions are decided."""
+        """What lies below is committed, and its transactions are decided. Where records of an open
+        transaction were deleted that is the log's start, which can be read from."""
         with self._lock:
             unstable = self._producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(unstable, high_watermark)
+            start_offset = self._log_start_offset
+        if unstable is None:
+            return high_watermark
+        return min(max(unstable, start_offset), high_watermark)
 
     def last_batches(self) -> dict[int, LastBatch]:
         """Of each producer, what compaction must leave: where its last data lies, its epoch."""

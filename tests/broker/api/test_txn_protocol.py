@@ -6,6 +6,7 @@ Run with KAFKALOG_TEST_BOOTSTRAP these tests ask Apache Kafka: it gives the same
 import time
 
 import pytest
+from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from pyspark_kafkalog.protocol.fetch import (
@@ -555,6 +556,21 @@ def test_what_is_not_stable_wakes_nobody(connect, begun, topic):
         assert begun.produce(topic).error_code == 0
     assert receive() == 0
     assert time.monotonic() - began_s > 0.3
+
+
+def test_an_open_transaction_begins_no_earlier_than_the_log(client, begun, topic):
+    for _ in range(4):
+        assert begun.produce(topic).error_code == 0
+    wanted = DeleteRecordsRequest.DeleteRecordsTopic
+    part = wanted.DeleteRecordsPartition(partition_index=0, offset=3)
+    request = DeleteRecordsRequest(topics=[wanted(name=topic, partitions=[part])], timeout_ms=5000)
+    (deleted,) = client.call(request, DeleteRecordsResponse, 2).topics
+    assert deleted.partitions[0].low_watermark == 3
+    asks = [FetchPartition(topic, 0, 3, 1 << 20)]
+    request = FetchRequest(11, 0, 1, asks, isolation_level=READ_COMMITTED)
+    (found,) = client.fetch(request).partitions
+    # Who looks for the end, as a new group does, must find an offset that can be read.
+    assert (found.error_code, found.log_start_offset, found.last_stable_offset) == (0, 3, 3)
 
 
 def test_enough_must_become_stable(connect, begun, topic):

@@ -112,6 +112,13 @@ class TestLastStableOffset:
         assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
         assert aborted_in(log, 0) == []
 
+    def test_is_never_before_the_start_of_the_log(self, log):
+        producers = Producers(log)
+        for _ in range(5):
+            producers.send(1)
+        log.advance_log_start_offset(3)
+        assert log.last_stable_offset(log.log_end_offset) == 3
+
     def test_goes_back_with_a_truncation(self, log):
         producers = Producers(log)
         producers.send(1)
