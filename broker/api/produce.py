@@ -30,6 +30,7 @@ from kafka.errors import (
     InvalidTopicError,
     NotCoordinatorError,
     NotEnoughReplicasError,
+    OutOfOrderSequenceNumberError,
     TransactionalIdAuthorizationFailedError,
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
@@ -194,11 +195,17 @@ def _join(
         return False
     support = _transaction_support(wanted.version)
     errors = join_transaction(transactional_id, producer, new, support, context)
-    for index, partition in partitions:
+    adds = support is TransactionSupport.ADDS_IMPLICITLY
+    for (index, partition), header in zip(partitions, headers, strict=True):
         error = errors.get(partition.topic_partition)
         if error is not None:
             places[index] = _retriable(error, support)
-    if support is not TransactionSupport.ADDS_IMPLICITLY or all(errors.values()):
+        elif adds and header.base_sequence and not partition.log.producers.knows(producer[0]):
+            # The batches before it were refused, and will be sent again.
+            places[index] = OutOfOrderSequenceNumberError(
+                f"producer {header.producer_id} begins with sequence {header.base_sequence}"
+            )
+    if not adds or all(errors.values()):
         return False
     return context.transactions_topic.awaits_flush(transactional_id)
 

@@ -181,6 +181,10 @@ class ProducerStateManager:
     def has_open_transaction(self) -> bool:
         return bool(self._open)
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether the producer has written here, and is not forgotten."""
+        return producer_id in self._entries
+
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer, in this epoch, has a transaction open here."""
         entry = self._entries.get(producer_id)

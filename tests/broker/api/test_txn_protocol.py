@@ -359,6 +359,17 @@ def test_batches_of_version_2_come_in_the_epoch_of_their_transaction(client, pro
     assert code == INVALID_PRODUCER_ID_MAPPING
 
 
+def test_a_producer_of_version_2_begins_a_partition_with_its_first_batch(client, producer, topic):
+    """Of batches in flight the first may be refused for a moment: the next must not overtake it."""
+    producer.init()
+    assert producer.produce(topic, version=12, sequence=1).error_code == OUT_OF_ORDER_SEQUENCE
+    assert producer.produce(topic, b"0", version=12).error_code == 0
+    assert producer.produce(topic, b"1", version=12).error_code == 0
+    producer.end(True, version=5)
+    producer.state()
+    assert read(client, topic) == [b"0", b"1"]
+
+
 def test_a_new_producer_fences_one_of_version_2(client, producer, another, topic):
     producer.init(version=5)
     assert producer.produce(topic, version=12).error_code == 0
