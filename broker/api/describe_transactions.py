@@ -1,4 +1,8 @@
-"""DescribeTransactions (key 65), versions 0-0: what the coordinator knows of transactional ids."""
+"""DescribeTransactions (key 65), versions 0-0: what the coordinator knows of transactional ids.
+
+An id that is named twice is told of once: an answer grows with what is stored, not with a request's
+repetitions.
+"""
 
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -17,7 +21,7 @@ _STATE = DescribeTransactionsResponse.TransactionState
 def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(DescribeTransactionsRequest)
     states = []
-    for transactional_id in wanted.transactional_ids:
+    for transactional_id in dict.fromkeys(wanted.transactional_ids):
         try:
             transaction = context.transactions.transaction(transactional_id)
         except BrokerResponseError as error:

@@ -6,7 +6,12 @@ Run with KAFKALOG_TEST_BOOTSTRAP these tests ask Apache Kafka: it gives the same
 import time
 
 import pytest
-from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
+from kafka.protocol.admin import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from pyspark_kafkalog.protocol.fetch import (
@@ -446,6 +451,14 @@ def test_an_open_transaction_is_told_of(client, begun, topic):
     begun.state()
     state = begun.describe()
     assert (state.transaction_state, list(state.topics)) == ("CompleteCommit", [])
+
+
+def test_an_id_that_is_named_often_is_told_of_once(client, begun, only_ours):
+    """An answer grows with what is stored, not with a request's repetitions."""
+    name = begun.transactional_id
+    request = DescribeTransactionsRequest(transactional_ids=[name, "nobody's", name, "nobody's"])
+    states = client.call(request, DescribeTransactionsResponse, 0).transaction_states
+    assert [state.transactional_id for state in states] == [name, "nobody's"]
 
 
 def test_ids_that_nobody_has(client, producer):
