@@ -1,8 +1,11 @@
 """WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, without a coordinator.
 
 Sent by kafka-transactions to abort a hanging transaction: one that is open in a log though its
-coordinator does not know of it. Coordinator epoch -1 stands for one that is not known.
+coordinator does not know of it. Coordinator epoch -1 stands for one that is not known. Many markers
+are written over several turns of the loop.
 """
+
+import asyncio
 
 from kafka.errors import (
     BrokerResponseError,
@@ -24,7 +27,7 @@ _TOPIC = _RESULT.WritableTxnMarkerTopicResult
 _PARTITION = _TOPIC.WritableTxnMarkerPartitionResult
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(WriteTxnMarkersRequest)
     has_version = request.version >= _TRANSACTION_VERSION_REQUEST
     results = []
@@ -38,7 +41,7 @@ def handle(request: Request, context: ApiContext) -> Body:
             _TOPIC(
                 name=topic.name,
                 partitions=[
-                    _write(TopicPartition(topic.name, index), end, context)
+                    await _write(TopicPartition(topic.name, index), end, context)
                     for index in topic.partition_indexes
                 ],
             )
@@ -48,7 +51,8 @@ def handle(request: Request, context: ApiContext) -> Body:
     return encoded(WriteTxnMarkersResponse(markers=results), request)
 
 
-def _write(place: TopicPartition, end: EndOfTransaction, context: ApiContext) -> object:
+async def _write(place: TopicPartition, end: EndOfTransaction, context: ApiContext) -> object:
+    await asyncio.sleep(0)
     error: BrokerResponseError | None = None
     try:
         context.markers.write_one(place, end)

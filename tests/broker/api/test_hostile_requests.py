@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import select
 import struct
 import time
 import zlib
@@ -20,6 +21,7 @@ from kafka.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafkalog.record.batch import HEADER_BYTES, seal
@@ -102,6 +104,25 @@ def test_no_request_keeps_the_broker_from_others_for_long(victim, number):
             assert answers, "so large a request should close its connection"
         assert time.monotonic() - began < 3
     assert victim.resident_bytes() < 200 << 20
+
+
+def test_others_are_served_while_many_markers_are_written(victim, client, topic):
+    marker_class = WriteTxnMarkersRequest.WritableTxnMarker
+    place = marker_class.WritableTxnMarkerTopic(name=topic, partition_indexes=[0] * 19_000)
+    marker = marker_class(
+        producer_id=1,
+        producer_epoch=0,
+        transaction_result=True,
+        topics=[place],
+        coordinator_epoch=0,
+        transaction_version=0,
+    )
+    request = WriteTxnMarkersRequest(markers=[marker])
+    with RawClient(victim.host, victim.port, timeout_s=30) as other:
+        client.send_body(27, 1, bytes(request.encode(version=1)))
+        other.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
+        assert not select.select([client.socket], [], [], 0)[0]
+        client.receive_body(27, 1)
 
 
 def test_tagged_fields_without_end(victim):
