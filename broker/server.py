@@ -6,6 +6,7 @@ checkpoint. Called by: __main__ (and tests), in the thread that runs the event l
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -15,7 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kafka.errors import KafkaStorageError, NotCoordinatorError
+from kafka.errors import (
+    BrokerResponseError,
+    CorruptRecordError,
+    KafkaStorageError,
+    NotCoordinatorError,
+)
 
 from broker.api.dispatcher import APIS, Dispatcher
 from broker.api.fetch_session import FetchSessionCache
@@ -28,6 +34,7 @@ from broker.cluster.metadata import (
     BrokerNode,
     ClusterMetadata,
     MetadataRecords,
+    PartitionMetadata,
     TopicMetadata,
     new_topic,
 )
@@ -39,9 +46,11 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_metadata import NO_PRODUCER_ID
 from broker.coordinator.transactions import (
     TransactionCoordinator,
     TransactionsTopic,
+    read_transactions,
     transactions_topic_kind,
 )
 from broker.log.clock import system_clock_ms
@@ -78,6 +87,7 @@ class BrokerServer:
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._connection_limits = _connection_limits(config)
         self._is_serving = False
+        self._first_producer_id = 0
         self._is_stopping = False
         self._metrics: MetricsEndpoint | None = None
         self._expirations: list[asyncio.Task[None]] = []
@@ -210,7 +220,9 @@ class BrokerServer:
         ]
 
     def _build_transactions(self) -> None:
-        self._producer_ids = ProducerIds(self._store, self._config.broker_id, self._run_blocking)
+        self._producer_ids = ProducerIds(
+            self._store, self._config.broker_id, self._run_blocking, self._first_producer_id
+        )
         self._transactions_topic: TransactionsTopic = StateTopic(
             transactions_topic_kind(self._config),
             self._metadata,
@@ -408,6 +420,7 @@ class BrokerServer:
             topic_id = self._logs.topic_id(topic.topic_partitions()[0])
             if topic_id is not None:
                 topic = replace(topic, topic_id=topic_id)
+            topic = replace(topic, partitions=self._partitions_of(topic))
             self._records.create_topic(topic)
             known[name] = topic
             self._replicas.set_configs(topic)
@@ -417,6 +430,34 @@ class BrokerServer:
                 len(indexes),
                 ",".join(f"{key}={value}" for key, value in configs.items()),
             )
+
+        if found:
+            self._first_producer_id = self._last_producer_id() + 1
+
+    def _partitions_of(self, topic: TopicMetadata) -> tuple[PartitionMetadata, ...]:
+        """Of a topic that is adopted: its leader epochs go on after those of its logs, as clients
+        and the markers of transactions know them."""
+        logs = self._logs.all_logs()
+        partitions = []
+        for place, partition in zip(topic.topic_partitions(), topic.partitions, strict=True):
+            epoch = logs[place].leader_epochs.latest_epoch
+            if epoch is not None:
+                partition = replace(partition, leader_epoch=epoch)
+            partitions.append(partition)
+        return tuple(partitions)
+
+    def _last_producer_id(self) -> int:
+        """The greatest one that the logs tell of; -1 where they know of none."""
+        last = NO_PRODUCER_ID
+        for place, log in self._logs.all_logs().items():
+            last = max(last, *log.producers.entries, NO_PRODUCER_ID)
+            if place.topic != TRANSACTION_STATE:
+                continue
+            # What cannot be read is reported when it is loaded.
+            with contextlib.suppress(OSError, BrokerResponseError, CorruptRecordError):
+                for transaction in read_transactions(log).values():
+                    last = max(last, transaction.producer_id, transaction.next_producer_id)
+        return last
 
     def _schedule_checkpoint(self) -> None:
         interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000

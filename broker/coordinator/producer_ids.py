@@ -34,7 +34,11 @@ RunBlocking = Callable[[Callable[[], range]], Awaitable[range]]
 class ProducerIds:
     """Gives away producer ids, a block at a time."""
 
-    def __init__(self, store: MetadataStore, node_id: int, run_blocking: RunBlocking) -> None:
+    def __init__(
+        self, store: MetadataStore, node_id: int, run_blocking: RunBlocking, first_id: int = 0
+    ) -> None:
+        """`first_id`: below it all are taken, whatever the store says, which may have been lost."""
+        self._first_id = first_id
         self._store = store
         self._node_id = node_id
         self._run_blocking = run_blocking
@@ -93,9 +97,9 @@ class ProducerIds:
         try:
             node = self._store.get(znodes.PRODUCER_ID_BLOCK)
         except NoNodeError:
-            block = range(BLOCK_SIZE)
+            block = range(self._first_id, self._first_id + BLOCK_SIZE)
             return block, Create(znodes.PRODUCER_ID_BLOCK, self._dump(block))
-        first = int(znodes.load(node.value)["block_end"]) + 1
+        first = max(int(znodes.load(node.value)["block_end"]) + 1, self._first_id)
         block = range(first, min(first + BLOCK_SIZE, _MAX_PRODUCER_ID))
         return block, Set(znodes.PRODUCER_ID_BLOCK, self._dump(block), node.version)
 

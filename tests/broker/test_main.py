@@ -23,6 +23,7 @@ from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import MetadataRecords
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from tests.broker.api.transaction_client import TransactionClient, read
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of, values_of
 
@@ -319,6 +320,32 @@ def first_of(client, topic):
     ask = FetchPartition(topic, 0, 0, 1 << 20)
     (found,) = client.fetch(FetchRequest(12, 10, 1, [ask])).partitions
     return found.error_code, [] if found.records is None else values_of(bytes(found.records))
+
+
+def test_transactions_go_on_where_metadata_was_lost(tmp_path):
+    few = {"transaction.state.log.num.partitions": "2"}
+    for _ in range(3):  # each start is a leader epoch
+        with BrokerChild(tmp_path, few) as child, RawClient(child.host, child.port) as client:
+            if client.metadata_of("orders").error_code:
+                create_topic(client, "orders")
+            old = commit_one(client, "id", b"old")
+            assert child.stop() == 0
+    (tmp_path / "metadata.db").unlink()
+    with BrokerChild(tmp_path, few) as child, RawClient(child.host, child.port) as client:
+        commit_one(client, "id", b"again")
+        new = commit_one(client, "another", b"new")
+        assert new.producer_id > old.producer_id
+        assert read(client, "orders") == [b"old", b"old", b"old", b"again", b"new"]
+
+
+def commit_one(client, transactional_id, value):
+    """The producer that committed one record."""
+    producer = TransactionClient(client, transactional_id)
+    assert producer.init().error_code == 0
+    assert producer.produce("orders", value, version=12).error_code == 0
+    assert producer.end(True, version=5).error_code == 0
+    assert producer.state() == "CompleteCommit"
+    return producer
 
 
 def test_logs_that_lost_their_topic_are_kept_until_somebody_says_otherwise(tmp_path):
