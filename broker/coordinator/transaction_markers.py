@@ -2,13 +2,17 @@
 
 Owns: which markers are still to be written, and when a disk that refused is tried again. The one
 place from which markers go: all partitions are this broker's now; those of others will be sent to
-their leaders from here. A marker that is written twice changes nothing. Called by: the event loop's
-thread only; a transaction of many partitions is written over several turns of the loop.
+their leaders from here. A marker that is written twice changes nothing; one that is lost leaves its
+transaction open for ever once the coordinator holds it for ended, so markers are on disk, as far as
+the flush policy wants it, before it hears that they are written. Called by: the event loop's thread
+only; a transaction of many partitions is written over several turns of the loop.
 """
 
+import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +27,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import CONSUMER_OFFSETS
 from broker.coordinator.state_records import ProducerIdAndEpoch
+from broker.log.log import Log
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import CallLater
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -65,10 +70,13 @@ class MarkerWriter:
         self._offsets = offsets
         self._call_later = call_later
         self._is_closed = False
+        self._flushes: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         """Writes nothing any more."""
         self._is_closed = True
+        for flush in self._flushes:
+            flush.cancel()
 
     def write_one(self, place: TopicPartition, end: EndOfTransaction) -> None:
         """Raises UnknownTopicOrPartitionError, KafkaStorageError, InvalidProducerEpochError,
@@ -91,11 +99,11 @@ class MarkerWriter:
             )
 
     def write(
-        self, places: Iterable[TopicPartition], end: EndOfTransaction, done: Callable[[], None]
+        self, places: Collection[TopicPartition], end: EndOfTransaction, done: Callable[[], None]
     ) -> None:
         """Calls `done` when each of `places` has its marker, or can have none any more; perhaps
         before this returns. A partition whose disk refuses is tried again until it does not."""
-        self._write(deque(sorted(places)), deque(), end, done)
+        self._write(deque(sorted(places)), deque(), end, lambda: self._when_flushed(places, done))
 
     def _write(
         self,
@@ -124,3 +132,34 @@ class MarkerWriter:
             self._call_later(_RETRY_S, lambda: self._write(refused, places, end, done))
         else:
             done()
+
+    def _when_flushed(self, places: Collection[TopicPartition], done: Callable[[], None]) -> None:
+        if self._is_closed:
+            return
+        logs = self._unflushed(places)
+        if not logs:
+            done()
+            return
+
+        async def flush() -> None:
+            loop = asyncio.get_running_loop()
+            try:
+                for log in logs:
+                    await loop.run_in_executor(None, log.flush)
+            except BrokerResponseError:  # the log has said so; perhaps its topic will be deleted
+                self._call_later(_RETRY_S, lambda: self._when_flushed(places, done))
+            else:
+                done()
+
+        task = asyncio.get_running_loop().create_task(flush())
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    def _unflushed(self, places: Collection[TopicPartition]) -> list[Log]:
+        logs = []
+        for place in places:
+            with contextlib.suppress(BrokerResponseError):  # it is gone
+                log = self._replicas.log_that_awaits_flush(place)
+                if log is not None:
+                    logs.append(log)
+        return logs

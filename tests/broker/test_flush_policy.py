@@ -11,6 +11,7 @@ from broker.config import BrokerConfig
 from broker.log.files import DiskFile
 from broker.network.loop import new_event_loop
 from broker.server import BrokerServer
+from tests.broker.api.transaction_client import TransactionClient, read
 from tests.broker.child import RawClient
 from tests.broker.records import batch_of
 from tests.broker.test_main import create_topic
@@ -96,3 +97,30 @@ def test_what_the_disk_refuses_is_not_acknowledged(serve, syncs):
     create_topic(client, "orders")
     syncs.append("fail")
     assert client.produce("orders", 0, batch_of(1)).error_code == 56
+
+
+def test_a_transaction_has_not_ended_before_its_markers_are_on_disk(serve, monkeypatch):
+    """The coordinator does not come back to one that it holds for ended, after a power loss too."""
+    client = serve(**{"log.flush.interval.messages": "1"})
+    create_topic(client, "orders")
+    producer = TransactionClient(client, "id")
+    producer.init()
+    assert producer.produce("orders", b"paid", version=12).error_code == 0
+    is_syncing, may_sync = threading.Event(), threading.Event()
+    original = DiskFile.sync
+
+    def sync(file):
+        if "orders" in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+            is_syncing.set()
+            assert may_sync.wait(20)
+        original(file)
+
+    monkeypatch.setattr(DiskFile, "sync", sync)
+    try:
+        assert producer.end(True, version=5).error_code == 0
+        assert is_syncing.wait(20)
+        assert producer.describe().transaction_state == "PrepareCommit"
+    finally:
+        may_sync.set()
+    assert producer.state() == "CompleteCommit"
+    assert read(client, "orders") == [b"paid"]
