@@ -122,14 +122,17 @@ class TransactionCoordinator:
 
     def topic_deleted(self) -> None:
         """`__transaction_state` is gone, and with it every transaction: what is open is aborted,
-        so that nobody waits for it for ever; what is decided has its markers on their way."""
+        so that nobody waits for it for ever; what is decided has its markers on their way, or gets
+        them now: its decision may still wait for a disk that takes it no more."""
         for transactional_id, transaction in self._transactions.items():
+            if not transaction.is_ongoing and not transaction.is_prepared:
+                continue
+            producer = transaction.producer
             if transaction.is_ongoing:
-                producer = ProducerIdAndEpoch(
-                    transaction.producer_id, transaction.producer_epoch + 1
-                )
-                end = self._end_of(transactional_id, producer, transaction, is_commit=False)
-                self._markers.write(transaction.partitions, end, lambda: None)
+                producer = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
+            is_commit = transaction.is_commit
+            end = self._end_of(transactional_id, producer, transaction, is_commit=is_commit)
+            self._markers.write(transaction.partitions, end, lambda: None)
         self.resign()
 
     # Producers.

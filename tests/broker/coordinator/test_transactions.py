@@ -217,6 +217,15 @@ def test_a_deleted_topic_of_transactions_leaves_none_open(broker):
     broker.time.advance(100)
 
 
+def test_a_decision_that_was_not_safe_yet_is_carried_out_when_its_topic_is_deleted(broker):
+    producer = begin(broker)
+    broker.state.unflushed = []
+    broker.coordinator.end(ID, producer, 0, is_commit=True)
+    broker.coordinator.topic_deleted()
+    for place in (PLACE, OTHER):
+        assert broker.committed(place) == [b"x"]
+
+
 def test_ids_that_are_being_loaded(broker, monkeypatch):
     def check(transactional_id):
         raise CoordinatorLoadInProgressError()
