@@ -5,6 +5,7 @@ Since then several (as brokers ask one another), each of which may be asked to b
 Clients of transaction version 2 send none: their Produce adds the partitions (KIP-890).
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping
 
 from kafka.errors import (
@@ -47,6 +48,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         return encoded(response, request)
     results = []
     for transaction in wanted.transactions:
+        await asyncio.sleep(0)  # each one of many may cost milliseconds
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
         answer = _verify if transaction.verify_only else _add
         errors = await answer(

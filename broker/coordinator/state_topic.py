@@ -92,13 +92,13 @@ class StateTopic(Generic[S]):
     # Which keys are here.
 
     def partition_of(self, key: str) -> int:
-        """Of a topic that is there."""
+        """Raises NotCoordinatorError where there is no topic."""
+        if not self._partition_count:
+            raise NotCoordinatorError()
         return java_hash_magnitude(key) % self._partition_count
 
     def check_coordinates(self, key: str) -> None:
         """Raises NotCoordinatorError and CoordinatorLoadInProgressError."""
-        if not self._partition_count:
-            raise NotCoordinatorError()
         partition = self.partition_of(key)
         if partition in self._to_load:
             raise CoordinatorLoadInProgressError()

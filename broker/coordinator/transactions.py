@@ -108,9 +108,8 @@ class TransactionCoordinator:
         self._transactions |= transactions
         for transactional_id, transaction in transactions.items():
             if transaction.is_prepared:
-                _log.info(
-                    "transaction.resumed id=%r state=%s", transactional_id, transaction.state.text
-                )
+                state = transaction.state.text
+                _log.info("transaction.resumed id=%.100r state=%s", transactional_id, state)
                 self._carry_out(transactional_id, transaction)
             elif transaction.is_ongoing:
                 self._schedule_timeout(transactional_id, transaction)
@@ -165,7 +164,7 @@ class TransactionCoordinator:
         initialized = transaction.initialized(expected, timeout_ms, self._clock(), self._take_id)
         self._write(transactional_id, initialized)
         _log.info(
-            "transaction.producer id=%r producer_id=%d epoch=%d",
+            "transaction.producer id=%.100r producer_id=%d epoch=%d",
             transactional_id,
             *initialized.producer,
         )
@@ -239,7 +238,7 @@ class TransactionCoordinator:
             transactional_id, transaction.aborted_by_coordinator(self._clock(), self._take_id)
         )
         _log.info(
-            "transaction.aborted id=%r producer_id=%d epoch=%d reason=%r",
+            "transaction.aborted id=%.100r producer_id=%d epoch=%d reason=%r",
             transactional_id,
             *transaction.producer,
             reason,
@@ -281,7 +280,8 @@ class TransactionCoordinator:
         try:
             self._write(transactional_id, prepared.completed(self._clock()))
         except BrokerResponseError as error:
-            _log.warning("transaction.not_completed id=%r reason=%r", transactional_id, str(error))
+            reason = str(error)
+            _log.warning("transaction.not_completed id=%.100r reason=%r", transactional_id, reason)
             self._timers.schedule(
                 ("complete", transactional_id),
                 _RETRY_MS,
@@ -307,7 +307,8 @@ class TransactionCoordinator:
         try:
             self._abort(transactional_id, transaction, "timeout")
         except BrokerResponseError as error:
-            _log.warning("transaction.not_aborted id=%r reason=%r", transactional_id, str(error))
+            reason = str(error)
+            _log.warning("transaction.not_aborted id=%.100r reason=%r", transactional_id, reason)
             self._timers.schedule(
                 ("timeout", transactional_id),
                 _RETRY_MS,
@@ -329,12 +330,12 @@ class TransactionCoordinator:
                 self._log.append(transactional_id, [transaction_tombstone(transactional_id)])
             except BrokerResponseError as error:
                 _log.warning(
-                    "transaction.not_expired id=%r reason=%r", transactional_id, str(error)
+                    "transaction.not_expired id=%.100r reason=%r", transactional_id, str(error)
                 )
                 continue
             del self._transactions[transactional_id]
             self._timers.cancel(("timeout", transactional_id))
-            _log.info("transaction.expired id=%r", transactional_id)
+            _log.info("transaction.expired id=%.100r", transactional_id)
 
     # Looking at transactions.
 
