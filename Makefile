@@ -6,8 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 VENV_42 := .venv-4.2
 PEERS := .peers
-# Tests wait more than they work: for Spark, for other brokers, for timers.
-TEST_PROCESSES ?= 2
+# Tests wait more than they work, for Spark, for other brokers, for timers: twice two processors.
+TEST_PROCESSES ?= 4
+PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
@@ -24,7 +25,7 @@ quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFram
 install: $(VENV)/.development ## the development environment in .venv
 
 test: $(VENV)/.development peers /usr/bin/kcat /usr/lib/postgresql ## all tests, the long suites in their short version
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 check: $(VENV)/.development ## style, types and layers
 	$(BIN)/ruff check .
@@ -56,8 +57,8 @@ uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C
 	    $(CURDIR)/$(BIN)/python -m pytest $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
 spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row by row beside Spark's own connector
-	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests/spark $(PYTEST_ARGS)
-	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests/parity $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/spark $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/parity $(PYTEST_ARGS)
 
 bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory
 	$(BIN)/python -m benchmarks.first_numbers

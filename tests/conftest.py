@@ -16,6 +16,16 @@ settings.register_profile("ci", max_examples=200, deadline=None, derandomize=Tru
 settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+_SLOW = ("spark", "crash", "interop")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that wait for Spark and other processes come first: where several processes share the
+    tests, none is left alone with such a file at the end."""
+    here = Path(__file__).parent
+    slow = {item.path for item in items if any(map(item.get_closest_marker, _SLOW))}
+    items.sort(key=lambda item: item.path not in slow and item.path.parent != here)
+
 
 @pytest.fixture(scope="session")
 def spark():
