@@ -1,28 +1,32 @@
-"""ListTransactions (key 66), versions 0-1: the transactional ids that this broker coordinates.
+"""ListTransactions (key 66), versions 0-2: the transactional ids that this broker coordinates.
 
-Filters by state and producer id; since version 1 by how long ago the transaction began. While ids
-are being loaded there is no list. Left out: version 2, which filters by a regular expression of
-anybody's (KIP-1152): Python's may take for ever.
+Filters by state and producer id; since version 1 by how long ago the transaction began, since
+version 2 by an expression that the whole id has to match (KIP-1152): RE2's, in a thread. While ids
+are being loaded there is no list.
 """
 
-from kafka.errors import CoordinatorLoadInProgressError
+import asyncio
+from collections.abc import Collection
+
+from kafka.errors import BrokerResponseError, CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.coordinator.topic_regex import check_regex, resolve
 from broker.coordinator.transaction_metadata import TransactionMetadata, TransactionState
 from broker.log.clock import system_clock_ms
 
 _DURATION_VERSION = 1
+_PATTERN_VERSION = 2
 _STATES = {state.text for state in TransactionState}
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(ListTransactionsRequest)
     unknown = [state for state in wanted.state_filters if state not in _STATES]
     if context.transactions.is_loading:
-        code = wire_error(CoordinatorLoadInProgressError())[0]
-        return encoded(_response(code, [], []), request)
+        return encoded(_failed(CoordinatorLoadInProgressError()), request)
     states = set(wanted.state_filters)
     producer_ids = set(wanted.producer_id_filters)
     duration_ms = wanted.duration_filter if request.version >= _DURATION_VERSION else -1
@@ -35,16 +39,38 @@ def handle(request: Request, context: ApiContext) -> Body:
             and (duration_ms < 0 or transaction.start_ms < begun_before_ms)
         )
 
-    found = [
-        ListTransactionsResponse.TransactionState(
-            transactional_id=transactional_id,
-            producer_id=transaction.producer_id,
-            transaction_state=transaction.state.text,
-        )
+    found = {
+        transactional_id: transaction
         for transactional_id, transaction in context.transactions.transactions().items()
         if is_wanted(transaction)
+    }
+    names: Collection[str] = found
+    if request.version >= _PATTERN_VERSION and wanted.transactional_id_pattern:
+        pattern = wanted.transactional_id_pattern
+        try:
+            names = await asyncio.to_thread(_matching, pattern, list(found))
+        except BrokerResponseError as error:
+            return encoded(_failed(error), request)
+    listed = [
+        ListTransactionsResponse.TransactionState(
+            transactional_id=name,
+            producer_id=found[name].producer_id,
+            transaction_state=found[name].state.text,
+        )
+        for name in names
     ]
-    return encoded(_response(0, unknown, found), request)
+    return encoded(_response(0, unknown, listed), request)
+
+
+def _matching(pattern: str, names: Collection[str]) -> Collection[str]:
+    """Blocks, for some seconds at most. Raises InvalidRegularExpressionError."""
+    check_regex(pattern)
+    matching = resolve([pattern], names)[pattern]
+    return [name for name in names if name in matching]
+
+
+def _failed(error: BrokerResponseError) -> ListTransactionsResponse:
+    return _response(wire_error(error)[0], [], [])
 
 
 def _response(code: int, unknown: list[str], found: list[object]) -> ListTransactionsResponse:
@@ -56,4 +82,4 @@ def _response(code: int, unknown: list[str], found: list[object]) -> ListTransac
     )
 
 
-API = Api(key=66, min_version=0, max_version=1, handle=handle)
+API = Api(key=66, min_version=0, max_version=2, handle=handle)

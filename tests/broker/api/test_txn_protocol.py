@@ -445,6 +445,12 @@ def test_an_open_transaction_is_told_of(client, begun, topic):
     assert listed(producer_id_filters=[begun.producer_id + 1]) == []
     assert listed(duration_filter=0) == ["Ongoing"]
     assert listed(duration_filter=3_600_000) == []
+    name = begun.transactional_id
+    assert listed(version=2, transactional_id_pattern=name[:-1] + ".") == ["Ongoing"]
+    assert listed(version=2, transactional_id_pattern=name[:-1]) == []
+    assert listed(version=2, transactional_id_pattern=None) == ["Ongoing"]
+    broken = list_transactions(client, version=2, transactional_id_pattern="(")
+    assert (broken.error_code, list(broken.transaction_states)) == (128, [])
     odd = list_transactions(client, state_filters=["Odd", "Empty"])
     assert list(odd.unknown_state_filters) == ["Odd"]
     begun.end(True)
