@@ -54,7 +54,7 @@ uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C
 	find build/uncompiled -name '*.so' -delete
 	cd build/uncompiled && export PYTHONPATH=$$PWD && \
 	    $(CURDIR)/$(BIN)/python -c 'from pyspark_kafkalog.arrow import decode as d; assert d.__file__.endswith("/build/uncompiled/pyspark_kafkalog/arrow/decode.py"), d.__file__' && \
-	    $(CURDIR)/$(BIN)/python -m pytest $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
+	    $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
 spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row by row beside Spark's own connector
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/spark $(PYTEST_ARGS)
