@@ -37,10 +37,10 @@ crash: $(VENV)/.development peers /usr/lib/postgresql ## the crash suites at ful
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
 transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
-	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash/test_copy_crash.py $(PYTEST_ARGS)
+	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
 interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
-	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/interop $(PYTEST_ARGS)
+	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign

@@ -232,7 +232,7 @@ def running(server_name: str, directory: Path) -> Iterator[Run]:
         server.kill()
 
 
-@pytest.mark.parametrize("server_name", ["kafka", "kafkalog"])
+@pytest.mark.parametrize("server_name", ["kafkalog", pytest.param("kafka", marks=pytest.mark.long)])
 def test_the_copies_are_exact_after_kills_at_random_instants(server_name, tmp_path, capsys):
     require_kafka()
     chance = random.Random(SEED)

@@ -1,6 +1,6 @@
 """SIGKILL of the driver during a load, again and again; then one clean load: each record once.
 
-KAFKALOG_CRASH_KILLS says how often (4; `make crash` asks for 20), KAFKALOG_CRASH_SEED replays a
+KAFKALOG_CRASH_KILLS says how often (2; `make crash` asks for 20), KAFKALOG_CRASH_SEED replays a
 run. Each kill waits for something that a load does, then for a random time, so that it falls into
 the landing, the commit or the renames, not into Spark's start. Sometimes the JVM is killed too,
 sometimes it is left to find out, so that tasks of the dead load go on writing into the next one.
@@ -31,7 +31,7 @@ from pyspark_kafkalog.warehouse.parquet import committed_files
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
+KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "2"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 PARTITIONS = 3
 RECORDS_PER_ROUND = 30_000

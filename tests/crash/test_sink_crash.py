@@ -65,7 +65,7 @@ class OurBroker:
         self._child.stop()
 
 
-@pytest.fixture(params=["kafkalog", pytest.param("kafka", marks=pytest.mark.interop)])
+@pytest.fixture(params=["kafkalog", pytest.param("kafka", marks=pytest.mark.long)])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     if request.param == "kafkalog":
         ours = OurBroker(tmp_path / "data")

@@ -35,7 +35,6 @@ from tests.crash.sink_steps import (
 from tests.interop.kafka_server import KafkaServer, require_kafka
 
 pytestmark = pytest.mark.crash
-interop = pytest.mark.interop
 
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
 STRIDE = 1 if KILLS >= 20 else 3
@@ -52,7 +51,7 @@ END_TXN = 26
 EACH_ROW_ONCE = Counter(itertools.chain(*ROWS))
 
 
-@pytest.fixture(scope="module", params=["kafkalog", pytest.param("kafka", marks=interop)])
+@pytest.fixture(scope="module", params=["kafkalog", pytest.param("kafka", marks=pytest.mark.long)])
 def servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

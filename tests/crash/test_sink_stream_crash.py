@@ -23,7 +23,7 @@ from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
 from tests.crash.test_sink_crash import OurBroker, await_that
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4")) // 4

@@ -90,11 +90,11 @@ class KafkaPythonMember(GroupMember):
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=300,
-            # A leader that has no metadata yet assigns nothing, until it asks for it again.
-            metadata_max_age_ms=2000,
             **self.settings,
         )
         try:
+            # As a leader it would assign nothing of a topic that it has not heard of yet.
+            consumer.partitions_for_topic(self.topic)
             while not self.stopping.is_set():
                 for records in consumer.poll(timeout_ms=100).values():
                     self.values += [record.value for record in records]
