@@ -134,7 +134,11 @@ def task(writer: bytes, query: str, partition: int, attempt: int, rows: Sequence
         pa.RecordBatch.from_arrays([pa.array(part, pa.binary())], ["value"])
         for part in (rows[:half], rows[half:])
     ]
-    return pickle.loads(writer).write(iter(batches))
+    try:
+        return pickle.loads(writer).write(iter(batches))
+    finally:
+        # Where steps are not made in a process of their own, a SparkContext may come after them.
+        TaskContext._setTaskContext(None)
 
 
 def end(options: SinkOptions, messages: Sequence[Any], batch: int | None, commit: bool) -> None:
