@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
-from broker.cluster.metadata import CONSUMER_OFFSETS
+from broker.cluster.metadata import CONSUMER_OFFSETS, TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
 from broker.coordinator.offset_records import CommittedOffset
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -47,7 +47,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             if known is None or not 0 <= place.partition < len(known.partitions):
                 errors[place] = UnknownTopicOrPartitionError()
             else:
-                offsets.append((place, _commit(part)))
+                offsets.append((place, _commit(part, known)))
     if offsets:
         results = await _commit_all(request, context, wanted, offsets)
         errors |= {place: error for (place, _), error in zip(offsets, results, strict=True)}
@@ -113,14 +113,14 @@ def _support(version: int) -> TransactionSupport:
     return TransactionSupport.VERIFIED
 
 
-def _commit(part: TxnOffsetCommitRequest) -> CommittedOffset:
+def _commit(part: TxnOffsetCommitRequest, topic: TopicMetadata) -> CommittedOffset:
     return new_commit(
         part.committed_offset,
         part.committed_leader_epoch,
         part.committed_metadata,
         system_clock_ms(),
         _BROKERS_RETENTION,
-        None,
+        topic.topic_id,
     )
 
 

@@ -30,6 +30,7 @@ from tests.broker.api.consumer_group_client import (
     ConsumerMember,
     settle,
 )
+from tests.broker.api.transaction_client import TransactionClient
 
 UNKNOWN_MEMBER_ID = 25
 UNSUPPORTED_VERSION = 35
@@ -43,6 +44,7 @@ UNRELEASED_INSTANCE_ID = 111
 UNSUPPORTED_ASSIGNOR = 112
 STALE_MEMBER_EPOCH = 113
 INVALID_REGULAR_EXPRESSION = 128
+ILLEGAL_GENERATION = 22
 # The first epoch in which a member of a new group has an assignment.
 FIRST = 2
 ASSIGNMENT_INTERVAL_S = 1.0
@@ -390,6 +392,31 @@ def test_commits_name_the_epoch(create, member):
     assert commit(one, topic, one.epoch - 1, partition=theirs[0]) == STALE_MEMBER_EPOCH
     one.leave()
     assert commit(one, topic, -1, member_id="") == 0
+
+
+def test_commits_in_transactions_name_the_epoch(client, create, member):
+    """Who has lost a partition to another must not commit what it has read of it (KIP-447)."""
+    topic, one, other = two(create, member)
+    (mine,) = one.assigned.values()
+    producer = TransactionClient(client, f"id-{one.group_id}")
+    producer.init()
+    producer.begin(one.group_id)
+
+    def commit_in_transaction(partition, epoch):
+        codes = producer.commit_offsets(
+            one, topic, {partition: 7}, member_id=one.member_id, generation=epoch
+        )
+        return codes[partition]
+
+    assert commit_in_transaction(mine[0], one.epoch) == 0
+    assert commit_in_transaction(mine[0], one.epoch + 1) == ILLEGAL_GENERATION
+    other.leave()
+    wait_for_interval()
+    one.beat()
+    (theirs,) = (sorted(set(parts) - set(mine)) for parts in one.assigned.values())
+    assert commit_in_transaction(mine[0], one.epoch - 1) == 0
+    assert commit_in_transaction(theirs[0], one.epoch - 1) == ILLEGAL_GENERATION
+    producer.end(True)
 
 
 def test_offsets_are_told_to_members_of_this_epoch(create, member):

@@ -13,6 +13,7 @@ from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitRespo
 
 from broker.api import txn_offset_commit
 from broker.api.request import Request
+from broker.cluster.metadata import new_topic
 from pyspark_kafkalog.protocol.frames import RequestHeader
 from tests.broker.api.group_client import (
     COORDINATOR_LOAD_IN_PROGRESS,
@@ -251,7 +252,7 @@ def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, onl
         raise CoordinatorLoadInProgressError()
 
     context = SimpleNamespace(
-        metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partitions=[0])),
+        metadata=SimpleNamespace(topic=lambda name: new_topic(name, 1, 0, {})),
         offsets_topic=SimpleNamespace(check_coordinates=is_loading),
     )
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
