@@ -57,7 +57,7 @@ uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C
 	    $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
 spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row by row beside Spark's own connector
-	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/spark $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) -m spark tests/spark $(PYTEST_ARGS)
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/parity $(PYTEST_ARGS)
 
 bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory

@@ -2,7 +2,7 @@
 
 The kill comes from below every library (kill_before_call.c). Then, half of the time, the load that
 recovers is killed too. Afterwards one clean load: every record once, offsets equal to data. A run
-tries KAFKALOG_CRASH_KILLS calls of each target (4), with KAFKALOG_CRASH_ALL_CALLS=1 each of them
+tries KAFKALOG_CRASH_KILLS calls of each target (2), with KAFKALOG_CRASH_ALL_CALLS=1 each of them
 (`make crash`); KAFKALOG_CRASH_SEED replays a run. The Parquet target has a suite of its own
 (tests/pyspark_kafkalog/warehouse/test_commit_crash.py).
 """
@@ -24,7 +24,7 @@ from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
 pytestmark = pytest.mark.crash
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
+KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "2"))
 ALL_CALLS = os.environ.get("KAFKALOG_CRASH_ALL_CALLS") == "1"
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 NEVER = -1

@@ -185,9 +185,8 @@ def make_stores(directory: Path, kind: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "kept", ["as a reference", pytest.param("as text", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kept", ["as a reference", "as text"])
 def test_no_secret_shows_anywhere(kafka: KafkaServer, tmp_path: Path, kept: str) -> None:
     password = "${env:KAFKALOG_TEST_PASSWORD}" if kept == "as a reference" else PASSWORD
     options = {

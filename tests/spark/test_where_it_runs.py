@@ -80,6 +80,7 @@ def test_spark_connect(two_partitions: str, tmp_path: Path) -> None:
         run_jobs(address, two_partitions, tmp_path)
 
 
+@pytest.mark.long
 def test_several_executors(two_partitions: str, tmp_path: Path) -> None:
     run_jobs("local-cluster[2,1,1024]", two_partitions, tmp_path)
 
