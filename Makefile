@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 VENV_42 := .venv-4.2
 PEERS := .peers
-# Tests wait more than they work, for Spark, for other brokers, for timers: twice two processors.
-TEST_PROCESSES ?= 4
+# Each has a JVM of its own, and is slow until that is warm: few more than processors.
+TEST_PROCESSES ?= 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \

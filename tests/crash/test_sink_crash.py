@@ -29,7 +29,7 @@ from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
 from tests.interop.kafka_server import KafkaServer, require_kafka
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4")) ** 2 // 4

@@ -21,7 +21,7 @@ import pytest
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "2"))

@@ -11,7 +11,7 @@ import pyspark_kafkalog
 from pyspark_kafkalog.warehouse import load as load_module
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 

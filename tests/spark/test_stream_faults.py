@@ -11,7 +11,7 @@ from tests.chaos.proxy import ChaosProxy, Kind, SeededFaults, no_fault
 from tests.spark.conftest import Topics
 from tests.spark.test_stream_read import Landing, every_offset, landing  # noqa: F401
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         server.stdin.close()
 
 
+@pytest.mark.long
 def test_spark_connect(two_partitions: str, tmp_path: Path) -> None:
     with connect_server(tmp_path) as address:
         run_jobs(address, two_partitions, tmp_path)
