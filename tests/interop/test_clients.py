@@ -6,6 +6,7 @@ partitions themselves: groups are another test's.
 
 import asyncio
 import itertools
+import os
 import subprocess
 import time
 import uuid
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.interop
 RECORDS = 100_000
 BASE_MS = 1_700_000_000_000
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+# Spark's side of a codec is one code for all clients; `make interop` takes them all.
+SPARK_CODECS = CODECS if os.environ.get("KAFKALOG_ALL_CODECS") else ["none", "lz4"]
 TIMEOUT_S = 120
 
 
@@ -287,7 +290,7 @@ def write_with_spark(spark, bootstrap: str, topic: str, codec: str, folder: Path
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", SPARK_CODECS)
 @pytest.mark.parametrize("writer", CLIENTS)
 def test_spark_reads_what_every_client_writes(spark, bootstrap, written, writer, codec):
     found = read_with_spark(spark, bootstrap, written(writer, codec))
@@ -296,7 +299,7 @@ def test_spark_reads_what_every_client_writes(spark, bootstrap, written, writer,
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", SPARK_CODECS)
 def test_every_client_reads_what_spark_writes(spark, bootstrap, tmp_path, codec):
     topic = f"spark-{codec}-{uuid.uuid4().hex[:8]}"
     kcat("-b", bootstrap, "-P", "-t", topic, "-p", "0", stdin="")
