@@ -92,8 +92,8 @@ class Transactions(RuleBasedStateMachine):
     def send(self, index, partition):
         producer = self.producers[index % len(self.producers)]
         place = PLACES[partition]
-        if producer.failed:
-            return
+        if producer.failed or producer.attempt.outcome != "open":
+            return  # No producer sends while it does not know how its transaction has ended.
         if not producer.is_version_2 and place not in producer.added:
             _, error = self.ask(
                 lambda: self.broker.coordinator.add_partitions(
@@ -130,6 +130,8 @@ class Transactions(RuleBasedStateMachine):
     def end(self, index, is_commit):
         producer = self.producers[index % len(self.producers)]
         attempt = producer.attempt
+        if attempt.outcome == "unknown":
+            return
         if attempt.outcome == "tries to commit":
             is_commit = True
         elif attempt.outcome == "tries to abort" or producer.failed:
@@ -184,13 +186,15 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def check(self):
-        """At any time: nothing of an open or aborted transaction is read."""
+        """At any time: nothing of an open or aborted transaction is read.
+
+        What was committed may lie behind the first open transaction of its partition: it is looked
+        for in the end.
+        """
         seen = {value for place in PLACES for value in self.broker.committed(place)}
         for attempt in self.attempts:
             if attempt.outcome in ("open", "aborted"):
                 assert not seen & (attempt.acknowledged | attempt.uncertain), attempt
-            if attempt.outcome == "committed":
-                assert attempt.acknowledged <= seen, attempt
 
     def teardown(self) -> None:
         self.broker.restart()
