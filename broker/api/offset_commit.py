@@ -6,43 +6,38 @@ in ZooKeeper, is stored here like any other; the timestamp of version 1 and the 
 are honoured. Left out: version 10 (topic ids).
 """
 
-from collections.abc import Iterator
-
-from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
-from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
 from broker.coordinator.offset_records import CommittedOffset
 from broker.log.clock import system_clock_ms
 
+_TOPIC = OffsetCommitResponse.OffsetCommitResponseTopic
 _GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(OffsetCommitRequest)
-    errors: dict[TopicPartition, BrokerResponseError | None] = {}
-    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
-    for topic_partition, topic, part in _partitions(wanted, context):
-        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
-            errors[topic_partition] = UnknownTopicOrPartitionError()
-        else:
-            offsets.append((topic_partition, _commit(wanted, part, topic)))
-    if offsets:
-        results = await _commit_all(request, context, wanted, offsets)
-        errors |= {place: error for (place, _), error in zip(offsets, results, strict=True)}
-    return _answer(errors, request)
+    errors = await commit_existing(
+        wanted,
+        context,
+        lambda part, topic: _commit(wanted, part, topic),
+        lambda offsets: _commit_all(request, context, wanted, offsets),
+    )
+    topics = told_topics(errors, _TOPIC, _TOPIC.OffsetCommitResponsePartition)
+    return encoded(OffsetCommitResponse(throttle_time_ms=0, topics=topics), request)
 
 
 async def _commit_all(
     request: Request,
     context: ApiContext,
     wanted: OffsetCommitRequest,
-    offsets: list[tuple[TopicPartition, CommittedOffset]],
-) -> list[BrokerResponseError | None]:
+    offsets: Offsets,
+) -> Errors:
     ask = CommitAsk(
         group_id=wanted.group_id,
         member_id=wanted.member_id,
@@ -61,15 +56,6 @@ async def _commit_all(
     return errors
 
 
-def _partitions(
-    wanted: OffsetCommitRequest, context: ApiContext
-) -> "Iterator[tuple[TopicPartition, TopicMetadata | None, OffsetCommitRequest]]":
-    for topic in wanted.topics:
-        known = context.metadata.topic(topic.name)
-        for part in topic.partitions:
-            yield TopicPartition(topic.name, part.partition_index), known, part
-
-
 def _commit(
     wanted: OffsetCommitRequest, part: OffsetCommitRequest, topic: TopicMetadata
 ) -> CommittedOffset:
@@ -82,22 +68,6 @@ def _commit(
         wanted.retention_time_ms,
         topic.topic_id,
     )
-
-
-def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Body:
-    topic_class = OffsetCommitResponse.OffsetCommitResponseTopic
-    topics: dict[str, list[object]] = {}
-    for place, error in errors.items():
-        topics.setdefault(place.topic, []).append(
-            topic_class.OffsetCommitResponsePartition(
-                partition_index=place.partition, error_code=wire_error(error)[0]
-            )
-        )
-    response = OffsetCommitResponse(
-        throttle_time_ms=0,
-        topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()],
-    )
-    return encoded(response, request)
 
 
 API = Api(key=8, min_version=0, max_version=9, handle=handle)

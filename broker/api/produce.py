@@ -193,7 +193,7 @@ def _join(
     }
     if not new:
         return False
-    support = _transaction_support(wanted.version)
+    support = TransactionSupport.of(wanted.version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
     errors = join_transaction(transactional_id, producer, new, support, context)
     adds = support is TransactionSupport.ADDS_IMPLICITLY
     for (index, partition), header in zip(partitions, headers, strict=True):
@@ -208,14 +208,6 @@ def _join(
     if not adds or all(errors.values()):
         return False
     return context.transactions_topic.awaits_flush(transactional_id)
-
-
-def _transaction_support(version: int) -> TransactionSupport:
-    if version >= _IMPLICIT_ADD_VERSION:
-        return TransactionSupport.ADDS_IMPLICITLY
-    if version >= _ABORTABLE_VERSION:
-        return TransactionSupport.KNOWS_ABORTABLE
-    return TransactionSupport.VERIFIED
 
 
 def _retriable(error: BrokerResponseError, support: TransactionSupport) -> BrokerResponseError:

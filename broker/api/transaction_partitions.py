@@ -30,6 +30,13 @@ class TransactionSupport(Enum):
     KNOWS_ABORTABLE = "it has, and knows TRANSACTION_ABORTABLE"
     ADDS_IMPLICITLY = "it adds them by writing"
 
+    @classmethod
+    def of(cls, version: int, abortable: int, implicit_add: int) -> "TransactionSupport":
+        """Of a request's version, by the first versions of its API that say the latter two."""
+        if version >= implicit_add:
+            return cls.ADDS_IMPLICITLY
+        return cls.KNOWS_ABORTABLE if version >= abortable else cls.VERIFIED
+
 
 def join_transaction(
     transactional_id: str,

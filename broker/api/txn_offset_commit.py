@@ -14,12 +14,11 @@ from kafka.errors import (
     CoordinatorNotAvailableError,
     InvalidGroupIdError,
     InvalidRequestError,
-    UnknownTopicOrPartitionError,
 )
 from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
 from broker.cluster.metadata import CONSUMER_OFFSETS, TopicMetadata
@@ -28,6 +27,7 @@ from broker.coordinator.offset_records import CommittedOffset
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.clock import system_clock_ms
 
+_TOPIC = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 _LOADING_VERSION = 2
 # The first version whose clients know TRANSACTION_ABORTABLE, and the first that adds the group to
 # the transaction.
@@ -38,28 +38,19 @@ _BROKERS_RETENTION = -1
 
 async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(TxnOffsetCommitRequest)
-    errors: dict[TopicPartition, BrokerResponseError | None] = {}
-    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
-    for topic in wanted.topics:
-        known = context.metadata.topic(topic.name)
-        for part in topic.partitions:
-            place = TopicPartition(topic.name, part.partition_index)
-            if known is None or not 0 <= place.partition < len(known.partitions):
-                errors[place] = UnknownTopicOrPartitionError()
-            else:
-                offsets.append((place, _commit(part, known)))
-    if offsets:
-        results = await _commit_all(request, context, wanted, offsets)
-        errors |= {place: error for (place, _), error in zip(offsets, results, strict=True)}
-    return _answer(errors, request)
+    errors = await commit_existing(
+        wanted, context, _commit, lambda offsets: _commit_all(request, context, wanted, offsets)
+    )
+    topics = told_topics(errors, _TOPIC, _TOPIC.TxnOffsetCommitResponsePartition)
+    return encoded(TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics), request)
 
 
 async def _commit_all(
     request: Request,
     context: ApiContext,
     wanted: TxnOffsetCommitRequest,
-    offsets: list[tuple[TopicPartition, CommittedOffset]],
-) -> list[BrokerResponseError | None]:
+    offsets: Offsets,
+) -> Errors:
     ask = CommitAsk(
         group_id=wanted.group_id,
         member_id=wanted.member_id,
@@ -97,20 +88,12 @@ async def _join(
     place = TopicPartition(CONSUMER_OFFSETS, partition)
     if context.replicas.partition(place).log.producers.is_in_transaction(*producer):
         return
-    support = _support(version)
+    support = TransactionSupport.of(version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
     error = join_transaction(wanted.transactional_id, producer, [place], support, context)[place]
     if error is not None:
         raise error
     if support is TransactionSupport.ADDS_IMPLICITLY:
         await context.transactions_topic.wait_for_flush(wanted.transactional_id)
-
-
-def _support(version: int) -> TransactionSupport:
-    if version >= _IMPLICIT_ADD_VERSION:
-        return TransactionSupport.ADDS_IMPLICITLY
-    if version >= _ABORTABLE_VERSION:
-        return TransactionSupport.KNOWS_ABORTABLE
-    return TransactionSupport.VERIFIED
 
 
 def _commit(part: TxnOffsetCommitRequest, topic: TopicMetadata) -> CommittedOffset:
@@ -122,22 +105,6 @@ def _commit(part: TxnOffsetCommitRequest, topic: TopicMetadata) -> CommittedOffs
         _BROKERS_RETENTION,
         topic.topic_id,
     )
-
-
-def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Body:
-    topic_class = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-    topics: dict[str, list[object]] = {}
-    for place, error in errors.items():
-        topics.setdefault(place.topic, []).append(
-            topic_class.TxnOffsetCommitResponsePartition(
-                partition_index=place.partition, error_code=wire_error(error)[0]
-            )
-        )
-    response = TxnOffsetCommitResponse(
-        throttle_time_ms=0,
-        topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()],
-    )
-    return encoded(response, request)
 
 
 API = Api(key=28, min_version=0, max_version=5, handle=handle)

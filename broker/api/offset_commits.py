@@ -1,0 +1,56 @@
+"""What OffsetCommit and TxnOffsetCommit share: which partitions there are, and the answer by topic.
+
+Partitions that do not exist are refused one by one; what becomes of the others is for `commit` to
+say. Called by: the event loop's thread only.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.structs import TopicPartition
+
+from broker.api.errors import wire_error
+from broker.api.request import ApiContext
+from broker.cluster.metadata import TopicMetadata
+from broker.coordinator.offset_records import CommittedOffset
+
+Offsets: TypeAlias = list[tuple[TopicPartition, CommittedOffset]]
+Errors: TypeAlias = list[BrokerResponseError | None]
+
+
+async def commit_existing(
+    wanted: Any,
+    context: ApiContext,
+    commit_of: Callable[[Any, TopicMetadata], CommittedOffset],
+    commit: Callable[[Offsets], Awaitable[Errors]],
+) -> Mapping[TopicPartition, BrokerResponseError | None]:
+    """`commit_of` makes of a partition's part of the request what is to be kept; `commit` is called
+    unless there is nothing, and says of each in turn why it was not kept."""
+    errors: dict[TopicPartition, BrokerResponseError | None] = {}
+    offsets: Offsets = []
+    for topic in wanted.topics:
+        known = context.metadata.topic(topic.name)
+        for part in topic.partitions:
+            place = TopicPartition(topic.name, part.partition_index)
+            if known is None or not 0 <= place.partition < len(known.partitions):
+                errors[place] = UnknownTopicOrPartitionError()
+            else:
+                offsets.append((place, commit_of(part, known)))
+    if offsets:
+        results = await commit(offsets)
+        errors |= {place: error for (place, _), error in zip(offsets, results, strict=True)}
+    return errors
+
+
+def told_topics(
+    errors: Mapping[TopicPartition, BrokerResponseError | None],
+    topic_class: Any,
+    partition_class: Any,
+) -> list[Any]:
+    """The topics of the answer, made of the response's own classes."""
+    topics: dict[str, list[object]] = {}
+    for place, error in errors.items():
+        told = partition_class(partition_index=place.partition, error_code=wire_error(error)[0])
+        topics.setdefault(place.topic, []).append(told)
+    return [topic_class(name=name, partitions=parts) for name, parts in topics.items()]
