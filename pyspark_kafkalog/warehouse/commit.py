@@ -101,8 +101,22 @@ def next_commit(
     """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`."""
     offsets = dict(newest.offsets) if newest else {}
     offsets[name] = moved_offsets(offsets.get(name, {}), ranges)
+    sequence = newest.sequence + 1 if newest else 1
+    return commit_of_now(sequence, name, load_id, ranges, files, offsets, abandoned)
+
+
+def commit_of_now(
+    sequence: int,
+    name: str,
+    load_id: str,
+    ranges: Sequence[OffsetRange],
+    files: Sequence[DataFile],
+    offsets: Mapping[str, Offsets],
+    abandoned: Sequence[str] = (),
+) -> Commit:
+    """The commit, with the clock's time."""
     return Commit(
-        sequence=newest.sequence + 1 if newest else 1,
+        sequence=sequence,
         name=name,
         load_id=load_id,
         committed_at_ms=time.time_ns() // 1_000_000,

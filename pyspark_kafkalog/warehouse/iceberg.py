@@ -26,7 +26,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
@@ -45,6 +44,7 @@ from pyspark_kafkalog.warehouse.commit import (
     DataFile,
     Stage,
     check_unmoved,
+    commit_of_now,
     moved_offsets,
     sync_directory,
 )
@@ -131,15 +131,7 @@ class IcebergTarget:
                 if sequence is not None:
                     break
         remove_all_but(stage, files)
-        return Commit(
-            sequence=sequence,
-            name=name,
-            load_id=stage.load_id,
-            committed_at_ms=time.time_ns() // 1_000_000,
-            ranges=tuple(ranges),
-            files=tuple(files),
-            offsets={name: offsets},
-        )
+        return commit_of_now(sequence, name, stage.load_id, ranges, files, {name: offsets})
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)

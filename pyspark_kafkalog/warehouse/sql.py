@@ -57,6 +57,7 @@ from pyspark_kafkalog.warehouse.commit import (
     DataFile,
     Stage,
     check_unmoved,
+    commit_of_now,
     moved_offsets,
 )
 from pyspark_kafkalog.warehouse.staging import check_staged, new_load_id, staged_path
@@ -195,15 +196,7 @@ class SqlTarget:
                 # Committed or not, the files have served: the rows are in the database, or the
                 # next load lands them again.
                 self.discard(stage)
-        return Commit(
-            sequence=number,
-            name=name,
-            load_id=stage.load_id,
-            committed_at_ms=time.time_ns() // 1_000_000,
-            ranges=tuple(ranges),
-            files=tuple(files),
-            offsets={name: offsets},
-        )
+        return commit_of_now(number, name, stage.load_id, ranges, files, {name: offsets})
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
