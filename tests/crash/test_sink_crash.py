@@ -78,13 +78,14 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
 
 
 class Driver:
-    """A run of `sink_driver`, the leader of a process group that its tasks are in too."""
+    """A run of a module of `tests.crash`, the leader of a process group that its tasks, or its JVM,
+    are in too."""
 
-    def __init__(self, arguments: list[str], mark: str, log: Path) -> None:
+    def __init__(self, module: str, arguments: list[str], mark: str, log: Path) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.sink_driver", *arguments],
+                [sys.executable, "-m", f"tests.crash.{module}", *arguments],
                 stdout=output,
                 stderr=output,
                 cwd=ROOT,
@@ -129,7 +130,8 @@ def test_each_row_is_there_once_after_kills_at_random_instants(
 
     def start(batches: int) -> Driver:
         arguments = [broker.bootstrap_servers, "rows", "sink", str(done), str(batches)]
-        return Driver([*arguments, str(chance.randrange(1_000_000))], mark, log)
+        arguments.append(str(chance.randrange(1_000_000)))
+        return Driver("sink_driver", arguments, mark, log)
 
     victims: Counter[str] = Counter()
     driver = start(1_000_000)

@@ -6,8 +6,6 @@ KAFKALOG_CRASH_KILLS says how often (once for 4, 5 times for 20), KAFKALOG_CRASH
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -21,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
-from tests.crash.test_sink_crash import OurBroker, await_that
+from tests.crash.test_sink_crash import Driver, OurBroker, await_that
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
@@ -33,32 +31,7 @@ LONGEST_WAIT_S = 4.0
 RUN_TIMEOUT_S = 240
 
 
-class Query:
-    """A run of `sink_stream`, the leader of a process group that its JVM is in too."""
-
-    def __init__(self, arguments: list[str], mark: str, log: Path) -> None:
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.sink_stream", *arguments],
-                stdout=output,
-                stderr=output,
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": path, "KAFKALOG_MARK": mark},
-                start_new_session=True,
-            )
-
-    @property
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def python_workers(mark: str, query: Query) -> list[int]:
+def python_workers(mark: str, query: Driver) -> list[int]:
     found = []
     for pid in map(int, processes_with(mark)):
         with suppress(OSError):
@@ -87,7 +60,7 @@ def test_a_killed_stream_delivers_each_record_once(
     arguments = [servers, "source", "target", str(checkpoint)]
     victims: Counter[str] = Counter()
     for _ in range(KILLS):
-        query = Query(arguments, mark, log)
+        query = Driver("sink_stream", arguments, mark, log)
         before = set(checkpoint.glob("offsets/*"))
         await_that(
             lambda q=query, b=before: q.ended or b < set(checkpoint.glob("offsets/*")),  # type: ignore[misc]
@@ -105,8 +78,8 @@ def test_a_killed_stream_delivers_each_record_once(
             if workers:
                 os.kill(chance.choice(workers), signal.SIGKILL)
             time.sleep(chance.uniform(0, LONGEST_WAIT_S))
-        query.kill()
-    last = Query(arguments, mark, log)
+        query.kill(tasks_too=True)
+    last = Driver("sink_stream", arguments, mark, log)
     assert last.process.wait(RUN_TIMEOUT_S) == 0, log.read_text()[-3000:]
     with capsys.disabled():
         print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}: {dict(victims)}")
