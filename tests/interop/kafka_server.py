@@ -1,4 +1,5 @@
-"""Apache Kafka as a child process: the jars of `tests/interop/peers/fetch`, one KRaft node.
+"""Apache Kafka as a child process: the jars of `tests/interop/peers/fetch`, one KRaft node, or one
+more that follows the first as its controller.
 
 Listens without protection on `port`, with TLS and SASL (PLAIN, SCRAM-SHA-512; user alice, password
 PASSWORD; OAUTHBEARER, unsigned tokens) on `sasl_port`, and with mutual TLS on `tls_port`. May be
@@ -31,15 +32,23 @@ def require_kafka() -> None:
 class KafkaServer:
     """Kafka on free ports of 127.0.0.1, with its data in `directory`; a context manager.
 
-    `properties` are added to its configuration, or replace what is there.
+    `properties` are added to its configuration, or replace what is there. With a `controller` this
+    is a second node, a broker only, in the cluster of that one.
     """
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        controller: "KafkaServer | None" = None,
+    ) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
-        self.port, self.sasl_port, self.tls_port, controller_port = _free_ports(4)
+        self.port, self.sasl_port, self.tls_port, own_controller_port = _free_ports(4)
+        self.controller_port = controller.controller_port if controller else own_controller_port
         added = [f"{name}={value}\n" for name, value in (properties or {}).items()]
-        self._config.write_text(self._properties(controller_port) + "".join(added))
+        text = self._properties(is_controller=controller is None) + "".join(added)
+        self._config.write_text(text)
         self._java = ["java", "-Xmx512m", "-cp", f"{PEERS}/kafka/*"]
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(
@@ -90,16 +99,16 @@ class KafkaServer:
             process.send_signal(number)
             process.wait(60)
 
-    def _properties(self, controller_port: int) -> str:
+    def _properties(self, is_controller: bool) -> str:
         login = "org.apache.kafka.common.security"
+        own_listener = f",CONTROLLER://127.0.0.1:{self.controller_port}" if is_controller else ""
         return "\n".join(
             [
-                "process.roles=broker,controller",
-                "node.id=1",
-                f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+                f"process.roles={'broker,controller' if is_controller else 'broker'}",
+                f"node.id={1 if is_controller else 2}",
+                f"controller.quorum.voters=1@127.0.0.1:{self.controller_port}",
                 f"listeners=PLAINTEXT://127.0.0.1:{self.port},"
-                f"SASL_SSL://127.0.0.1:{self.sasl_port},SSL://127.0.0.1:{self.tls_port},"
-                f"CONTROLLER://127.0.0.1:{controller_port}",
+                f"SASL_SSL://127.0.0.1:{self.sasl_port},SSL://127.0.0.1:{self.tls_port}{own_listener}",
                 "controller.listener.names=CONTROLLER",
                 "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
                 "SASL_SSL:SASL_SSL,SSL:SSL",
