@@ -1,0 +1,86 @@
+"""What turns the values of records into Arrow columns, and how such a decoder is named.
+
+A Decoder is made on the driver, where what it needs is looked up and checked, and travels pickled
+to tasks, where one thread uses it. It takes values in batches of any size and never raises
+for what a value holds: a bad value is null in the column and named in `Decoded.errors`. It raises
+where nothing could be decoded for reasons outside of the values.
+
+`open_decoder` is the only door. Formats are imported when they are asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded batch: as many rows as there were values.
+
+    `column` is null for null and for what could not be decoded; `errors` says why, by row, for the
+    latter alone.
+    """
+
+    column: pa.Array
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+
+class Decoder(Protocol):
+    """Values of one format to Arrow. Picklable; one thread."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """What values are decoded to; all fields are nullable."""
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decodes an array of type binary."""
+
+
+def open_decoder(
+    value_format: str,
+    schema: str | None = None,
+    registry: Mapping[str, str] | None = None,
+) -> Decoder:
+    """The decoder of `value_format`: binary or string.
+
+    Raises InvalidOptionError.
+    """
+    if value_format not in _FORMATS:
+        raise InvalidOptionError(
+            f"value_format is {value_format!r}. Give one of {', '.join(_FORMATS)}."
+        )
+    return _FORMATS[value_format](schema, registry)
+
+
+def _binary(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
+    from pyspark_kafkalog.decoding.plain import BinaryDecoder
+
+    _refuse_schema("binary", schema, registry)
+    return BinaryDecoder()
+
+
+def _string(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
+    from pyspark_kafkalog.decoding.plain import StringDecoder
+
+    _refuse_schema("string", schema, registry)
+    return StringDecoder()
+
+
+def _refuse_schema(
+    value_format: str, schema: str | None, registry: Mapping[str, str] | None
+) -> None:
+    if schema is not None or registry is not None:
+        raise InvalidOptionError(
+            f"value_format {value_format} has no schema: leave the schema and the registry out, or "
+            "give the format that the schema is for."
+        )
+
+
+_FORMATS: Mapping[str, Callable[[str | None, Mapping[str, str] | None], Decoder]] = {
+    "binary": _binary,
+    "string": _string,
+}
