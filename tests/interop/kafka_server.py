@@ -45,7 +45,9 @@ class KafkaServer:
         self._directory = directory
         self._config = directory / "server.properties"
         self.port, self.sasl_port, self.tls_port, own_controller_port = _free_ports(4)
-        self.controller_port = controller.controller_port if controller else own_controller_port
+        self.controller_port: int = (
+            controller.controller_port if controller else own_controller_port
+        )
         added = [f"{name}={value}\n" for name, value in (properties or {}).items()]
         text = self._properties(is_controller=controller is None) + "".join(added)
         self._config.write_text(text)
