@@ -155,7 +155,8 @@ def test_unreachable_brokers_are_an_error_in_time_that_shows_no_secret(read):
     assert "BrokersUnreachableError: " in message
     assert "127.0.0.1:1" in message
     assert "hunter2" not in message
-    assert time.monotonic() - began_s < 10
+    # With the time that starting Python workers takes; the default is 30 s.
+    assert time.monotonic() - began_s < 20
 
 
 def test_offsets_beyond_the_end_are_data_loss(read, topics):
