@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,7 @@ class KafkaServer:
         directory: Path,
         properties: Mapping[str, str] | None = None,
         controller: "KafkaServer | None" = None,
+        java_options: Sequence[str] = ("-Xmx512m",),
     ) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
@@ -51,7 +52,7 @@ class KafkaServer:
         added = [f"{name}={value}\n" for name, value in (properties or {}).items()]
         text = self._properties(is_controller=controller is None) + "".join(added)
         self._config.write_text(text)
-        self._java = ["java", "-Xmx512m", "-cp", f"{PEERS}/kafka/*"]
+        self._java = ["java", *java_options, "-cp", f"{PEERS}/kafka/*"]
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(
             [
@@ -88,6 +89,11 @@ class KafkaServer:
             assert self._process.poll() is None, log.read_text()[-4000:]
             assert time.monotonic() < until, log.read_text()[-4000:]
             time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
