@@ -20,7 +20,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
@@ -39,13 +39,10 @@ _PLAIN_NAME = re.compile(r"[^/\0]+")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One written file: `records` rows of one partition, first and last offset inclusive."""
+    """One written file of `records` rows. What offsets they are from, its commit's ranges say: a
+    transformation may have left rows out, or made others of them."""
 
     name: str
-    topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
     records: int
     size_bytes: int
 
@@ -54,8 +51,8 @@ class DataFile:
 class Stage:
     """Where and how the tasks of one load write.
 
-    `path` is a directory that no other load touches; the files have the columns of `schema`, field
-    ids included, and names that end in `suffix`.
+    `path` is a directory that no other load touches; the files have the columns of `schema`, of the
+    types of row_types.storable, field ids included, and names that end in `suffix`.
     """
 
     load_id: str
@@ -71,8 +68,9 @@ class Commit:
     `sequence` is the target's own number of it: a Parquet target counts its commits, the others say
     in their heads what theirs is. `load_id` names the staging directory that the files came from.
     `offsets` holds the next offset of every partition of this load's name; in a Parquet target, of
-    every other name too. Of a Parquet target alone: `abandoned`, the staging directories of dead
-    loads that this commit declared unable to commit.
+    every other name too. Of a Parquet target alone: `columns`, the Arrow type of every column that
+    any of its files has, and `abandoned`, the staging directories of dead loads that this commit
+    declared unable to commit.
     """
 
     sequence: int
@@ -82,6 +80,7 @@ class Commit:
     ranges: tuple[OffsetRange, ...]
     files: tuple[DataFile, ...]
     offsets: Mapping[str, Offsets]
+    columns: Mapping[str, str] = field(default_factory=dict)
     abandoned: tuple[str, ...] = ()
 
     @property
@@ -96,13 +95,18 @@ def next_commit(
     load_id: str,
     ranges: Sequence[OffsetRange],
     files: Sequence[DataFile],
+    columns: Mapping[str, str],
     abandoned: Sequence[str] = (),
 ) -> Commit:
-    """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`."""
+    """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`, and
+    its columns, with those of `files`."""
     offsets = dict(newest.offsets) if newest else {}
     offsets[name] = moved_offsets(offsets.get(name, {}), ranges)
-    sequence = newest.sequence + 1 if newest else 1
-    return commit_of_now(sequence, name, load_id, ranges, files, offsets, abandoned)
+    return replace(
+        commit_of_now(newest.sequence + 1 if newest else 1, name, load_id, ranges, files, offsets),
+        columns={**(newest.columns if newest else {}), **(columns if files else {})},
+        abandoned=tuple(abandoned),
+    )
 
 
 def commit_of_now(
@@ -112,7 +116,6 @@ def commit_of_now(
     ranges: Sequence[OffsetRange],
     files: Sequence[DataFile],
     offsets: Mapping[str, Offsets],
-    abandoned: Sequence[str] = (),
 ) -> Commit:
     """The commit, with the clock's time."""
     return Commit(
@@ -123,7 +126,6 @@ def commit_of_now(
         ranges=tuple(ranges),
         files=tuple(files),
         offsets=offsets,
-        abandoned=tuple(abandoned),
     )
 
 
@@ -234,6 +236,7 @@ def encode(commit: Commit) -> bytes:
         "ranges": [asdict(piece) for piece in commit.ranges],
         "files": [asdict(file) for file in commit.files],
         "offsets": {name: to_json(offsets) for name, offsets in commit.offsets.items()},
+        "columns": dict(commit.columns),
         "abandoned": list(commit.abandoned),
     }
     return json.dumps({**fields, "crc32": _checksum(fields)}, indent=1).encode() + b"\n"
@@ -261,6 +264,7 @@ def decode(content: bytes, sequence: int) -> Commit:
         ranges=tuple(OffsetRange(**piece) for piece in fields["ranges"]),
         files=tuple(_data_file(file) for file in fields["files"]),
         offsets={name: from_json(topics) for name, topics in fields["offsets"].items()},
+        columns=dict(fields["columns"]),
         abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),
     )
 

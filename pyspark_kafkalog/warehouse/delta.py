@@ -1,6 +1,6 @@
 """A Delta Lake table as a load target: files and offsets in one entry of the table's log.
 
-    TABLE/load-<load id>/part-orders-0-0-5000-<attempt>.parquet   where tasks write, and it stays
+    TABLE/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write, and it stays
     TABLE/_delta_log/00000000000000000007.json   commitInfo, an `add` for each file, and `txn`s
 
 The commit point is the log entry, which deltalake creates under a number that must be free: a file
@@ -31,9 +31,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -60,9 +61,6 @@ from pyspark_kafkalog.warehouse.staging import (
     staged_path,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 LOAD_ID = "kafkalog.load-id"
 
 _APP = "kafkalog"
@@ -71,7 +69,8 @@ _MISSING_FILE = (
     "VACUUM removed what this load had written: run it again."
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_STATISTICS = ("topic", "partition", "offset", "timestamp", "timestampType")
+_STATISTICS = (pa.int32(), pa.int64(), pa.string(), pa.date32(), pa.timestamp("us", "UTC"))
+_LONGEST_BOUND = 64
 
 
 class DeltaTarget:
@@ -94,7 +93,7 @@ class DeltaTarget:
                 return {}
             return self._offsets(table, name)
 
-    def stage(self, schema: "pa.Schema") -> Stage:
+    def stage(self, schema: pa.Schema) -> Stage:
         load_id = new_load_id()
         path = self._stage_path(load_id)
         with _explained(f"write to the load target {self.path}"):
@@ -143,7 +142,7 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
 
-    def _create(self, schema: "pa.Schema") -> DeltaTable:
+    def _create(self, schema: pa.Schema) -> DeltaTable:
         _refuse_foreign_files(self.path)
         try:
             return DeltaTable.create(self.path, Schema.from_arrow(schema), mode="error")
@@ -290,32 +289,39 @@ def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
     the columns that have them in every row group."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    schema = metadata.schema.to_arrow_schema()
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    for index, name in enumerate(metadata.schema.names):
+    for index in range(metadata.num_columns):
+        name = metadata.schema.column(index).path
+        kind = schema.field(name).type if name in schema.names else None
         column = [group.column(index).statistics for group in groups]
-        if name in _STATISTICS and all(group and group.has_min_max for group in column):
+        if kind in _STATISTICS and all(group and group.has_min_max for group in column):
             # A producer's clock may count beyond what there are dates for: then without them.
             with suppress(OverflowError):
-                bounds = [(_value(group, "min_raw"), _value(group, "max_raw")) for group in column]
-                least[name] = _as_json(min(low for low, _ in bounds), name, up=False)
-                greatest[name] = _as_json(max(high for _, high in bounds), name, up=True)
+                low = _as_json(min(_value(group.min_raw) for group in column), kind, up=False)
+                high = _as_json(max(_value(group.max_raw) for group in column), kind, up=True)
+                if not isinstance(high, str) or max(len(low), len(high)) <= _LONGEST_BOUND:
+                    least[name], greatest[name] = low, high
+                    nulls[name] = sum(group.null_count for group in column)
     return {
         "numRecords": metadata.num_rows,
-        "minValues": {name: least[name] for name in greatest},
+        "minValues": least,
         "maxValues": greatest,
-        "nullCount": dict.fromkeys(greatest, 0),
+        "nullCount": nulls,
     }
 
 
-def _value(statistics: Any, which: str) -> Any:
-    value = getattr(statistics, which)
-    return value.decode() if isinstance(value, bytes) else value
+def _value(raw: Any) -> Any:
+    return raw.decode() if isinstance(raw, bytes) else raw
 
 
-def _as_json(value: Any, column: str, up: bool) -> Any:
+def _as_json(value: Any, kind: pa.DataType, up: bool) -> Any:
     """Delta's form of a value in statistics: times are in UTC and whole milliseconds, rounded so
     that the bounds still hold."""
-    if column != "timestamp":
+    if kind == pa.date32():
+        return (_EPOCH + timedelta(days=value)).date().isoformat()
+    if kind != pa.timestamp("us", "UTC"):
         return value
     milliseconds = -(-value // 1000) if up else value // 1000
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
@@ -334,7 +340,7 @@ def _refuse_foreign_files(path: str) -> None:
         )
 
 
-def _refuse_unfit(table: DeltaTable, schema: "pa.Schema", path: str) -> None:
+def _refuse_unfit(table: DeltaTable, schema: pa.Schema, path: str) -> None:
     """Raises TargetError unless files of `schema` can be added to the table as they are."""
     metadata = table.metadata()
     problem = None

@@ -1,6 +1,6 @@
 """An Apache Iceberg table as a load target: files and offsets in one commit of its catalog.
 
-    LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>.parquet   where tasks write them
+    LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write them
     table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought
@@ -293,6 +293,10 @@ def _same_type(there: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether two types are one in Iceberg, which knows no large and small ones."""
     if pa.types.is_large_list(there) or pa.types.is_list(there):
         return pa.types.is_list(wanted) and _same_type(there.value_type, wanted.value_type)
+    if pa.types.is_map(there) and pa.types.is_map(wanted):
+        return _same_type(there.key_type, wanted.key_type) and _same_type(
+            there.item_type, wanted.item_type
+        )
     if pa.types.is_struct(there) and pa.types.is_struct(wanted):
         return there.num_fields == wanted.num_fields and all(
             left.name == right.name and _same_type(left.type, right.type)
@@ -313,6 +317,11 @@ def _with_field_id(field: pa.Field, there: pa.Field) -> pa.Field:
     if pa.types.is_list(kind):
         element = there.type.value_field
         kind = pa.list_(_with_field_id(kind.value_field.with_name(element.name), element))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(
+            _with_field_id(kind.key_field, there.type.key_field).with_nullable(False),
+            _with_field_id(kind.item_field, there.type.item_field),
+        )
     elif pa.types.is_struct(kind):
         kind = pa.struct([_with_field_id(child, there.type.field(child.name)) for child in kind])
     return pa.field(field.name, kind, metadata=there.metadata)

@@ -1,19 +1,13 @@
-"""What one Spark task of a load does: a range of offsets into staged Parquet files.
+"""What one Spark task of a load does: ranges of offsets into staged Parquet files.
 
-Owns how the files are written: zstd; key and value as DELTA_LENGTH_BYTE_ARRAY (lengths apart from
-bytes: a third faster and a tenth smaller than plain, and a dictionary would only be built to be
-thrown away), offset and timestamp as DELTA_BINARY_PACKED with statistics, so that readers skip row
-groups by them; dictionaries for the columns that hardly vary. Spark, Arrow and DuckDB read all of
-these. Wire to Parquet happens in this process, no row crosses into the JVM.
+Wire to Parquet happens in this process, no row crosses into the JVM. Owns the reading side and the
+marks of progress; staged_files.py owns the files.
 
-Memory of a task: a row group's rows (ROW_GROUP_BYTES and one Arrow batch of 4 MiB), its encoded and
-compressed pages, a few batches with room to spare, and the fetches in flight (twice
-`max.partition.fetch.bytes` and one decompressed record batch). Measured: 150 MiB beyond the
-interpreter with its libraries, 260 MiB with headers.
+Memory of a task: what staged_files.py says, a few batches of 4 MiB with room to spare, and the
+fetches in flight (twice `max.partition.fetch.bytes` and one decompressed record batch). Measured:
+150 MiB beyond the interpreter with its libraries, 260 MiB with headers.
 
-File names end in an id of the attempt, so a retried or speculative task never writes a name that
-another wrote; what no task reports is never published. A file gets its staged name when it is
-complete and synced. Runs in Spark's Python workers, one thread. Never commits.
+Runs in Spark's Python workers, one thread. Never commits.
 """
 
 import json
@@ -22,39 +16,21 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.reader import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-
-ROW_GROUP_BYTES = 32 * 1024 * 1024
-ROW_GROUP_ROWS = 1_000_000
-FILE_BYTES = 512 * 1024 * 1024
-"""A file that has reached this size, compressed, is closed and the range goes on in another."""
+from pyspark_kafkalog.warehouse.staged_files import write_files
 
 PROGRESS_SUFFIX = ".progress"
 
-_WRITER_OPTIONS: dict[str, Any] = {
-    "compression": "zstd",
-    "use_dictionary": ["topic", "partition", "timestampType"],
-    "column_encoding": {
-        "key": "DELTA_LENGTH_BYTE_ARRAY",
-        "value": "DELTA_LENGTH_BYTE_ARRAY",
-        "offset": "DELTA_BINARY_PACKED",
-        "timestamp": "DELTA_BINARY_PACKED",
-    },
-    "write_statistics": ["topic", "partition", "offset", "timestamp", "timestampType"],
-}
+_OFFSETS_BETWEEN_MARKS = 100_000
 _LONGEST_TOPIC_IN_NAME = 120
-_BATCHES_COPIED_TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +47,13 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of one range: its files in offset order."""
+    """What became of one range: how many records were read, from which offset to which (inclusive;
+    -1 for none), and the files that they went into."""
 
     offset_range: OffsetRange
+    records: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
     files: tuple[DataFile, ...] = ()
 
     def to_json(self) -> str:
@@ -82,10 +62,9 @@ class Landed:
     @classmethod
     def from_json(cls, text: str) -> "Landed":
         fields = json.loads(text)
-        return cls(
-            OffsetRange(**fields["offset_range"]),
-            tuple(DataFile(**file) for file in fields["files"]),
-        )
+        fields["offset_range"] = OffsetRange(**fields["offset_range"])
+        fields["files"] = tuple(DataFile(**file) for file in fields["files"])
+        return cls(**fields)
 
 
 def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
@@ -95,37 +74,17 @@ def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
         topic_id = landing.topic_ids.get(offset_range.topic)
         columns = landing.stage.schema.names
         batches = read_range(landing.options, columns, offset_range, topic_id)
-        files = write_files(landing.stage, offset_range, batches)
-        yield Landed(offset_range, tuple(files))
+        records = _Records(batches, offset_range, landing.stage.path)
+        files = tuple(write_files(landing.stage, range_label(offset_range), records))
+        yield Landed(offset_range, records.count, records.first_offset, records.last_offset, files)
 
 
-def write_files(
-    stage: Stage, offset_range: OffsetRange, batches: Iterable[pa.RecordBatch]
-) -> Iterator[DataFile]:
-    """Writes the rows of a range, which come in offset order, into as many files as they take.
-
-    Yields a file when it is complete and on disk. No file for no rows. The file names tile the
-    range: each goes on where the one before ended, the last one ends where the range does.
-    """
-    attempt = uuid.uuid4().hex[:16]
-    begins_at = offset_range.start_offset
-    file: _StagedFile | None = None
-    try:
-        for table in _row_groups(row_schema(stage.schema.names), batches):
-            if file is not None and file.size_bytes >= FILE_BYTES:
-                yield file.complete(begins_at, file.last_offset + 1)
-                begins_at, file = file.last_offset + 1, None
-            if file is None:
-                file = _StagedFile(stage, offset_range, attempt)
-            file.write(table)
-            _tell_progress(stage.path, attempt, file.last_offset + 1 - offset_range.start_offset)
-            # Else this row group would stay in memory while the next one is gathered.
-            del table
-        if file is not None:
-            yield file.complete(begins_at, offset_range.until_offset)
-    finally:
-        if file is not None:
-            file.close()
+def range_label(offset_range: OffsetRange) -> str:
+    """A range as part of a file's name."""
+    topic = quote(offset_range.topic, safe="")[:_LONGEST_TOPIC_IN_NAME]
+    return (
+        f"{topic}-{offset_range.partition}-{offset_range.start_offset}-{offset_range.until_offset}"
+    )
 
 
 def landed_offsets(stage_path: str) -> int:
@@ -139,90 +98,33 @@ def landed_offsets(stage_path: str) -> int:
     return passed
 
 
-def _tell_progress(stage_path: str, attempt: str, offset_count: int) -> None:
-    with open(os.path.join(stage_path, attempt + PROGRESS_SUFFIX), "w") as file:
-        file.write(str(offset_count))
+class _Records:
+    """The records of a range on their way: counts them, and marks how far they have come."""
 
-
-def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Gathers batches into tables of about ROW_GROUP_BYTES, at most ROW_GROUP_ROWS.
-
-    A few batches at a time are copied together: each comes with room for more rows than it has,
-    and a row group full of such rooms would take several times its size.
-    """
-    joined: list[pa.Table] = []
-    loose: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        if rows and rows + batch.num_rows > ROW_GROUP_ROWS:
-            yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
-            joined, loose, rows, size_bytes = [], [], 0, 0
-        loose.append(batch)
-        rows += batch.num_rows
-        size_bytes += batch.nbytes
-        if size_bytes >= ROW_GROUP_BYTES:
-            yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
-            joined, loose, rows, size_bytes = [], [], 0, 0
-        elif len(loose) == _BATCHES_COPIED_TOGETHER:
-            joined.append(pa.Table.from_batches(loose, schema).combine_chunks())
-            loose = []
-    if rows:
-        yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
-
-
-class _StagedFile:
-    """One Parquet file being written; removed when writing it fails."""
-
-    def __init__(self, stage: Stage, offset_range: OffsetRange, attempt: str) -> None:
-        self._stage = stage
+    def __init__(
+        self, batches: Iterable[pa.RecordBatch], offset_range: OffsetRange, stage_path: str
+    ) -> None:
+        self.count = 0
+        self.first_offset = self.last_offset = -1
+        self._batches = batches
         self._range = offset_range
-        self._attempt = attempt
-        self._path = os.path.join(stage.path, f"{uuid.uuid4().hex}.writing")
-        self._sink = open(self._path, "xb")  # noqa: SIM115 - outlives this function
-        self._writer = pq.ParquetWriter(self._sink, stage.schema, **_WRITER_OPTIONS)
-        self._first_offset = -1
-        self._records = 0
-        self.last_offset = -1
+        self._mark_path = os.path.join(stage_path, uuid.uuid4().hex[:16] + PROGRESS_SUFFIX)
 
-    @property
-    def size_bytes(self) -> int:
-        return self._sink.tell()
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        marked = self._range.start_offset
+        for batch in self._batches:
+            if batch.num_rows:
+                offsets = batch.column("offset")
+                if not self.count:
+                    self.first_offset = offsets[0].as_py()
+                self.last_offset = offsets[-1].as_py()
+                self.count += batch.num_rows
+            yield batch
+            if self.last_offset + 1 - marked >= _OFFSETS_BETWEEN_MARKS:
+                marked = self.last_offset + 1
+                self._mark(marked)
+        self._mark(self._range.until_offset)
 
-    def write(self, table: pa.Table) -> None:
-        offsets = table.column("offset")
-        if not self._records:
-            self._first_offset = offsets[0].as_py()
-        self.last_offset = offsets[-1].as_py()
-        self._records += table.num_rows
-        self._writer.write_table(table, row_group_size=table.num_rows)
-
-    def complete(self, begins_at: int, until_offset: int) -> DataFile:
-        """Finishes and syncs the file and gives it the staged form of its final name."""
-        self._writer.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
-        size_bytes = self._sink.tell()
-        self._sink.close()
-        topic, partition = self._range.topic, self._range.partition
-        shown = quote(topic, safe="")[:_LONGEST_TOPIC_IN_NAME]
-        name = f"part-{shown}-{partition}-{begins_at}-{until_offset}-{self._attempt}.parquet"
-        os.rename(self._path, os.path.join(self._stage.path, name + self._stage.suffix))
-        return DataFile(
-            name,
-            topic,
-            partition,
-            self._first_offset,
-            self.last_offset,
-            self._records,
-            size_bytes,
-        )
-
-    def close(self) -> None:
-        """Drops the file if it was not completed."""
-        if self._sink.closed:
-            return
-        with suppress(OSError):
-            self._writer.close()
-        self._sink.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
+    def _mark(self, next_offset: int) -> None:
+        with open(self._mark_path, "w") as file:
+            file.write(str(next_offset - self._range.start_offset))

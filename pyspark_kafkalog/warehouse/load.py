@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafkalog import errors
@@ -174,23 +173,26 @@ def verified_files(ranges: Sequence[OffsetRange], landed: Sequence[Landed]) -> l
             f"Spark returned {len(landed)} results for {len(wanted)} ranges of offsets; nothing "
             "was published. Run the load again."
         )
-    files: list[DataFile] = []
-    for piece in wanted:
-        _check_files(piece, by_range[piece].files)
-        files += by_range[piece].files
+    for result in landed:
+        _check(result)
+    files = [file for piece in wanted for file in by_range[piece].files]
+    if len({file.name for file in files}) < len(files):
+        raise KafkalogError(f"two results name one file, nothing was published: {files}")
     return files
 
 
-def _check_files(piece: OffsetRange, files: Sequence[DataFile]) -> None:
-    ordered = all(left.last_offset < right.first_offset for left, right in pairwise(files))
-    fits = all(
-        (file.topic, file.partition) == (piece.topic, piece.partition)
-        and piece.start_offset <= file.first_offset <= file.last_offset < piece.until_offset
-        and 0 < file.records <= file.last_offset - file.first_offset + 1
-        for file in files
-    )
-    if not (ordered and fits):
-        raise KafkalogError(f"the files of {piece} do not fit it, nothing was published: {files}")
+def _check(landed: Landed) -> None:
+    piece, files = landed.offset_range, landed.files
+    if landed.records:
+        fits = (
+            piece.start_offset <= landed.first_offset <= landed.last_offset < piece.until_offset
+            and 0 < landed.records <= landed.last_offset - landed.first_offset + 1
+        )
+    else:
+        fits = not files
+    every_row = landed.records == sum(file.records for file in files)
+    if not (fits and every_row and all(file.records > 0 for file in files)):
+        raise KafkalogError(f"what landed does not fit {piece}, nothing was published: {landed}")
 
 
 def _pieces(whole: OffsetRange, keep_empty: bool) -> Iterator[OffsetRange]:

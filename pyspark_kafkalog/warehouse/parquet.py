@@ -1,6 +1,6 @@
 """A Parquet directory as a load target: exactly-once without a table format.
 
-    TARGET/part-orders-0-0-5000-<attempt>.parquet      committed files: all that a reader sees
+    TARGET/part-orders-0-0-5000-<attempt>-0.parquet      committed files: all that a reader sees
     TARGET/_kafkalog/commits/00000000000000000007.json the commits (commit.py), newest = the truth
     TARGET/_kafkalog/staging/<load id>/*.staged        files of loads that are not committed yet
 
@@ -95,6 +95,7 @@ class ParquetTarget:
         load_id = new_load_id()
         path = self._stage_path(load_id)
         with _explained(f"write to the load target {self.path}"):
+            self._check_columns(self._log.newest(), schema)
             make_directory(self._commits_path)
             make_directory(path)
             # Another loader, killed since, may have made these and not synced them.
@@ -124,9 +125,17 @@ class ParquetTarget:
                 newest = self._settle()
                 if newest is not None:
                     self._check_unmoved(newest, stage, name, planned_from, ranges)
+                self._check_columns(newest, stage.schema)
                 check_staged(stage, files, _SWEPT)
-                abandoned = self._idle_stages(stage)
-                commit = next_commit(newest, name, stage.load_id, ranges, files, abandoned)
+                commit = next_commit(
+                    newest,
+                    name,
+                    stage.load_id,
+                    ranges,
+                    files,
+                    _types(stage.schema),
+                    self._idle_stages(stage),
+                )
                 if self._log.publish(commit, stage.path):
                     break
         with _explained(
@@ -189,6 +198,16 @@ class ParquetTarget:
             self._discard(stage.load_id)
             raise
 
+    def _check_columns(self, newest: Commit | None, schema: "pa.Schema") -> None:
+        """Raises TargetError for a column that committed files have with another type."""
+        there = newest.columns if newest else {}
+        for name, kind in _types(schema).items():
+            if there.get(name, kind) != kind:
+                raise TargetError(
+                    f"the files in {self.path} have a column {name} of type {there[name]}, not "
+                    f"{kind}, so readers could not read both: name another directory"
+                )
+
     def _idle_stages(self, own: Stage) -> list[str]:
         """Load ids of staging directories in which nothing has happened for a long time."""
         oldest = time.time() - ABANDONED_AFTER_S
@@ -229,6 +248,10 @@ def committed_files(path: str | os.PathLike[str]) -> list[str]:
     Raises TargetError when a commit file is damaged.
     """
     return ParquetTarget(os.path.abspath(path)).committed_files()
+
+
+def _types(schema: "pa.Schema") -> dict[str, str]:
+    return {field.name: str(field.type) for field in schema}
 
 
 def _last_change(path: str) -> float:

@@ -6,8 +6,8 @@
 
 Tasks write Parquet files to the driver's temporary directory (TMPDIR), which executors on other
 machines must share; the driver then copies them into TABLE by what the database has for it: COPY in
-PostgreSQL (psycopg), read_parquet in DuckDB, many rows at a time in SQLite. `headers` become JSON
-with values in base64, in DuckDB a list of structs.
+PostgreSQL (psycopg), read_parquet in DuckDB, many rows at a time in SQLite. Nested columns,
+such as `headers`, become JSON with bytes in base64, in DuckDB lists, structs and maps.
 
 The commit point is the database's COMMIT. Fenced: the first statement of the transaction inserts
 the next number of this load name into kafkalog_commits, whose primary key lets one loader do so;
@@ -27,6 +27,7 @@ driver, from any thread or process; DuckDB lets one process at a time open a fil
 import base64
 import binascii
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -82,23 +83,30 @@ _FIRST_DATE_US = -62_135_596_800_000_000
 _LAST_DATE_US = 253_402_300_799_999_999
 
 
-class _DuckHeaders(sa.types.UserDefinedType[Any]):
+class _DuckType(sa.types.UserDefinedType[Any]):
+    """A nested type of DuckDB, by its name."""
+
     cache_ok = True
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def get_col_spec(self, **_: Any) -> str:
-        return 'STRUCT("key" VARCHAR, "value" BLOB)[]'
+        return self.name
 
 
-_HEADERS = sa.Text().with_variant(JSONB(), "postgresql").with_variant(_DuckHeaders(), "duckdb")
-_COLUMN_TYPES: Mapping[str, sa.types.TypeEngine[Any]] = {
-    "key": sa.LargeBinary(),
-    "value": sa.LargeBinary(),
-    "topic": sa.Text(),
-    "partition": sa.Integer(),
-    "offset": sa.BigInteger(),
-    "timestamp": sa.DateTime(timezone=True),
-    "timestampType": sa.Integer(),
-    "headers": _HEADERS,
+# Of PostgreSQL and SQLite in SQLAlchemy's words, and DuckDB's own names, which nested types need.
+_SCALARS: Mapping[pa.DataType, tuple[sa.types.TypeEngine[Any], str]] = {
+    pa.bool_(): (sa.Boolean(), "BOOLEAN"),
+    pa.int32(): (sa.Integer(), "INTEGER"),
+    pa.int64(): (sa.BigInteger(), "BIGINT"),
+    pa.float32(): (sa.REAL(), "FLOAT"),
+    pa.float64(): (sa.Double(), "DOUBLE"),
+    pa.date32(): (sa.Date(), "DATE"),
+    pa.timestamp("us"): (sa.DateTime(), "TIMESTAMP"),
+    pa.timestamp("us", "UTC"): (sa.DateTime(timezone=True), "TIMESTAMP WITH TIME ZONE"),
+    pa.string(): (sa.Text(), "VARCHAR"),
+    pa.binary(): (sa.LargeBinary(), "BLOB"),
 }
 
 
@@ -284,7 +292,11 @@ class SqlTarget:
 
     def _create(self, schema: pa.Schema) -> None:
         """Makes what is missing of the three tables; raises TargetError when a column is."""
-        columns = [sa.Column(name, _COLUMN_TYPES[name]) for name in schema.names]
+        columns = [
+            # Quoted, as not every dialect knows each keyword of its database.
+            sa.Column(sa.quoted_name(field.name, quote=True), _column_type(field.type))
+            for field in schema
+        ]
         table = sa.Table(self._name, sa.MetaData(schema=self._metadata.schema), *columns)
         for attempt in range(1, _TIMES_TO_CREATE + 1):
             try:
@@ -310,10 +322,10 @@ class SqlTarget:
         preparer = connection.dialect.identifier_preparer
         names = stage.schema.names
         table = preparer.format_table(sa.Table(self._name, sa.MetaData(self._metadata.schema)))
-        into = f"{table} ({', '.join(preparer.quote(name) for name in names)})"
+        into = f"{table} ({', '.join(map(_quoted, names))})"
         paths = [staged_path(stage, file) for file in files]
         if connection.dialect.name == "duckdb":
-            columns = ", ".join(f'"{name}"' for name in names)
+            columns = ", ".join(map(_quoted, names))
             for path in paths:
                 statement = f"INSERT INTO {into} SELECT {columns} FROM read_parquet(?)"
                 connection.exec_driver_sql(statement, (path,))
@@ -398,13 +410,44 @@ def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
             yield from file.iter_batches(BATCH_ROWS)
 
 
+def _column_type(kind: pa.DataType) -> sa.types.TypeEngine[Any]:
+    """What a column of an Arrow type is in each database."""
+    if pa.types.is_decimal(kind):
+        # SQLite would make a float of it.
+        return sa.Numeric(kind.precision, kind.scale).with_variant(sa.Text(), "sqlite")
+    if kind in _SCALARS:
+        return _SCALARS[kind][0]
+    in_duckdb = _DuckType(_duck_name(kind))
+    return sa.Text().with_variant(JSONB(), "postgresql").with_variant(in_duckdb, "duckdb")
+
+
+def _duck_name(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        fields = (f"{_quoted(child.name)} {_duck_name(child.type)}" for child in kind)
+        return f"STRUCT({', '.join(fields)})"
+    if pa.types.is_list(kind):
+        return f"{_duck_name(kind.value_type)}[]"
+    if pa.types.is_map(kind):
+        return f"MAP({_duck_name(kind.key_type)}, {_duck_name(kind.item_type)})"
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _SCALARS[kind][1]
+
+
+def _quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
+
+
 def _plain_columns(batch: pa.RecordBatch) -> Iterator[pa.Array]:
-    """The columns with times and headers as text."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name == "timestamp":
+    """The columns with times, decimals and what is nested as text."""
+    for column in batch.columns:
+        kind = column.type
+        if pa.types.is_timestamp(kind):
             yield _time_texts(column)
-        elif name == "headers":
-            yield pa.array([_json(headers) for headers in column.to_pylist()], pa.string())
+        elif pa.types.is_nested(kind):
+            yield pa.array([_json(value, kind) for value in column.to_pylist()], pa.string())
+        elif pa.types.is_decimal(kind) or pa.types.is_date(kind):
+            yield column.cast(pa.string())
         else:
             yield column
 
@@ -466,18 +509,25 @@ def _time_text(time_us: int | None) -> str | None:
     return f"{1 - year:04}-{text} BC" if year > -4712 else "-infinity"
 
 
-def _json(headers: list[dict[str, Any]] | None) -> str | None:
-    if headers is None:
-        return None
-    return json.dumps(
-        [
-            {
-                "key": header["key"],
-                "value": None
-                if header["value"] is None
-                else base64.b64encode(header["value"]).decode(),
-            }
-            for header in headers
-        ],
-        ensure_ascii=False,
-    )
+def _json(value: Any, kind: pa.DataType) -> str | None:
+    """A nested value as JSON."""
+    return None if value is None else json.dumps(_document(value, kind), ensure_ascii=False)
+
+
+def _document(value: Any, kind: pa.DataType) -> Any:
+    """What JSON has for a value: bytes in base64, times and decimals as text, a map as an object,
+    what is no number as null."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if pa.types.is_struct(kind):
+        return {child.name: _document(value[child.name], child.type) for child in kind}
+    if pa.types.is_list(kind):
+        return [_document(element, kind.value_type) for element in value]
+    if pa.types.is_map(kind):
+        return {
+            str(_document(key, kind.key_type)): _document(item, kind.item_type)
+            for key, item in value
+        }
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -25,15 +25,7 @@ def write_file(stage: Stage, name: str, offset_range: OffsetRange) -> DataFile:
     file_name = f"part-{offset_range.partition}-{uuid.uuid4().hex}.parquet"
     with open(os.path.join(stage.path, file_name + STAGED_SUFFIX), "w") as file:
         file.write(content)
-    return DataFile(
-        file_name,
-        offset_range.topic,
-        offset_range.partition,
-        offsets[0],
-        offsets[-1],
-        len(offsets),
-        len(content),
-    )
+    return DataFile(file_name, len(offsets), len(content))
 
 
 def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Commit | None:

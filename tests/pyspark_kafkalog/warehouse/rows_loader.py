@@ -6,7 +6,8 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
-from pyspark_kafkalog.warehouse.landing import write_files
+from pyspark_kafkalog.warehouse.landing import range_label
+from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import Target
 
 PARTITIONS = (0, 1)
@@ -37,7 +38,7 @@ def rows(name: str, piece: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
 
 def write_rows(stage: Stage, name: str, piece: OffsetRange) -> list[DataFile]:
     """Staged files of a range, as a landing task writes them."""
-    return list(write_files(stage, piece, [rows(name, piece, stage.schema)]))
+    return list(write_files(stage, range_label(piece), [rows(name, piece, stage.schema)]))
 
 
 def plan(

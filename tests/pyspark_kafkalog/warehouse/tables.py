@@ -45,6 +45,10 @@ class Table:
         """All of it."""
         raise NotImplementedError
 
+    def all_rows(self) -> list[dict[str, Any]]:
+        """All of it, whatever its columns, as the format has them."""
+        return self.arrow().to_pylist()
+
     def offsets(self, name: str) -> dict[int, int]:
         """The next offset of each partition of topic orders."""
         raise NotImplementedError
@@ -80,8 +84,8 @@ class ParquetTable(Table):
     def arrow(self) -> pa.Table:
         if not list(self.directory.glob("table/*.parquet")):
             return NOTHING
-        relation = duckdb.connect().read_parquet(f"{self.directory}/table/*.parquet")
-        return relation.to_arrow_table()
+        files = f"{self.directory}/table/*.parquet"
+        return duckdb.connect().read_parquet(files, union_by_name=True).to_arrow_table()
 
     def offsets(self, name: str) -> dict[int, int]:
         commits = sorted(self.directory.glob("table/_kafkalog/commits/*.json"))
@@ -161,12 +165,13 @@ class SqliteTable(Table):
         return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = 'orders'"))
 
     def arrow(self) -> pa.Table:
-        if not self.exists():
-            return NOTHING
+        rows = self.all_rows() if self.exists() else []
+        return with_times(pa.Table.from_pylist(rows)) if rows else NOTHING
+
+    def all_rows(self) -> list[dict[str, Any]]:
         columns = [str(column[1]) for column in self.query("PRAGMA table_info(orders)")]
         rows = self.query("SELECT * FROM orders")
-        table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
-        return with_times(table) if rows else NOTHING
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
         return headers_of(json.loads(found))
@@ -236,6 +241,17 @@ class PostgresTable(Table):
 
     def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
         return headers_of(found)
+
+    def all_rows(self) -> list[dict[str, Any]]:
+        rows = [json.loads(row) for [row] in self.query("SELECT to_jsonb(o)::text FROM orders o")]
+        bytea = POSTGRES_TYPES["bytea"]
+        return [
+            {
+                name: bytea(value) if str(value).startswith("\\x") else value
+                for name, value in row.items()
+            }
+            for row in rows
+        ]
 
     def settle(self) -> None:
         others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"

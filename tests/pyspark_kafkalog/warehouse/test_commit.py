@@ -24,11 +24,8 @@ def commit_after(
     abandoned: Sequence[str] = (),
 ) -> Commit:
     pieces = [OffsetRange("orders", *piece) for piece in ranges]
-    files = [
-        DataFile(f"part-{p.partition}.parquet", "orders", p.partition, 0, 9, 10, 123)
-        for p in pieces
-    ]
-    return next_commit(newest, name, load_id, pieces, files, abandoned)
+    files = [DataFile(f"part-{p.partition}.parquet", 10, 123) for p in pieces]
+    return next_commit(newest, name, load_id, pieces, files, {"value": "binary"}, abandoned)
 
 
 def published(directory: Path, commit: Commit) -> Path:
@@ -160,8 +157,8 @@ def test_a_commit_under_another_number_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["../escape.parquet", "/etc/passwd", "..", "", "a/b"])
 def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
     piece = OffsetRange("orders", 0, 0, 1)
-    file = DataFile(name, "orders", 0, 0, 0, 1, 1)
-    published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file]))
+    file = DataFile(name, 1, 1)
+    published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file], {}))
     with pytest.raises(TargetError, match="is not a file name"):
         CommitLog(str(tmp_path)).newest()
 

@@ -16,7 +16,7 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
-from pyspark_kafkalog.warehouse.landing import write_files
+from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, expected_rows
 
@@ -72,7 +72,7 @@ def test_times_for_which_there_is_no_date_are_kept(table, path, time_us):
     batch = rows("nightly", piece, stage.schema)
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = batch.set_column(5, "timestamp", times)
-    files = list(write_files(stage, piece, [batch]))
+    files = list(write_files(stage, "orders", [batch]))
     target.commit(stage, "nightly", {}, [piece], files)
     assert DeltaTable(path).to_pyarrow_table().column("timestamp").cast("int64").to_pylist() == [
         time_us

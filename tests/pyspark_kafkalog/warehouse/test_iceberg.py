@@ -19,7 +19,7 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.iceberg import IcebergTarget
-from pyspark_kafkalog.warehouse.landing import write_files
+from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import IcebergTable, expected_rows
@@ -93,7 +93,7 @@ def test_times_for_which_there_is_no_date_are_kept(table, time_us):
     batch = rows("nightly", piece, stage.schema)
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = batch.set_column(5, "timestamp", times)
-    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, piece, [batch])))
+    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
     found = table.arrow().column("timestamp")
     assert found.cast("int64").to_pylist() == [time_us]
 

@@ -3,7 +3,7 @@
 import os
 import pickle
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 import duckdb
@@ -15,9 +15,16 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import landing
+from pyspark_kafkalog.warehouse import landing, staged_files
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets, write_files
+from pyspark_kafkalog.warehouse.landing import (
+    Landed,
+    Landing,
+    land,
+    landed_offsets,
+    range_label,
+)
+from pyspark_kafkalog.warehouse.staged_files import write_files
 
 WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
 
@@ -53,11 +60,16 @@ def written(
 ) -> list[DataFile]:
     offset_range = OffsetRange(batches[0].column("topic")[0].as_py(), 3, 0, until)
     selected = [batch.select(columns) for batch in batches]
-    return list(write_files(stage_in(directory, columns), offset_range, selected))
+    return list(write_files(stage_in(directory, columns), range_label(offset_range), selected))
 
 
 def stage_in(directory: str, columns: Sequence[str] = WITH_HEADERS) -> Stage:
     return Stage("load-1", directory, row_schema(columns), ".staged")
+
+
+def a_landing(directory: str, topic_ids: Mapping[str, UUID] | None = None) -> Landing:
+    options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
+    return Landing(options, stage_in(directory), topic_ids or {})
 
 
 def staged(directory: str, file: DataFile) -> str:
@@ -69,7 +81,7 @@ def test_what_is_read_back_is_what_was_written(tmp_path):
     [file] = written(str(tmp_path), 2000, batches)
     path = staged(str(tmp_path), file)
     assert pq.read_table(path) == pa.Table.from_batches(batches)
-    assert file == DataFile(file.name, "orders", 3, 0, 1900, 1701, os.path.getsize(path))
+    assert file == DataFile(file.name, 1701, os.path.getsize(path))
     assert file.name.startswith("part-orders-3-0-2000-")
 
 
@@ -97,8 +109,8 @@ def test_how_the_columns_are_written(tmp_path):
 
 
 def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 250)
-    monkeypatch.setattr(landing, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 250)
+    monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", 20_000)
     small = [rows(start, start + 100) for start in range(0, 1000, 100)]
     large = [rows(start, start + 100, size_bytes=400) for start in range(1000, 1300, 100)]
     [file] = written(str(tmp_path), 1300, small + large)
@@ -122,41 +134,32 @@ def test_a_row_group_holds_no_more_memory_than_its_rows(tmp_path, monkeypatch):
             del offsets
             peaks.append(pa.total_allocated_bytes() - before)
 
-    piece = OffsetRange("orders", 3, 0, 10_000)
-    [file] = write_files(stage_in(str(tmp_path), DEFAULT_COLUMNS), piece, batches())
-    assert (file.records, file.last_offset) == (10_000, 9_999)
+    [file] = write_files(stage_in(str(tmp_path), DEFAULT_COLUMNS), "x", batches())
+    assert file.records == 10_000
     assert max(peaks) < 10 * (4 << 20)
 
 
-def test_a_large_range_becomes_several_files_that_tile_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr(landing, "FILE_BYTES", 1)
+def test_a_large_range_becomes_several_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(staged_files, "FILE_BYTES", 1)
     batches = [rows(0, 100), rows(150, 200), rows(200, 250), rows(300, 390)]
     files = written(str(tmp_path), 400, batches)
-    assert [(f.first_offset, f.last_offset, f.records) for f in files] == [
-        (0, 99, 100),
-        (150, 249, 100),
-        (300, 389, 90),
-    ]
-    assert [tuple(f.name.split("-")[3:5]) for f in files] == [
-        ("0", "100"),
-        ("100", "250"),
-        ("250", "400"),
-    ]
+    tables = [pq.read_table(staged(str(tmp_path), file)) for file in files]
+    assert [file.records for file in files] == [100, 100, 90]
+    assert pa.concat_tables(tables) == pa.Table.from_batches(batches)
+    assert {file.name[:18] for file in files} == {"part-orders-3-0-40"}
 
 
 def test_no_rows_make_no_file(tmp_path):
     empty = rows(0, 0)
-    piece = OffsetRange("orders", 3, 0, 10)
-    assert list(write_files(stage_in(str(tmp_path)), piece, [empty])) == []
-    assert list(write_files(stage_in(str(tmp_path)), piece, [])) == []
+    assert list(write_files(stage_in(str(tmp_path)), "x", [empty])) == []
+    assert list(write_files(stage_in(str(tmp_path)), "x", [])) == []
     assert os.listdir(tmp_path) == []
 
 
 def test_a_topic_name_that_is_no_file_name_is_quoted_and_cut(tmp_path):
     name = "a/../%" + "x" * 300
     [file] = written(str(tmp_path), 10, [rows(0, 10, topic=name)])
-    assert file.topic == name
     assert "/" not in file.name
     assert len(file.name) < 230
 
@@ -168,37 +171,36 @@ def test_two_attempts_never_write_the_same_name(tmp_path):
 
 
 def test_a_file_that_fails_half_way_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 100)
 
     def broken() -> Iterator[pa.RecordBatch]:
         yield rows(0, 100)
         yield rows(100, 200)
         raise ConnectionError("the broker went away")
 
-    piece = OffsetRange("orders", 3, 0, 300)
     with pytest.raises(ConnectionError):
-        list(write_files(stage_in(str(tmp_path)), piece, broken()))
-    assert [name for name in os.listdir(tmp_path) if not name.endswith(".progress")] == []
+        list(write_files(stage_in(str(tmp_path)), "x", broken()))
+    assert os.listdir(tmp_path) == []
 
 
-def test_progress_is_told_by_row_groups_and_counts_gaps(tmp_path, monkeypatch):
-    monkeypatch.setattr(landing, "ROW_GROUP_ROWS", 100)
+def test_progress_is_told_on_the_way_and_counts_gaps(tmp_path, monkeypatch):
+    monkeypatch.setattr(landing, "_OFFSETS_BETWEEN_MARKS", 100)
     told = []
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def read(_options, columns, piece, topic_id):
         for start in (0, 100, 250):
-            yield rows(start, start + 100)
+            yield rows(start, start + 100).select(columns)
             told.append(landed_offsets(str(tmp_path)))
 
-    piece = OffsetRange("orders", 3, 0, 400)
-    list(write_files(stage_in(str(tmp_path)), piece, batches()))
-    assert told == [0, 100, 200]
-    assert landed_offsets(str(tmp_path)) == 350
+    monkeypatch.setattr(landing, "read_range", read)
+    [landed] = land(a_landing(str(tmp_path)), [OffsetRange("orders", 3, 0, 400)])
+    assert (landed.records, landed.first_offset, landed.last_offset) == (300, 0, 349)
+    assert told == [100, 200, 350]
+    assert landed_offsets(str(tmp_path)) == 400
     assert landed_offsets(str(tmp_path / "gone")) == 0
 
 
 def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
-    options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
     pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 3, 10, 30)]
 
     def read(_options, columns, piece, topic_id):
@@ -208,8 +210,7 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
         yield rows(0, 10).select(columns)
 
     monkeypatch.setattr(landing, "read_range", read)
-    landing_of_all = Landing(options, stage_in(str(tmp_path)), {"orders": UUID(int=7)})
-    results = land(landing_of_all, pieces)
+    results = land(a_landing(str(tmp_path), {"orders": UUID(int=7)}), pieces)
     landed = next(results)
     assert landed.offset_range == pieces[0]
     assert [file.records for file in landed.files] == [10]
@@ -219,6 +220,5 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
 
 
 def test_a_landing_travels_to_tasks(tmp_path):
-    options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
-    landing = Landing(options, stage_in(str(tmp_path)))
+    landing = a_landing(str(tmp_path))
     assert pickle.loads(pickle.dumps(landing)) == landing

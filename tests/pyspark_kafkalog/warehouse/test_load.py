@@ -1,5 +1,8 @@
 """What a load plans and what it accepts from its tasks; with Spark: tests/spark/test_load.py."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
@@ -129,22 +132,31 @@ PIECE = OffsetRange("orders", 0, 10, 20)
 OTHER = OffsetRange("orders", 1, 0, 5)
 
 
-def file_of(
-    piece: OffsetRange = PIECE, first: int = 10, last: int = 19, records: int = 10
-) -> DataFile:
-    return DataFile("part-x.parquet", piece.topic, piece.partition, first, last, records, 100)
+def landed(
+    piece: OffsetRange = PIECE,
+    first: int = 10,
+    last: int = 19,
+    records: int = 10,
+    files: Sequence[int] | None = None,
+) -> Landed:
+    """What a task says of a range: `files` are the rows of each, all of them in one by default."""
+    named = [
+        DataFile(f"part-{piece.partition}-{number}.parquet", rows, 100)
+        for number, rows in enumerate([records] if files is None else files)
+    ]
+    return Landed(piece, records, first, last, tuple(named))
 
 
 def test_the_files_come_in_the_order_of_the_ranges_whatever_order_tasks_end_in():
-    other = file_of(OTHER, 0, 4, 5)
-    results = [Landed(OTHER, (other,)), Landed(PIECE, (file_of(),))]
-    assert verified_files([PIECE, OTHER], results) == [file_of(), other]
+    other = landed(OTHER, 0, 4, 5)
+    found = verified_files([PIECE, OTHER], [other, landed()])
+    assert found == [*landed().files, *other.files]
 
 
 def test_a_range_may_have_gaps_no_rows_or_several_files():
     assert verified_files([PIECE], [Landed(PIECE)]) == []
-    files = (file_of(last=12, records=2), file_of(first=15, last=16, records=1))
-    assert verified_files([PIECE], [Landed(PIECE, files)]) == list(files)
+    several = landed(last=16, records=3, files=[2, 1])
+    assert verified_files([PIECE], [several]) == list(several.files)
     empty = OffsetRange("orders", 7, 3, 3)
     assert verified_files([empty, PIECE], [Landed(PIECE)]) == []
 
@@ -156,13 +168,17 @@ def test_a_range_may_have_gaps_no_rows_or_several_files():
         [Landed(OTHER)],
         [Landed(PIECE), Landed(PIECE)],
         [Landed(PIECE), Landed(OTHER)],
-        [Landed(PIECE, (file_of(first=9),))],
-        [Landed(PIECE, (file_of(last=20, records=11),))],
-        [Landed(PIECE, (file_of(records=11),))],
-        [Landed(PIECE, (file_of(records=0),))],
-        [Landed(PIECE, (file_of(), file_of()))],
-        [Landed(PIECE, (file_of(OffsetRange("orders", 1, 10, 20)),))],
-        [Landed(PIECE, (file_of(OffsetRange("payments", 0, 10, 20)),))],
+        [landed(first=9)],
+        [landed(last=20, records=11)],
+        [landed(records=11)],
+        [landed(records=0)],
+        [landed(files=[])],
+        [landed(files=[9])],
+        [landed(files=[10, 1])],
+        [landed(files=[10, 0])],
+        [replace(landed(files=[5, 5]), files=landed(files=[5]).files * 2)],
+        [Landed(PIECE, files=landed().files)],
+        [landed(OffsetRange("payments", 0, 10, 20))],
     ],
 )
 def test_results_that_do_not_account_for_the_ranges_are_refused(results):
@@ -204,7 +220,7 @@ def test_an_unknown_target_is_refused_before_a_broker_is_asked():
 
 
 def test_results_read_well():
-    result = LoadResult("nightly", "parquet:/t", 10, 1234567, (PIECE, OTHER), (file_of(),), "12")
+    result = LoadResult("nightly", "parquet:/t", 10, 1234567, (PIECE, OTHER), landed().files, "12")
     assert repr(result) == (
         "<LoadResult 'nightly' to parquet:/t: commit 12, 10 records of 2 partitions, "
         "1,234,567 bytes in 1 files>"

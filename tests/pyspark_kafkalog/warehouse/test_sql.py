@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, Targe
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql
 from pyspark_kafkalog.warehouse.commit import Commit
-from pyspark_kafkalog.warehouse.landing import write_files
+from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.postgres import PASSWORD, postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
@@ -48,7 +48,7 @@ def load_batch(table, batch):
     target = table.open()
     stage = target.stage(batch.schema)
     piece = OffsetRange("orders", 0, 0, batch.num_rows)
-    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, piece, [batch])))
+    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
 
 
 def edge_cases(count: int = 5) -> pa.RecordBatch:

@@ -1,0 +1,120 @@
+"""The Arrow types of rows that every kind of target can hold, and how others become one of them.
+
+Rows of topics have these types already. What a decoder or a transformation made may come in
+narrower integers, in the large variants, as dictionaries or in other units of time: that is cast,
+column by column and without loss, or refused before anything is written. Every column may be null,
+as nobody can promise for the rows of later loads.
+
+Pure functions: any thread, driver and tasks.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
+
+_MOST_DECIMAL_DIGITS = 38
+
+_CASTS: Sequence[tuple[Callable[[pa.DataType], bool], pa.DataType]] = (
+    (pa.types.is_int8, pa.int32()),
+    (pa.types.is_int16, pa.int32()),
+    (pa.types.is_uint8, pa.int32()),
+    (pa.types.is_uint16, pa.int32()),
+    (pa.types.is_uint32, pa.int64()),
+    (pa.types.is_uint64, pa.decimal128(20, 0)),
+    (pa.types.is_float16, pa.float32()),
+    (pa.types.is_date64, pa.date32()),
+    (pa.types.is_large_string, pa.string()),
+    (pa.types.is_string_view, pa.string()),
+    (pa.types.is_large_binary, pa.binary()),
+    (pa.types.is_binary_view, pa.binary()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+)
+_HELD = (
+    pa.types.is_boolean,
+    pa.types.is_int32,
+    pa.types.is_int64,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_date32,
+    pa.types.is_string,
+    pa.types.is_binary,
+)
+
+
+def storable(schema: pa.Schema) -> pa.Schema:
+    """`schema` with types that targets hold, all columns nullable.
+
+    Raises InvalidOptionError for a type that has no counterpart, and for names that differ by case
+    alone, which Spark takes for one.
+    """
+    seen: set[str] = set()
+    for name in schema.names:
+        if not name or name.lower() in seen:
+            raise InvalidOptionError(
+                f"rows with the columns {', '.join(schema.names)} cannot be loaded: "
+                + (f"there are two named {name}" if name else "one has no name")
+            )
+        seen.add(name.lower())
+    if not schema.names:
+        raise InvalidOptionError("rows without any column cannot be loaded")
+    return pa.schema([pa.field(field.name, _storable(field.type, field.name)) for field in schema])
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema`, in its order and types; the same batch when it has them already.
+
+    Raises InvalidRowError when a column is missing, or a value does not fit.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns = [_fitted(batch, field) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _fitted(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    indices = batch.schema.get_all_field_indices(field.name)
+    if len(indices) != 1:
+        raise InvalidRowError(
+            f"rows should have one column {field.name}, and have {', '.join(batch.schema.names)}"
+        )
+    column = batch.column(indices[0])
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidRowError(
+            f"column {field.name} is {column.type} and should be {field.type}: {error}"
+        ) from None
+
+
+def _storable(kind: pa.DataType, column: str) -> pa.DataType:
+    if any(is_held(kind) for is_held in _HELD):
+        return kind
+    for is_kind, wanted in _CASTS:
+        if is_kind(kind):
+            return wanted
+    if pa.types.is_decimal(kind) and kind.precision <= _MOST_DECIMAL_DIGITS and kind.scale >= 0:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_dictionary(kind):
+        return _storable(kind.value_type, column)
+    return _storable_nested(kind, column)
+
+
+def _storable_nested(kind: pa.DataType, column: str) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(_storable(kind.key_type, column), _storable(kind.item_type, column))
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return pa.struct(
+            [
+                pa.field(child.name, _storable(child.type, f"{column}.{child.name}"))
+                for child in kind
+            ]
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_storable(kind.value_type, column))
+    raise InvalidOptionError(
+        f"column {column} is of type {kind}, which not every warehouse can hold: cast it"
+    )
