@@ -216,7 +216,8 @@ def drain(spark: SparkSession, rows: Rows, connector: str) -> Measure:
 def write(spark: SparkSession, rows: Rows, connector: str) -> Measure:
     def measure() -> float:
         made = spark.range(0, rows.count, 1, PARTITIONS).selectExpr(
-            f"cast(id as string) as key, lpad(cast(id as string), {rows.value_bytes}, 'x') as value"
+            "cast(id as string) as key",
+            f"lpad(cast(id as string), {rows.value_bytes}, 'x') as value",
         )
         with topic(rows.broker, PARTITIONS) as name:
             sink = made.write.format(connector).mode("append").option("topic", name)
