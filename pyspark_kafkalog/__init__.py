@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.source.datasource import DefaultSource
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
     from pyspark_kafkalog.warehouse.load import LoadResult, load
+    from pyspark_kafkalog.warehouse.plan import LoadPlan
+    from pyspark_kafkalog.warehouse.progress import LoadProgress
 
 __version__ = "0.1.0"
 
@@ -20,6 +22,8 @@ _HOME = {
     "DefaultSource": "pyspark_kafkalog.source.datasource",
     "EmbeddedBroker": "pyspark_kafkalog.embedded",
     "LagListener": "pyspark_kafkalog.source.lag_listener",
+    "LoadPlan": "pyspark_kafkalog.warehouse.plan",
+    "LoadProgress": "pyspark_kafkalog.warehouse.progress",
     "LoadResult": "pyspark_kafkalog.warehouse.load",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "load": "pyspark_kafkalog.warehouse.load",
@@ -29,6 +33,8 @@ __all__ = [
     "DefaultSource",
     "EmbeddedBroker",
     "LagListener",
+    "LoadPlan",
+    "LoadProgress",
     "LoadResult",
     "QueryLag",
     "__version__",

@@ -388,7 +388,9 @@ def _readable(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", help="several are separated by commas")
+    parser.add_argument(
+        "topics", nargs="+", metavar="TOPIC", help="several go into one atomic commit"
+    )
     parser.add_argument(
         "--to",
         required=True,
@@ -398,6 +400,30 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--name", required=True, help="a load goes on where the last one of its name ended"
+    )
+    parser.add_argument(
+        "--from",
+        dest="starting",
+        metavar="PLACE",
+        help="where a topic's first load begins: a time (2026-11-01T00:00, by this machine's "
+        "clock unless it names a zone, or ms since the epoch), offsets as JSON, earliest, or "
+        "counted back such as '-10 minutes'",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="PLACE",
+        help="where this load ends: a time, offsets as JSON, or latest (the default)",
+    )
+    parser.add_argument(
+        "--max-bytes", metavar="SIZE", help="take about so much of the log at most, such as 10GiB"
+    )
+    parser.add_argument(
+        "--chunk-bytes",
+        metavar="SIZE",
+        help="commit about so much of the log at a time, until nothing is left",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be loaded, and change nothing"
     )
     parser.add_argument(
         "--option",
@@ -414,17 +440,26 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _load(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.java import check_java
+    from pyspark_kafkalog.warehouse.load import check_load, load, plan_load
     from pyspark_kafkalog.warehouse.target import open_target
 
     source = {f"kafka.{name}": value for name, value in client_properties(options).items()}
-    source |= _settings("--option", options.option) | {"subscribe": options.topic}
+    source |= _settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
+    what: dict[str, Any] = {
+        "starting": _place("--from", options.starting),
+        "until": _place("--until", options.until),
+        "max_bytes": options.max_bytes,
+        "chunk_bytes": options.chunk_bytes,
+    }
+    if options.dry_run:
+        print(plan_load(options.name, options.to, source, **what))
+        return
     # What can be wrong is said before Spark starts, which takes seconds.
     open_target(options.to)
+    check_load(source, **what)
     check_java()
 
     from pyspark.sql import SparkSession
-
-    from pyspark_kafkalog.warehouse.load import load
 
     if (options.master or "local").startswith("local"):
         _let_spark_workers_be_this_python()
@@ -432,22 +467,29 @@ def _load(options: argparse.Namespace) -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = (builder.master(options.master) if options.master else builder).getOrCreate()
     try:
-        result = load(
-            spark,
-            name=options.name,
-            target=options.to,
-            options=source,
-            progress=sys.stdout.isatty(),
-        )
+        result = load(spark, options.name, options.to, source, progress=True, **what)
     finally:
         spark.stop()
     if result.commit_id is None:
         print(f"Nothing new for {result.name}.")
     else:
+        commits = f"{result.commits} commits, the last one" if result.commits > 1 else "Commit"
         print(
-            f"Commit {result.commit_id}: {result.records} records in {len(result.files)} files "
+            f"{commits} {result.commit_id}: {result.records} records in {len(result.files)} files "
             f"of {result.bytes} bytes."
         )
+
+
+def _place(flag: str, text: str | None) -> str | datetime | None:
+    """A place of a load; says of a time without a zone which one it is."""
+    from pyspark_kafkalog.warehouse.plan import parse_time
+
+    moment = None if text is None else parse_time(text)
+    if moment is None or moment.tzinfo is not None:
+        return text if moment is None else moment
+    moment = moment.astimezone()
+    print(f"{flag} {text} is {moment.isoformat()}.")
+    return moment
 
 
 def _let_spark_workers_be_this_python() -> None:

@@ -190,7 +190,7 @@ class Quickstart:
                 name=LOAD_NAME,
                 target=f"parquet:{warehouse}",
                 options={**self._options, "subscribe": FLIGHTS_TOPIC},
-                progress=lambda landed, total: bar.update(task, completed=landed, total=total),
+                progress=lambda told: bar.update(task, completed=told.landed, total=told.total),
             )
         self._finish("landed" if expected else "landed again", result.records, expected)
 

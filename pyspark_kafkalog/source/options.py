@@ -113,7 +113,7 @@ _TIME_UNITS_MS = MappingProxyType(
         "d": 86_400_000,
     }
 )
-_BYTES = re.compile(r"\+?([0-9]{1,18})([kmgt]?)b?")
+_BYTES = re.compile(r"\+?([0-9]{1,18})([kmgt]?)(?:i?b)?")
 _BYTE_UNITS = MappingProxyType({"": 0, "k": 10, "m": 20, "g": 30, "t": 40})
 _TIME = re.compile(r"([0-9]{1,18})([a-z]*)")
 
@@ -409,10 +409,15 @@ def _milliseconds(values: Mapping[str, str], name: str, default_ms: int) -> int:
 
 
 def _bytes(values: Mapping[str, str], name: str) -> int | None:
-    """One of Spark's byte strings, such as 1048576, 512k or 10m; at least 1."""
     text = values.get(name.lower())
-    if text is None:
-        return None
+    return None if text is None else parse_bytes(name, text)
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """One of Spark's byte strings, such as 1048576, 512k or 10m (or 10MiB); at least 1.
+
+    Raises InvalidOptionError naming the option `name`.
+    """
     found = _BYTES.fullmatch(text.strip().lower())
     number = int(found[1]) << _BYTE_UNITS[found[2] or ""] if found else 0
     if not 0 < number <= _LARGEST_LONG:

@@ -85,7 +85,7 @@ class DeltaTarget:
     def __str__(self) -> str:
         return f"delta:{self.path}"
 
-    def last_offsets(self, name: str) -> Offsets:
+    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
         with _explained(f"open the load target {self.path}"):
             table = self._table()
             if table is None:

@@ -35,6 +35,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 
 from pyspark_kafkalog.errors import KafkalogError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
@@ -90,8 +91,10 @@ class IcebergTarget:
     def __str__(self) -> str:
         return f"iceberg:{self.identifier}"
 
-    def last_offsets(self, name: str) -> Offsets:
+    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
         with self._explained(f"open the load target {self}"):
+            if read_only and not _is_catalog_there(self._properties):
+                return {}
             table = self._table()
             return _offsets(table, name) if table else {}
 
@@ -221,6 +224,20 @@ class IcebergTarget:
             message = f"cannot {doing}: {type(error).__name__}: {error}"
             hidden = _hidden(message, self._properties)
             raise TargetError(hidden) from (error if hidden == message else None)
+
+
+def _is_catalog_there(properties: Mapping[str, str]) -> bool:
+    """False for a SQL catalog without its tables, which pyiceberg makes when it opens one."""
+    configured = Config().get_catalog_config(CATALOG) or {}
+    uri = str(properties.get("uri", configured.get("uri", "")))
+    if uri.startswith("sqlite") and not os.path.exists(uri.partition(":///")[2]):
+        return False
+    catalog = load_catalog(CATALOG, **{**properties, "init_catalog_tables": "false"})
+    if not hasattr(catalog, "engine"):
+        return True
+    import sqlalchemy as sa
+
+    return bool(sa.inspect(catalog.engine).has_table("iceberg_tables"))
 
 
 def _commit(

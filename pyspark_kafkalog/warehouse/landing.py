@@ -11,10 +11,8 @@ Runs in Spark's Python workers, one thread. Never commits.
 """
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from urllib.parse import quote
 from uuid import UUID
@@ -25,9 +23,8 @@ from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.reader import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
 from pyspark_kafkalog.warehouse.staged_files import write_files
-
-PROGRESS_SUFFIX = ".progress"
 
 _OFFSETS_BETWEEN_MARKS = 100_000
 _LONGEST_TOPIC_IN_NAME = 120
@@ -87,17 +84,6 @@ def range_label(offset_range: OffsetRange) -> str:
     )
 
 
-def landed_offsets(stage_path: str) -> int:
-    """How many offsets the tasks that write to `stage_path` say they have passed so far."""
-    passed = 0
-    with suppress(OSError):
-        for name in os.listdir(stage_path):
-            if name.endswith(PROGRESS_SUFFIX):
-                with suppress(OSError), open(os.path.join(stage_path, name)) as file:
-                    passed += int(file.read() or 0)
-    return passed
-
-
 class _Records:
     """The records of a range on their way: counts them, and marks how far they have come."""
 
@@ -108,7 +94,9 @@ class _Records:
         self.first_offset = self.last_offset = -1
         self._batches = batches
         self._range = offset_range
-        self._mark_path = os.path.join(stage_path, uuid.uuid4().hex[:16] + PROGRESS_SUFFIX)
+        self._stage_path = stage_path
+        self._attempt = uuid.uuid4().hex[:16]
+        self._bytes = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         marked = self._range.start_offset
@@ -119,6 +107,7 @@ class _Records:
                     self.first_offset = offsets[0].as_py()
                 self.last_offset = offsets[-1].as_py()
                 self.count += batch.num_rows
+                self._bytes += batch.nbytes
             yield batch
             if self.last_offset + 1 - marked >= _OFFSETS_BETWEEN_MARKS:
                 marked = self.last_offset + 1
@@ -126,5 +115,12 @@ class _Records:
         self._mark(self._range.until_offset)
 
     def _mark(self, next_offset: int) -> None:
-        with open(self._mark_path, "w") as file:
-            file.write(str(next_offset - self._range.start_offset))
+        passed = Passed(
+            self._range.topic,
+            self._range.partition,
+            self._range.start_offset,
+            next_offset - self._range.start_offset,
+            self.count,
+            self._bytes,
+        )
+        tell_passed(self._stage_path, self._attempt, passed)

@@ -9,25 +9,52 @@ Runs on the driver, also with Spark Connect; several loads may run at a time, in
 Rows never reach the driver or the JVM.
 """
 
+import logging
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from datetime import timezone, tzinfo
+from typing import TYPE_CHECKING, Any, Literal, overload
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog import errors
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
-from pyspark_kafkalog.source.offsets import Offsets, resolve
-from pyspark_kafkalog.source.options import SourceOptions, batch_options, warn_once
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    LATEST,
+    Limit,
+    OffsetLimit,
+    Offsets,
+    RelativeLimit,
+    describe,
+    resolve,
+)
+from pyspark_kafkalog.source.options import (
+    SourceOptions,
+    batch_options,
+    parse_bytes,
+    warn_once,
+)
 from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile
-from pyspark_kafkalog.warehouse.landing import Landed, Landing, land, landed_offsets
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
+from pyspark_kafkalog.warehouse.plan import (
+    LoadPlan,
+    Place,
+    bytes_of,
+    chunks_of,
+    with_places,
+    within_bytes,
+)
+from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
+from pyspark_kafkalog.warehouse.target import Target, open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,10 +62,7 @@ if TYPE_CHECKING:
 MOST_OFFSETS_PER_TASK = 5_000_000
 """A longer range is split, so that one large partition keeps more than one core busy."""
 
-Progress = Callable[[int, int], None]
-"""Called with the offsets landed so far and in all, from another thread."""
-
-_POLL_S = 0.2
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,8 +70,8 @@ class LoadResult:
     """What one load published.
 
     `records` and `bytes` (of Parquet) count what is in `files`; `ranges` are the offsets that were
-    passed, which compaction and transaction markers may make more. `commit_id` is None, and the
-    rest empty, when there was nothing new.
+    passed, which compaction and transaction markers may make more. `commit_id` is that of the last
+    of its `commits`; None, and the rest empty, when there was nothing new.
     """
 
     name: str
@@ -57,16 +81,65 @@ class LoadResult:
     ranges: tuple[OffsetRange, ...]
     files: tuple[DataFile, ...]
     commit_id: str | None
+    commits: int = 1
 
     def __repr__(self) -> str:
         if self.commit_id is None:
             return f"<LoadResult {self.name!r} to {self.target}: nothing new>"
         partitions = {piece.topic_partition for piece in self.ranges}
+        commits = f"{self.commits} commits up to" if self.commits > 1 else "commit"
         return (
-            f"<LoadResult {self.name!r} to {self.target}: commit {self.commit_id}, "
+            f"<LoadResult {self.name!r} to {self.target}: {commits} {self.commit_id}, "
             f"{self.records:,} records of {len(partitions)} partitions, "
             f"{self.bytes:,} bytes in {len(self.files)} files>"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What was found out before anything is landed: what to do, and from which state of the target.
+
+    `topic_ids` are those of the topics, where brokers say them.
+    """
+
+    source: SourceOptions
+    target: Target
+    name: str
+    last: Offsets
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, UUID]
+
+
+@overload
+def load(
+    spark: "SparkSession",
+    name: str,
+    target: str,
+    options: Mapping[str, str],
+    progress: bool | Progress = False,
+    *,
+    starting: Place | None = None,
+    until: Place | None = None,
+    max_bytes: int | str | None = None,
+    chunk_bytes: int | str | None = None,
+    dry_run: Literal[False] = False,
+) -> LoadResult: ...
+
+
+@overload
+def load(
+    spark: "SparkSession",
+    name: str,
+    target: str,
+    options: Mapping[str, str],
+    progress: bool | Progress = False,
+    *,
+    starting: Place | None = None,
+    until: Place | None = None,
+    max_bytes: int | str | None = None,
+    chunk_bytes: int | str | None = None,
+    dry_run: Literal[True],
+) -> LoadPlan: ...
 
 
 def load(
@@ -75,26 +148,109 @@ def load(
     target: str,
     options: Mapping[str, str],
     progress: bool | Progress = False,
-) -> LoadResult:
+    *,
+    starting: Place | None = None,
+    until: Place | None = None,
+    max_bytes: int | str | None = None,
+    chunk_bytes: int | str | None = None,
+    dry_run: bool = False,
+) -> LoadResult | LoadPlan:
     """Lands what is new in some topics since the last load of this `name` into this `target`.
 
         load(spark, name="nightly", target="parquet:/data/orders",
              options={"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"})
 
-    `options` are those of `spark.read.format("kafkalog")`. The first load of a name begins at
+    `options` are those of `spark.read.format("kafkalog")`. The first load of a topic begins at
     startingOffsets (earliest by default), later ones where the last commit ended, partitions that
-    are new since then at their earliest offset. `progress` shows a bar, or is a `Progress`.
+    are new since then at their earliest offset. `progress` shows bars, or is a `Progress`.
+
+    `starting` and `until` say in one word what startingOffsets, startingTimestamp, endingOffsets
+    and endingTimestamp do (see `Place`); a time without a zone is in Spark's session time zone.
+    Where the name has a commit already, `starting` may not lie beyond it, and has no effect.
+    `max_bytes` (such as "10g") bounds what one load takes, in bytes of the log as
+    maxBytesPerTrigger estimates them; `chunk_bytes` what one commit takes, so that a long catch-up
+    is many commits, up to an end that is fixed when it begins. `dry_run` returns the plan and
+    changes nothing.
 
     Raises LoadConflictError when another load of the same name committed meanwhile; DataLossError
     when retention took offsets before they were loaded, or the topic was recreated (with
     failOnDataLoss=false: warns and goes on with what is there); TargetError; InvalidOptionError;
     UnknownTopicError; BrokersUnreachableError. After any error and after a kill, nothing of the
-    load is published or all of it, and loading again is right.
+    commit at work is published or all of it, and loading again is right.
     """
+
+    def session_zone() -> tzinfo:
+        return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
+
+    if dry_run:
+        return plan_load(
+            name, target, options, starting, until, max_bytes, chunk_bytes, session_zone
+        )
+    work = _find_work(
+        name, target, with_places(options, starting, until, session_zone), starting, max_bytes
+    )
+    chunks = chunks_of(work.ranges, _taker(work.source, chunk_bytes))
+    commits: list[Commit] = []
+    with reported(progress, work.ranges) as watch:
+        for chunk in chunks:
+            commits.append(_land(spark, work, pieces_of(chunk), watch))
+            # What was just committed is what the next one is planned from.
+            work = replace(work, last=commits[-1].offsets[name])
+    return _result(name, str(work.target), commits)
+
+
+def plan_load(
+    name: str,
+    target: str,
+    options: Mapping[str, str],
+    starting: Place | None = None,
+    until: Place | None = None,
+    max_bytes: int | str | None = None,
+    chunk_bytes: int | str | None = None,
+    zone: Callable[[], tzinfo | None] = lambda: None,
+) -> LoadPlan:
+    """What `load` would do, without Spark. Changes nothing, neither in the target nor elsewhere.
+
+    `zone` says where times without one are; None is this machine's. Raises what `load` does.
+    """
+    merged = with_places(options, starting, until, zone)
+    work = _find_work(name, target, merged, starting, max_bytes, read_only=True)
+    most_bytes = _bytes("chunk_bytes", chunk_bytes)
+    with Cluster(work.source.client, fails_fast=True) as cluster:
+        sizes = bytes_of(cluster, work.ranges)
+    pieces = pieces_of(work.ranges)
+    commits = 1 if work.ranges else 0
+    if most_bytes is not None and commits:
+        commits = max(1, -(-sum(sizes.values()) // most_bytes))
+    return LoadPlan(name, str(work.target), work.ranges, sizes, len(tasks_of(pieces)), commits)
+
+
+def check_load(
+    options: Mapping[str, str],
+    starting: Place | None = None,
+    until: Place | None = None,
+    max_bytes: int | str | None = None,
+    chunk_bytes: int | str | None = None,
+) -> None:
+    """Raises InvalidOptionError for what `load` would refuse without having asked anybody."""
+    batch_options(with_places(options, starting, until, lambda: None))
+    _bytes("max_bytes", max_bytes)
+    _bytes("chunk_bytes", chunk_bytes)
+
+
+def _find_work(
+    name: str,
+    target: str,
+    options: Mapping[str, str],
+    starting: Place | None,
+    max_bytes: int | str | None,
+    read_only: bool = False,
+) -> _Work:
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(
             "a load needs a name, for example nightly: it finds its place by it"
         )
+    most_bytes = _bytes("max_bytes", max_bytes)
     source = batch_options(options)
     if source.splitting != Splitting():
         warn_once(
@@ -102,44 +258,56 @@ def load(
             "on a load."
         )
     opened = open_target(target)
-    last = opened.last_offsets(name)
+    last = opened.last_offsets(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
+        if starting is not None and last:
+            check_passed(cluster, source, last, name)
         ranges = plan(cluster, source, last, name)
+        if most_bytes is not None:
+            ranges = within_bytes(cluster, ranges, most_bytes)
         topic_ids = {
             topic: topic_id
             for topic in {piece.topic for piece in ranges}
             if (topic_id := cluster.topic_id(topic)) is not None
         }
-    if not ranges:
-        return LoadResult(name, str(opened), 0, 0, (), (), None)
-    columns = (*DEFAULT_COLUMNS, "headers") if source.include_headers else DEFAULT_COLUMNS
-    stage = opened.stage(row_schema(columns))
+    return _Work(source, opened, name, last, tuple(ranges), topic_ids)
+
+
+def _land(
+    spark: "SparkSession", work: _Work, pieces: Sequence[OffsetRange], watch: Watch
+) -> Commit:
+    """Lands and commits some of the work."""
+    columns = (*DEFAULT_COLUMNS, "headers") if work.source.include_headers else DEFAULT_COLUMNS
+    stage = work.target.stage(row_schema(columns))
     try:
-        with _reported(progress, stage.path, ranges):
-            landed = _run_tasks(spark, Landing(source, stage, topic_ids), ranges)
-        files = verified_files(ranges, landed)
+        with watch(stage.path, pieces):
+            landed = _run_tasks(spark, Landing(work.source, stage, work.topic_ids), pieces)
+        files = verified_files(pieces, landed)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
-        opened.discard(stage)
+        work.target.discard(stage)
         raise
-    return _result(str(opened), opened.commit(stage, name, last, ranges, files))
+    return work.target.commit(stage, work.name, work.last, pieces, files)
 
 
 def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> list[OffsetRange]:
-    """What a load has to do, in pieces of at most MOST_OFFSETS_PER_TASK, sorted.
+    """What a load has to do: one range for each partition that has something new, sorted.
 
-    A range of no offsets records a place that lost data moved (failOnDataLoss=false): otherwise the
-    next load would not know that the records before it were given up.
+    A range of no offsets records a place that lost data moved (failOnDataLoss=false), or that
+    startingOffsets chose: otherwise the next load would not know that the records before it were
+    given up.
     """
     partitions = options.subscription.partitions(cluster)
     ending = locate(cluster, options.ending, partitions)
-    starting = None if last else locate(cluster, options.starting, partitions)
+    loaded = {tp.topic for tp in last}
+    first = [tp for tp in partitions if tp.topic not in loaded]
+    starting = options.starting if not last else _only(options.starting, first)
+    first = [tp for tp in first if not last or starting.names(tp)]
+    begins = locate(cluster, starting, first)
     bounds = log_bounds(cluster, partitions)
     untils = resolve("endingOffsets", ending, partitions, bounds)
-    if starting is None:
-        wanted = {tp: last.get(tp, bounds.earliest[tp]) for tp in partitions}
-    else:
-        wanted = resolve("startingOffsets", starting, partitions, bounds)
+    chosen = resolve("startingOffsets", begins, first, bounds)
+    wanted = {tp: last.get(tp, chosen.get(tp, bounds.earliest[tp])) for tp in partitions}
     try:
         starts = clamp_starts(wanted, bounds, options.fail_on_data_loss)
     except DataLossError as error:
@@ -149,19 +317,90 @@ def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> 
             if last
             else str(error)
         ) from error
-    return sorted(
-        piece
-        for tp in partitions
-        for piece in _pieces(
-            OffsetRange(
-                tp.topic,
-                tp.partition,
-                starts[tp],
-                max(starts[tp], min(untils[tp], bounds.latest[tp])),
-            ),
-            keep_empty=starts[tp] != wanted[tp],
+    is_choice = options.starting != OffsetLimit(everywhere=EARLIEST)
+    ranges = (
+        OffsetRange(
+            tp.topic,
+            tp.partition,
+            starts[tp],
+            max(starts[tp], min(untils[tp], bounds.latest[tp])),
         )
+        for tp in partitions
     )
+    return sorted(
+        whole
+        for whole in ranges
+        if whole.offset_count
+        or starts[whole.topic_partition] != wanted[whole.topic_partition]
+        or (is_choice and whole.topic_partition in chosen)
+    )
+
+
+def check_passed(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> None:
+    """Raises InvalidOptionError if a load of `name`, which has commits, is told to start beyond
+    them: it would leave records out. Warns that the start has no effect otherwise."""
+    partitions = [tp for tp in options.subscription.partitions(cluster) if tp in last]
+    if not partitions:
+        return
+    starting = _only(options.starting, partitions)
+    if not isinstance(starting, RelativeLimit):
+        partitions = [tp for tp in partitions if starting.names(tp)]
+        begins = locate(cluster, starting, partitions).of(partitions)
+        beyond = [tp for tp in partitions if begins[tp] != LATEST and begins[tp] > last[tp]]
+        if beyond:
+            raise InvalidOptionError(
+                f"Load {name!r} has commits and goes on at offset {last[beyond[0]]} of "
+                f"{describe(beyond[:1])}, and is told to start at offset {begins[beyond[0]]}: the "
+                "records between would be left out. Say no start, or give the load another name."
+            )
+    _log.warning(
+        "Load %r has commits: it goes on where the last one ended. Where to start counts for "
+        "the first load of a topic only.",
+        name,
+    )
+
+
+def _only(limit: Limit, partitions: Sequence[TopicPartition]) -> Limit:
+    """`limit` without what it says of other partitions than `partitions`."""
+    if isinstance(limit, RelativeLimit) or limit.by_partition is None:
+        return limit
+    named = {tp: limit.by_partition[tp] for tp in partitions if tp in limit.by_partition}
+    if not isinstance(limit, OffsetLimit):
+        return replace(limit, by_partition=named)
+    topics = {tp.topic for tp in partitions}
+    by_topic = {topic: symbol for topic, symbol in limit.by_topic.items() if topic in topics}
+    return replace(limit, by_partition=named, by_topic=by_topic)
+
+
+def _taker(
+    source: SourceOptions, chunk_bytes: int | str | None
+) -> Callable[[Sequence[OffsetRange]], list[OffsetRange]] | None:
+    most_bytes = _bytes("chunk_bytes", chunk_bytes)
+    if most_bytes is None:
+        return None
+
+    def take(left: Sequence[OffsetRange]) -> list[OffsetRange]:
+        with Cluster(source.client) as cluster:
+            return within_bytes(cluster, left, most_bytes)
+
+    return take
+
+
+def _bytes(name: str, wanted: int | str | None) -> int | None:
+    return None if wanted is None else parse_bytes(name, str(wanted))
+
+
+def _zone(name: str) -> tzinfo:
+    """A time zone by the name that Spark has for it."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        if name in ("Z", "UTC"):
+            return timezone.utc
+        raise InvalidOptionError(
+            f"Spark's session time zone {name} is not known to Python: give times with a zone, "
+            "such as 2026-11-01T00:00+01:00."
+        ) from None
 
 
 def verified_files(ranges: Sequence[OffsetRange], landed: Sequence[Landed]) -> list[DataFile]:
@@ -195,8 +434,13 @@ def _check(landed: Landed) -> None:
         raise KafkalogError(f"what landed does not fit {piece}, nothing was published: {landed}")
 
 
-def _pieces(whole: OffsetRange, keep_empty: bool) -> Iterator[OffsetRange]:
-    if keep_empty and not whole.offset_count:
+def pieces_of(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """`ranges` in pieces of at most MOST_OFFSETS_PER_TASK; empty ones stay."""
+    return [piece for whole in ranges for piece in _cut(whole)]
+
+
+def _cut(whole: OffsetRange) -> Iterator[OffsetRange]:
+    if not whole.offset_count:
         yield whole
     for start in range(whole.start_offset, whole.until_offset, MOST_OFFSETS_PER_TASK):
         until = min(start + MOST_OFFSETS_PER_TASK, whole.until_offset)
@@ -248,58 +492,15 @@ def task_error(text: str) -> KafkalogError:
     return KafkalogError(f"A task of the load failed and nothing was published: {last}")
 
 
-def _result(target: str, commit: Commit) -> LoadResult:
+def _result(name: str, target: str, commits: Sequence[Commit]) -> LoadResult:
+    files = tuple(file for commit in commits for file in commit.files)
     return LoadResult(
-        name=commit.name,
+        name=name,
         target=target,
-        records=sum(file.records for file in commit.files),
-        bytes=sum(file.size_bytes for file in commit.files),
-        ranges=commit.ranges,
-        files=commit.files,
-        commit_id=commit.commit_id,
+        records=sum(file.records for file in files),
+        bytes=sum(file.size_bytes for file in files),
+        ranges=tuple(piece for commit in commits for piece in commit.ranges),
+        files=files,
+        commit_id=commits[-1].commit_id if commits else None,
+        commits=len(commits),
     )
-
-
-@contextmanager
-def _reported(
-    progress: bool | Progress, stage_path: str, ranges: Sequence[OffsetRange]
-) -> Iterator[None]:
-    """Reports progress while the body runs."""
-    total = sum(piece.offset_count for piece in ranges)
-    if progress is True:
-        with _bar(total) as tell, _polled(tell, stage_path, total):
-            yield
-    elif progress:
-        with _polled(progress, stage_path, total):
-            yield
-    else:
-        yield
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Progress]:
-    from rich.progress import Progress as Bar
-
-    with Bar() as bar:
-        task = bar.add_task("records landed", total=total)
-        yield lambda landed, _total: bar.update(task, completed=landed)
-
-
-@contextmanager
-def _polled(tell: Progress, stage_path: str, total: int) -> Iterator[None]:
-    """Tells what the tasks wrote down, every _POLL_S, and the whole at the end."""
-    done = threading.Event()
-
-    def poll() -> None:
-        while not done.wait(_POLL_S):
-            # A task that ran twice counted twice.
-            tell(min(landed_offsets(stage_path), total), total)
-
-    thread = threading.Thread(target=poll, name="kafkalog-load-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    tell(total, total)

@@ -77,13 +77,13 @@ class ParquetTarget:
     def __str__(self) -> str:
         return f"parquet:{self.path}"
 
-    def last_offsets(self, name: str) -> Offsets:
+    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
         with _explained(f"open the load target {self.path}"):
             if os.path.exists(self.path) and not os.path.isdir(self.path):
                 raise TargetError(f"the load target {self.path} is a file: name a directory")
             # Listed first: a rival's first files come into sight only after its commit.
             visible = _visible_names(self.path)
-            newest = self._settle()
+            newest = self._log.newest() if read_only else self._settle()
             if newest is None and visible:
                 raise TargetError(
                     f"the load target {self.path} holds files of others ({visible[0]}): name a new "

@@ -171,11 +171,20 @@ class SqlTarget:
     def _shown_url(self) -> str:
         return self._url.set(query={}).render_as_string(hide_password=True)
 
-    def last_offsets(self, name: str) -> Offsets:
+    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
+        if read_only and self._is_missing_file():
+            # To connect would make it.
+            return {}
         with self._explained(f"open the load target {self}"), self._transaction() as connection:
             if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
                 return {}
             return self._offsets_of(connection, name)
+
+    def _is_missing_file(self) -> bool:
+        if self._url.get_backend_name() not in ("sqlite", "duckdb"):
+            return False
+        path = str(self._url.database or "")
+        return not path.startswith(("md:", "file:")) and not os.path.exists(path)
 
     def stage(self, schema: pa.Schema) -> Stage:
         load_id = new_load_id()

@@ -33,9 +33,10 @@ class Target(Protocol):
     def __str__(self) -> str:
         """The target as a user may see it: without passwords."""
 
-    def last_offsets(self, name: str) -> Offsets:
+    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
         """The next offsets of load `name`: empty before its first commit. Finishes what a killed
-        loader had published but not yet put in place."""
+        loader had published but not yet put in place, unless `read_only`: then nothing is changed,
+        and nothing made that is missing."""
 
     def stage(self, schema: "pa.Schema") -> Stage:
         """A new place for the files of one load, which no reader of the target sees.

@@ -22,6 +22,7 @@ from pyspark_kafkalog import cli
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import (
     DataLossError,
+    InvalidOptionError,
     LoadConflictError,
     TargetError,
     UnknownTopicError,
@@ -43,10 +44,15 @@ def path(tmp_path):
 def load(spark, servers, path):
     """`load(name, subscribe=...)` into the test's own target."""
 
-    def loader(name="nightly", progress=False, **options):
+    def loader(name="nightly", progress=False, how=None, **options):
         options = {"kafka.bootstrap.servers": servers, **options}
         return pyspark_kafkalog.load(
-            spark, name=name, target=f"parquet:{path}", options=options, progress=progress
+            spark,
+            name=name,
+            target=f"parquet:{path}",
+            options=options,
+            progress=progress,
+            **(how or {}),
         )
 
     return loader
@@ -251,15 +257,81 @@ def create_again(servers: str, topic: str) -> None:
     raise AssertionError(f"{topic} is still there")
 
 
+def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, monkeypatch):
+    first, second = topics.create(), topics.create(2)
+    topics.fill(first, 60)
+    for _ in range(3):
+        # A batch of the log each: sizes are told by batches.
+        topics.fill(second, 20, 10)
+    both, told = f"{first},{second}", []
+    commit = ParquetTarget.commit
+
+    def commit_twice(target, stage, name, planned_from, ranges, files):
+        if planned_from and sum(planned_from.values()) > 50:
+            raise KeyboardInterrupt
+        return commit(target, stage, name, planned_from, ranges, files)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ParquetTarget, "commit", commit_twice)
+        with pytest.raises(KeyboardInterrupt):
+            load(subscribe=both, how={"chunk_bytes": "400"})
+    done = sum(ParquetTarget(path).last_offsets("nightly").values())
+    assert 50 < done < 150
+    assert sum(landed(path).values()) == done
+    result = load(subscribe=both, progress=told.append, how={"chunk_bytes": 400})
+    assert result.commits > 1
+    assert result.records == 150 - done
+    assert (told[-1].landed, told[-1].total, told[-1].records) == (150 - done,) * 3
+    assert landed(path) == offsets_of(first, 60) + offsets_of(second, 60, 30)
+
+
+def test_a_load_takes_as_much_as_it_is_told_and_the_plan_says_so_before(load, path, topics):
+    topic = topics.create(2)
+    for _ in range(4):
+        topics.fill(topic, 10, 10)
+    plan = load(subscribe=topic, how={"dry_run": True, "chunk_bytes": "200"})
+    assert [(piece.start_offset, piece.until_offset) for piece in plan.ranges] == [(0, 40)] * 2
+    assert (plan.offset_count, plan.tasks) == (80, 1)
+    assert sum(plan.bytes.values()) // 200 <= plan.commits
+    assert not os.path.exists(path)
+    half = sum(plan.bytes.values()) // 2
+    assert load(subscribe=topic, how={"max_bytes": half}).records == 40
+    assert load(subscribe=topic, how={"until": {topic: {"0": 30, "1": -1}}}).records == 30
+    assert load(subscribe=topic).records == 10
+
+
+def test_times_bound_a_load_in_the_session_time_zone(spark, load, path, topics):
+    topic = topics.create(2)
+    for minute in range(10):
+        topics.append(topic, [b"x"], timestamp=1_793_491_200_000 + minute * 60_000)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        how = {"starting": "2026-11-01T09:02", "until": "2026-11-01T09:05"}
+        assert load(subscribe=topic, how=how).records == 3
+        # The partition without a record has its place all the same.
+        assert ParquetTarget(path).last_offsets("nightly") == {
+            TopicPartition(topic, 0): 5,
+            TopicPartition(topic, 1): 0,
+        }
+        assert load(subscribe=topic, how={**how, "until": None}).records == 5
+        for time_ms in (1_793_500_000_000, 1_793_500_000_001):
+            topics.append(topic, [b"x"], timestamp=time_ms)
+        with pytest.raises(InvalidOptionError, match="would be left out"):
+            load(subscribe=topic, how={"starting": 1_793_500_000_001})
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
 def test_progress_counts_up_to_all_of_it(load, topics, capsys):
     topic = topics.create()
     topics.fill(topic, 30)
     told = []
-    load(subscribe=topic, progress=lambda landed, total: told.append((landed, total)))
-    assert told[-1] == (30, 30)
-    assert told == sorted(told)
-    load("with a bar", subscribe=topic, progress=True)
-    assert "records landed" in capsys.readouterr().out
+    load(subscribe=topic, progress=told.append)
+    assert (told[-1].landed, told[-1].total, told[-1].records) == (30, 30, 30)
+    assert told[-1].bytes > 0
+    assert [progress.landed for progress in told] == sorted(progress.landed for progress in told)
+    load("with lines", subscribe=topic, progress=True)
+    assert "30 of 30 offsets landed (100 %)" in capsys.readouterr().out
 
 
 def test_a_topic_that_is_not_there_is_named(load, path):
@@ -285,7 +357,9 @@ def test_the_command_line_loads(servers, path, topics):
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", f"parquet:{path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Commit 1: 15 records in 2 files")
+    lines = done.stdout.splitlines()
+    assert lines[-2].startswith("15 of 15 offsets landed (100 %)")
+    assert lines[-1].startswith("Commit 1: 15 records in 2 files")
     assert landed(path) == offsets_of(topic, 10, 5)
 
 
@@ -295,6 +369,8 @@ def test_the_command_line_loads(servers, path, topics):
         (["--to", "hive:/data"], "target 'hive' does not name a kind"),
         (["--to", "parquet:/data", "--option", "includeHeaders"], "write NAME=VALUE"),
         (["--to", "parquet:/data", "--property", "no.such=1"], "no.such is no property"),
+        (["--to", "parquet:/data", "--from", "soon"], "'soon' is no place where a load can begin"),
+        (["--to", "parquet:/data", "--max-bytes", "ten"], "max_bytes must be a number of bytes"),
     ],
 )
 def test_the_command_line_says_what_is_wrong_before_spark_starts(given, said, capsys):

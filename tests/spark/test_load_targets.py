@@ -64,5 +64,5 @@ def test_the_command_line_loads(servers, topics, tmp_path):
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", table.name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Commit 1: 10 records in 1 files")
+    assert done.stdout.splitlines()[-1].startswith("Commit 1: 10 records in 1 files")
     assert places(table, topic) == [(0, n) for n in range(10)]

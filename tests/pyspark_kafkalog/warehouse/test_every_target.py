@@ -40,6 +40,25 @@ def test_a_target_that_is_not_there_yet_has_no_offsets(table):
     assert table.rows() == Counter()
 
 
+def test_to_look_where_a_load_goes_on_changes_nothing(table):
+    assert table.open().last_offsets("nightly", read_only=True) == {}
+    assert list(table.directory.iterdir()) == []
+    load(table.open(), "nightly", 5)
+    assert table.open().last_offsets("nightly", read_only=True) == {ORDERS_0: 5, ORDERS_1: 5}
+    assert table.open().last_offsets("hourly", read_only=True) == {}
+
+
+def test_several_topics_are_published_together(table):
+    target, (stage, name, last, ranges, files) = begin(table)
+    payments = OffsetRange("payments", 0, 0, 3)
+    files += write_rows(stage, name, payments)
+    commit = target.commit(stage, name, last, [*ranges, payments], files)
+    topics = Counter(table.arrow().column("topic").to_pylist())
+    assert topics == {"orders": 14, "payments": 3}
+    places = {ORDERS_0: 7, ORDERS_1: 7, TopicPartition("payments", 0): 3}
+    assert commit.offsets[name] == table.open().last_offsets(name) == places
+
+
 def test_loads_go_on_where_the_last_one_of_their_name_ended(table):
     commit = load(table.open(), "nightly", 5)
     assert commit is not None

@@ -21,9 +21,9 @@ from pyspark_kafkalog.warehouse.landing import (
     Landed,
     Landing,
     land,
-    landed_offsets,
     range_label,
 )
+from pyspark_kafkalog.warehouse.progress import passed_in
 from pyspark_kafkalog.warehouse.staged_files import write_files
 
 WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
@@ -190,14 +190,16 @@ def test_progress_is_told_on_the_way_and_counts_gaps(tmp_path, monkeypatch):
     def read(_options, columns, piece, topic_id):
         for start in (0, 100, 250):
             yield rows(start, start + 100).select(columns)
-            told.append(landed_offsets(str(tmp_path)))
+            told.extend(passed.offsets for passed in passed_in(str(tmp_path)))
 
     monkeypatch.setattr(landing, "read_range", read)
     [landed] = land(a_landing(str(tmp_path)), [OffsetRange("orders", 3, 0, 400)])
     assert (landed.records, landed.first_offset, landed.last_offset) == (300, 0, 349)
     assert told == [100, 200, 350]
-    assert landed_offsets(str(tmp_path)) == 400
-    assert landed_offsets(str(tmp_path / "gone")) == 0
+    [passed] = passed_in(str(tmp_path))
+    assert (passed.offsets, passed.records) == (400, 300)
+    assert passed.bytes == sum(rows(start, start + 100).nbytes for start in (0, 100, 250))
+    assert list(passed_in(str(tmp_path / "gone"))) == []
 
 
 def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):

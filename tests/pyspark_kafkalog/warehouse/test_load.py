@@ -16,7 +16,9 @@ from pyspark_kafkalog.warehouse.commit import DataFile
 from pyspark_kafkalog.warehouse.landing import Landed
 from pyspark_kafkalog.warehouse.load import (
     LoadResult,
+    check_passed,
     load,
+    pieces_of,
     plan,
     task_error,
     tasks_of,
@@ -82,6 +84,50 @@ def test_later_loads_go_on_and_take_new_partitions_from_their_beginning():
     assert planned((0, 10), (0, 7), last=last, startingOffsets=starting) == [(0, 6, 10), (1, 0, 7)]
 
 
+def test_a_choice_of_a_first_load_is_kept_where_there_is_nothing_to_read_yet():
+    """Else the next load would begin there at the earliest offset, which was not asked for."""
+    assert planned((0, 10), (0, 4), startingOffsets='{"orders":{"0":4,"1":4}}') == [
+        (0, 4, 10),
+        (1, 4, 4),
+    ]
+    late = {"startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"}
+    assert planned((0, 10), (0, 4), **late) == [(0, 7, 10), (1, 4, 4)]
+    assert planned((0, 0), startingOffsets="-10 offsets") == [(0, 0, 0)]
+
+
+def test_the_first_load_of_another_topic_begins_where_it_is_told_to():
+    last = {TopicPartition("payments", 0): 9}
+    assert planned((0, 10), last=last, startingTimestamp="6") == [(0, 6, 10)]
+    only_payments = '{"payments":{"0":3}}'
+    assert planned((0, 10), last=last, startingOffsets=only_payments) == [(0, 0, 10)]
+
+
+def passed(last: Offsets, **options: str) -> None:
+    source = batch_options({**OPTIONS, **options})
+    check_passed(FakeCluster((0, 10), (0, 7)), source, last, "nightly")  # type: ignore[arg-type]
+
+
+def test_a_start_that_later_loads_have_passed_has_no_effect(caplog):
+    passed({ORDERS_0: 6}, startingTimestamp="6")
+    passed({ORDERS_0: 6}, startingOffsets="earliest")
+    passed({ORDERS_0: 6, ORDERS_1: 7}, startingOffsets='{"orders":{"0":6,"1":7}}')
+    passed({ORDERS_0: 6}, startingOffsets="-1 offsets")
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    passed({ORDERS_0: 6}, startingTimestamp="99", **latest)
+    assert (
+        len([text for text in caplog.messages if "goes on where the last one ended" in text]) == 5
+    )
+    caplog.clear()
+    passed({TopicPartition("payments", 0): 6}, startingTimestamp="9")
+    assert not caplog.messages
+
+
+def test_a_start_beyond_the_last_commit_is_refused():
+    said = r"goes on at offset 6 of orders-0, and is told to start at offset 7"
+    with pytest.raises(InvalidOptionError, match=said):
+        passed({ORDERS_0: 6}, startingTimestamp="7")
+
+
 def test_nothing_new_plans_nothing():
     assert planned((0, 10), last={ORDERS_0: 10}) == []
 
@@ -116,7 +162,9 @@ def test_going_on_with_nothing_to_read_still_records_the_new_place(bounds):
 
 def test_a_long_range_is_cut_into_pieces(monkeypatch):
     monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 4)
-    assert planned((1, 10)) == [(0, 1, 5), (0, 5, 9), (0, 9, 10)]
+    pieces = pieces_of([OffsetRange("orders", 0, 1, 10), OffsetRange("orders", 1, 7, 7)])
+    found = [(piece.partition, piece.start_offset, piece.until_offset) for piece in pieces]
+    assert found == [(0, 1, 5), (0, 5, 9), (0, 9, 10), (1, 7, 7)]
 
 
 def test_short_ranges_share_a_task_and_each_is_in_one(monkeypatch):
@@ -225,5 +273,6 @@ def test_results_read_well():
         "<LoadResult 'nightly' to parquet:/t: commit 12, 10 records of 2 partitions, "
         "1,234,567 bytes in 1 files>"
     )
+    assert "/t: 3 commits up to 12, 10 records" in repr(replace(result, commits=3))
     nothing = LoadResult("nightly", "parquet:/t", 0, 0, (), (), None)
     assert repr(nothing) == "<LoadResult 'nightly' to parquet:/t: nothing new>"
