@@ -16,6 +16,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = [
     "pyspark_kafkalog.arrow.decode",
     "pyspark_kafkalog.arrow.encode",
+    "pyspark_kafkalog.decoding.avro_rows",
     "pyspark_kafkalog.record.record_spans",
 ]
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
@@ -89,6 +90,7 @@ setup(
         "rich>=13",
         "prometheus-client>=0.20",
         "google-re2>=1.1",
+        "orjson>=3.10",
     ],
     extras_require={
         "quickstart": FLIGHTS,
@@ -101,7 +103,7 @@ setup(
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "hypothesis>=6.112",
-            "confluent-kafka>=2.6",
+            "confluent-kafka[avro,json,protobuf,schemaregistry]>=2.6",
             "aiokafka>=0.12",
             "kio>=0.6",
             "lz4>=4.3",

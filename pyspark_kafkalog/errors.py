@@ -15,7 +15,7 @@ class InvalidOptionError(KafkalogError, ValueError):
 
 
 class MissingExtraError(KafkalogError, ImportError):
-    """A kind of load target needs libraries that are installed with an extra."""
+    """A kind of load target or of value format needs libraries of an extra."""
 
 
 class BrokersUnreachableError(KafkalogError, ConnectionError):
@@ -91,6 +91,14 @@ class LoadConflictError(KafkalogError):
 
 class TargetError(KafkalogError):
     """The target of a load cannot be used: its path, its file system, or its commit files."""
+
+
+class InvalidSchemaError(KafkalogError, ValueError):
+    """A schema for decoding values is malformed, or cannot read what was written."""
+
+
+class SchemaRegistryError(KafkalogError):
+    """A schema registry did not answer, refused the credentials, or lacks a subject."""
 
 
 class BrokerStartError(KafkalogError):

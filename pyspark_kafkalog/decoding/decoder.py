@@ -17,6 +17,10 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError
 
 
+class BadValueError(Exception):
+    """A value is not what its schema says. Inside this package only: users see Decoded.errors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A decoded batch: as many rows as there were values.
@@ -45,9 +49,12 @@ def open_decoder(
     schema: str | None = None,
     registry: Mapping[str, str] | None = None,
 ) -> Decoder:
-    """The decoder of `value_format`: binary or string.
+    """The decoder of `value_format`: binary, string, json or avro.
 
-    Raises InvalidOptionError.
+    `schema` is the reader's: of json a DDL such as `order BIGINT, tags ARRAY<STRING>` or a JSON
+    Schema, of avro an Avro schema in JSON.
+
+    Raises InvalidOptionError, and InvalidSchemaError for a schema that cannot be used.
     """
     if value_format not in _FORMATS:
         raise InvalidOptionError(
@@ -70,6 +77,27 @@ def _string(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
     return StringDecoder()
 
 
+def _json(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
+    from pyspark_kafkalog.decoding.json_rows import JsonDecoder
+
+    return JsonDecoder(_needed("json", schema))
+
+
+def _avro(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
+    from pyspark_kafkalog.decoding.avro import AvroDecoder
+
+    schema = _needed("avro", schema)
+    return AvroDecoder(schema, schema)
+
+
+def _needed(value_format: str, schema: str | None) -> str:
+    if schema is None:
+        raise InvalidOptionError(
+            f"value_format {value_format} needs a schema: give one, or a schema registry."
+        )
+    return schema
+
+
 def _refuse_schema(
     value_format: str, schema: str | None, registry: Mapping[str, str] | None
 ) -> None:
@@ -83,4 +111,6 @@ def _refuse_schema(
 _FORMATS: Mapping[str, Callable[[str | None, Mapping[str, str] | None], Decoder]] = {
     "binary": _binary,
     "string": _string,
+    "json": _json,
+    "avro": _avro,
 }

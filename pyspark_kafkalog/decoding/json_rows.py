@@ -1,0 +1,247 @@
+"""JSON values into Arrow: documents by orjson, one Arrow conversion for a batch.
+
+Owns what a JSON value may be where the type is known. Close to Spark's `from_json`: members that
+the type does not have are passed over, missing ones are null; a `string` takes anything and keeps
+what is not a string as JSON text; timestamps are ISO 8601 (UTC where they name no offset) or
+seconds since 1970, dates `YYYY-MM-DD`, binary is base64, decimals are numbers or strings and keep
+every digit. Stricter than Spark: a value of another kind is the row's error, not a null in its
+place.
+
+orjson refuses what is no JSON or no UTF-8, and nesting deeper than 1,024; no number is cut off.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from pyspark_kafkalog.decoding.columns import to_column
+from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded
+from pyspark_kafkalog.decoding.json_type import json_type
+
+Convert = Callable[[Any], Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class JsonDecoder:
+    """JSON documents by a schema: see `json_type.py` for what schemas there are.
+
+    `framed`: documents are in Confluent's wire format, five bytes before the JSON; the id in them
+    is that of the schema they were written with, which takes no part in reading JSON."""
+
+    schema: str
+    references: Sequence[tuple[str, str]] = ()
+    framed: bool = False
+    _type: pa.DataType = field(init=False, repr=False, compare=False)
+    _convert: Convert | None = field(init=False, repr=False, compare=False)
+    _loads: Convert = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._type = json_type(self.schema, self.references)
+        self._convert = _converter(self._type)
+        self._loads = _exact_loads if _has_decimals(self._type) else orjson.loads
+
+    def __reduce__(self) -> tuple[type["JsonDecoder"], tuple[Any, ...]]:
+        return JsonDecoder, (self.schema, tuple(self.references), self.framed)
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._type
+
+    def decode(self, values: pa.Array) -> Decoded:
+        loads, convert = self._loads, self._convert
+        rows: list[Any] = []
+        errors: dict[int, str] = {}
+        for row, value in enumerate(values.to_pylist()):
+            decoded = None
+            try:
+                if value is not None:
+                    document = loads(_unframed(value) if self.framed else value)
+                    decoded = convert(document) if convert and document is not None else document
+            except BadValueError as error:
+                errors[row] = str(error)
+            except (ValueError, RecursionError) as error:
+                errors[row] = f"no JSON document: {error}"
+            rows.append(decoded)
+        return to_column(rows, self._type, errors)
+
+
+def _unframed(value: bytes) -> bytes:
+    if len(value) < 5:
+        raise BadValueError(
+            f"{len(value)} bytes: too short for Confluent's magic byte and schema id"
+        )
+    if value[0]:
+        raise BadValueError(f"the magic byte is {value[0]}, not 0 as Confluent's is")
+    return value[5:]
+
+
+def _exact_loads(document: bytes) -> Any:
+    return json.loads(document.decode(), parse_float=Decimal, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _has_decimals(data_type: pa.DataType) -> bool:
+    if pa.types.is_nested(data_type):
+        children = [data_type.field(index).type for index in range(data_type.num_fields)]
+        return any(map(_has_decimals, children))
+    return bool(pa.types.is_decimal(data_type))
+
+
+def _converter(data_type: pa.DataType) -> Convert | None:
+    """What makes a JSON value one that Arrow takes for the type; None where Arrow sees to it."""
+    if pa.types.is_struct(data_type):
+        return _struct_converter(data_type)
+    if pa.types.is_list(data_type):
+        return _list_converter(_converter(data_type.value_type))
+    if pa.types.is_map(data_type):
+        return _map_converter(_converter(data_type.item_type))
+    for matches, convert in _CONVERTERS:
+        if matches(data_type):
+            return convert
+    if pa.types.is_timestamp(data_type):
+        return _timestamp if data_type.tz else _local_timestamp
+    return None
+
+
+def _struct_converter(data_type: pa.DataType) -> Convert:
+    texts = [one.name for one in data_type if pa.types.is_string(one.type)]
+    others = [
+        (one.name, convert)
+        for one in data_type
+        if not pa.types.is_string(one.type) and (convert := _converter(one.type))
+    ]
+
+    def convert_struct(value: Any) -> Any:
+        if type(value) is not dict:
+            raise BadValueError(f"{_shown(value)} where an object belongs")
+        for name in texts:
+            member = value.get(name)
+            if type(member) is not str and member is not None:
+                value[name] = _text(member)
+        for name, convert in others:
+            member = value.get(name)
+            if member is not None:
+                try:
+                    value[name] = convert(member)
+                except BadValueError as error:
+                    raise BadValueError(f"{name}: {error}") from None
+        return value
+
+    return convert_struct
+
+
+def _list_converter(convert: Convert | None) -> Convert:
+    def convert_list(value: Any) -> Any:
+        if type(value) is not list:
+            raise BadValueError(f"{_shown(value)} where an array belongs")
+        if convert is None:
+            return value
+        return [None if item is None else convert(item) for item in value]
+
+    return convert_list
+
+
+def _map_converter(convert: Convert | None) -> Convert:
+    def convert_map(value: Any) -> Any:
+        if type(value) is not dict:
+            raise BadValueError(f"{_shown(value)} where an object belongs")
+        if convert is None:
+            return value
+        return {name: None if item is None else convert(item) for name, item in value.items()}
+
+    return convert_map
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    return orjson.dumps(value, default=_number).decode()
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError
+
+
+def _real(value: Any) -> Any:
+    if type(value) is float:
+        return value
+    if type(value) is bool or not isinstance(value, (int, Decimal)):
+        raise BadValueError(f"{_shown(value)} where a number belongs")
+    return float(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    if type(value) is bool or not isinstance(value, (int, str, Decimal)):
+        raise BadValueError(f"{_shown(value)} where a decimal belongs")
+    try:
+        return Decimal(value)
+    except InvalidOperation:
+        raise BadValueError(f"{_shown(value)} where a decimal belongs") from None
+
+
+def _binary(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        raise BadValueError(f"{_shown(value)} where base64 belongs") from None
+
+
+def _date(value: Any) -> date:
+    try:
+        return date.fromisoformat(value)
+    except (ValueError, TypeError):
+        raise BadValueError(f"{_shown(value)} where a date belongs") from None
+
+
+def _timestamp(value: Any) -> int:
+    """Microseconds since 1970."""
+    if type(value) is int:
+        return value * 1_000_000
+    moment = _moment(value)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _local_timestamp(value: Any) -> int:
+    return (_moment(value).replace(tzinfo=timezone.utc) - _EPOCH) // _MICROSECOND
+
+
+def _moment(value: Any) -> datetime:
+    try:
+        # Python 3.10 takes neither Z nor fractions of other lengths than 3 and 6.
+        whole, point, rest = value.replace("Z", "+00:00").partition(".")
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        fraction = f".{rest[: min(digits, 6)]:0<6}" if point else ""
+        return datetime.fromisoformat(f"{whole}{fraction}{rest[digits:]}")
+    except (ValueError, AttributeError):
+        raise BadValueError(f"{_shown(value)} where a timestamp belongs") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_CONVERTERS: Sequence[tuple[Callable[[pa.DataType], bool], Convert]] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_floating, _real),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_date, _date),
+)

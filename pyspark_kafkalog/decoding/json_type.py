@@ -1,0 +1,187 @@
+"""Schemas of JSON values into Arrow types: JSON Schema, or Spark's DDL.
+
+A schema that begins with `{` is JSON Schema (any draft): objects with properties are structs, those
+with only `additionalProperties` maps, `integer` is a long, `number` a double; null among types or
+alternatives makes nothing but nullable, as all fields are. References go to definitions of the same
+document or of documents that the registry names. What has no one type to Arrow (alternatives of
+several types, objects that say nothing of their members, recursion) is a string of JSON text.
+Nothing is validated beyond types, as Confluent's deserializers do by default.
+
+Everything else is DDL: `order BIGINT, tags ARRAY<STRING>`, as in Spark's `from_json` (`ddl.py`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+import pyarrow as pa
+
+from pyspark_kafkalog.decoding.ddl import ddl_type
+from pyspark_kafkalog.errors import InvalidSchemaError
+
+_JSON_TEXT = pa.string()
+_DEEPEST = 64
+_PLAIN = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64()} | {
+    "boolean": pa.bool_()
+}
+
+
+def json_type(schema: str, references: Sequence[tuple[str, str]] = ()) -> pa.DataType:
+    """The type of JSON values by `schema`; `references` are further documents by their names.
+
+    Raises InvalidSchemaError.
+    """
+    if not schema.lstrip().startswith("{"):
+        return ddl_type(schema)
+    root = _document(schema)
+    others = {name: _document(text) for name, text in references}
+    return _JsonSchema(others).type(root, _Place("", root))
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchemaError(f"the JSON Schema is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidSchemaError("the JSON Schema is no object")
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a schema stands: its document, and the references that led there."""
+
+    name: str
+    root: Mapping[str, Any]
+    trail: tuple[tuple[str, str], ...] = ()
+    depth: int = 0
+
+    def deeper(self) -> "_Place":
+        return _Place(self.name, self.root, self.trail, self.depth + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _JsonSchema:
+    documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def type(self, schema: Any, place: _Place) -> pa.DataType:
+        if not isinstance(schema, dict) or place.depth > _DEEPEST:
+            return _JSON_TEXT
+        if "$ref" in schema:
+            return self._referenced(str(schema["$ref"]), place)
+        if "allOf" in schema:
+            schema, place = self._merged(schema, place)
+        for alternatives in ("oneOf", "anyOf"):
+            if alternatives in schema:
+                return self._one_of(schema[alternatives], place)
+        return self._plain(schema, place)
+
+    def _plain(self, schema: Mapping[str, Any], place: _Place) -> pa.DataType:
+        kinds = _kinds(schema)
+        if kinds <= {"integer", "number"} and len(kinds) == 2:
+            kinds = {"number"}
+        if len(kinds) != 1:
+            return _JSON_TEXT
+        (kind,) = kinds
+        if kind == "object":
+            return self._object(schema, place)
+        if kind == "array" and isinstance(schema.get("items"), dict):
+            return pa.list_(self.type(schema["items"], place.deeper()))
+        return _PLAIN.get(kind, _JSON_TEXT)
+
+    def _object(self, schema: Mapping[str, Any], place: _Place) -> pa.DataType:
+        properties = schema.get("properties")
+        if isinstance(properties, dict) and properties:
+            return pa.struct(
+                [
+                    pa.field(name, self.type(member, place.deeper()))
+                    for name, member in properties.items()
+                ]
+            )
+        members = schema.get("additionalProperties")
+        if isinstance(members, dict) and members and not schema.get("patternProperties"):
+            return pa.map_(pa.string(), self.type(members, place.deeper()))
+        return _JSON_TEXT
+
+    def _one_of(self, alternatives: Any, place: _Place) -> pa.DataType:
+        found = {
+            self.type(one, place.deeper())
+            for one in (alternatives if isinstance(alternatives, list) else ())
+            if not (isinstance(one, dict) and one.get("type") == "null")
+        }
+        return found.pop() if len(found) == 1 else _JSON_TEXT
+
+    def _merged(self, schema: Mapping[str, Any], place: _Place) -> tuple[Mapping[str, Any], _Place]:
+        """`allOf` as one schema, where its parts are plain or refer to the same document."""
+        merged = {name: value for name, value in schema.items() if name != "allOf"}
+        properties = dict(merged.get("properties") or {})
+        parts = schema["allOf"]
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and str(part.get("$ref", "")).startswith("#"):
+                part = _pointed(place.root, str(part["$ref"])[1:])
+            if not isinstance(part, dict) or "$ref" in part or "allOf" in part:
+                return {}, place
+            properties |= part.get("properties") or {}
+            merged = {**part, **merged}
+        if properties:
+            merged |= {"type": "object", "properties": properties}
+        return merged, place.deeper()
+
+    def _referenced(self, reference: str, place: _Place) -> pa.DataType:
+        name, _, pointer = reference.partition("#")
+        root = place.root
+        if name:
+            name, root = self._document(name, place)
+        target = (name or place.name, pointer)
+        if target in place.trail:
+            return _JSON_TEXT
+        schema = _pointed(root, pointer)
+        if schema is None:
+            raise InvalidSchemaError(f"the JSON Schema refers to {reference!r}, which is nowhere")
+        trail = (*place.trail, target)
+        return self.type(schema, _Place(target[0], root, trail, place.depth + 1))
+
+    def _document(self, name: str, place: _Place) -> tuple[str, Mapping[str, Any]]:
+        for candidate in (name, urljoin(str(place.root.get("$id", "")), name)):
+            for known, root in (("", place.root), *self.documents.items()):
+                if candidate in (known, root.get("$id")):
+                    return candidate, root
+        raise InvalidSchemaError(f"the JSON Schema refers to {name!r}, which is nowhere")
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """The names of the types that a schema allows, without null; guessed where it does not say."""
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return {declared} - {"null"}
+    if isinstance(declared, list):
+        return {str(kind) for kind in declared} - {"null"}
+    if "properties" in schema or "additionalProperties" in schema:
+        return {"object"}
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return {_KIND_OF.get(type(value), "other") for value in values if value is not None}
+
+
+_KIND_OF = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def _pointed(root: Any, pointer: str) -> Any:
+    """What a JSON pointer (RFC 6901) or an anchor leads to; None when that is nothing."""
+    if pointer and not pointer.startswith("/"):
+        definitions = [*root.get("$defs", {}).values(), *root.get("definitions", {}).values()]
+        for schema in definitions:
+            if isinstance(schema, dict) and schema.get("$anchor") == pointer:
+                return schema
+        return None
+    for part in pointer.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(root, list) and name.isdigit() and int(name) < len(root):
+            root = root[int(name)]
+        elif isinstance(root, dict) and name in root:
+            root = root[name]
+        else:
+            return None
+    return root
