@@ -54,7 +54,11 @@ def open_decoder(
     `schema` is the reader's: of json a DDL such as `order BIGINT, tags ARRAY<STRING>` or a JSON
     Schema, of avro an Avro schema in JSON.
 
-    Raises InvalidOptionError, and InvalidSchemaError for a schema that cannot be used.
+    With `registry`, whose options `registry.py` names, values are in Confluent's wire format; its
+    option `subject` says whose newest schema is the reader's where `schema` is not given.
+
+    Raises InvalidOptionError, InvalidSchemaError for a schema that cannot be used, and
+    SchemaRegistryError.
     """
     if value_format not in _FORMATS:
         raise InvalidOptionError(
@@ -78,14 +82,20 @@ def _string(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
 
 
 def _json(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
+    from pyspark_kafkalog.decoding.confluent import open_confluent_json
     from pyspark_kafkalog.decoding.json_rows import JsonDecoder
 
+    if registry is not None:
+        return open_confluent_json(schema, registry)
     return JsonDecoder(_needed("json", schema))
 
 
 def _avro(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
     from pyspark_kafkalog.decoding.avro import AvroDecoder
+    from pyspark_kafkalog.decoding.confluent import open_confluent_avro
 
+    if registry is not None:
+        return open_confluent_avro(schema, registry)
     schema = _needed("avro", schema)
     return AvroDecoder(schema, schema)
 

@@ -8,6 +8,8 @@ import pytest
 
 import pyspark_kafkalog.decoding
 from pyspark_kafkalog.decoding import avro as installed_avro
+from pyspark_kafkalog.decoding.registry import schema_by_id
+from tests.pyspark_kafkalog.decoding.registry_stub import serving
 
 PACKAGE = Path(pyspark_kafkalog.decoding.__file__).parent
 _LOOP = "pyspark_kafkalog.decoding.avro_rows"
@@ -36,3 +38,10 @@ FORMS = {"installed": installed_avro, "plain": _avro_on_the_plain_loop()}
 @pytest.fixture(params=FORMS)
 def avro(request):
     return FORMS[request.param]
+
+
+@pytest.fixture
+def registry():
+    schema_by_id.cache_clear()
+    with serving() as running:
+        yield running

@@ -1,0 +1,208 @@
+"""Confluent's wire format: bytes of their own serializers, and those that no serializer writes."""
+
+import json
+import pickle
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from pyspark_kafkalog.decoding import confluent
+from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
+
+ORDERS = SerializationContext("orders", MessageField.VALUE)
+
+
+def record(*fields, name="Order"):
+    return json.dumps({"type": "record", "name": name, "fields": list(fields)})
+
+
+ID = {"name": "id", "type": "long"}
+NOTE = {"name": "note", "type": ["null", "string"], "default": None}
+
+
+def avro_written(registry, schema, *values):
+    serialize = AvroSerializer(SchemaRegistryClient({"url": registry.url}), schema)
+    return [serialize(value, ORDERS) for value in values]
+
+
+def json_written(registry, schema, *values):
+    serialize = JSONSerializer(schema, SchemaRegistryClient({"url": registry.url}))
+    return [serialize(value, ORDERS) for value in values]
+
+
+def opened(registry, value_format="avro", schema=None, **options):
+    options = {"schema.registry.url": registry.url, "subject": "orders-value", **options}
+    return pickle.loads(pickle.dumps(open_decoder(value_format, schema, options)))
+
+
+def rows(decoder, *values):
+    decoded = decoder.decode(pa.array(values, pa.binary()))
+    decoded.column.validate(full=True)
+    return decoded.column.to_pylist(), dict(decoded.errors)
+
+
+def test_avro_of_several_versions_is_read_by_the_subjects_newest(registry):
+    old = avro_written(registry, record(ID), {"id": 1}, {"id": 2})
+    new = avro_written(registry, record(ID, NOTE), {"id": 3, "note": "x"})
+    decoder = opened(registry)
+    assert decoder.type == pa.struct([("id", pa.int64()), ("note", pa.string())])
+    assert rows(decoder, old[0], new[0], None, old[1]) == (
+        [{"id": 1, "note": None}, {"id": 3, "note": "x"}, None, {"id": 2, "note": None}],
+        {},
+    )
+
+
+def test_a_column_keeps_its_type_when_a_newer_version_is_registered(registry):
+    old = avro_written(registry, record(ID), {"id": 1})
+    decoder = opened(registry)
+    new = avro_written(registry, record(ID, NOTE), {"id": 3, "note": "x"})
+    assert rows(decoder, *old, *new) == ([{"id": 1}, {"id": 3}], {})
+
+
+def test_the_readers_schema_may_be_given(registry):
+    data = avro_written(registry, record(ID, NOTE), {"id": 3, "note": "x"})
+    decoder = opened(registry, schema=record(NOTE))
+    assert rows(decoder, *data) == ([{"note": "x"}], {})
+    assert registry.asked[-1] == "/schemas/ids/1"
+
+
+def test_avro_schemas_that_refer_to_others(registry):
+    registry.register("money", record({"name": "cents", "type": "long"}, name="Money"))
+    name = {"name": "Money", "subject": "money", "version": 1}
+    schema = record(ID, {"name": "price", "type": "Money"})
+    number = registry.register("orders-value", schema, references=[name])
+    data = b"\0" + number.to_bytes(4, "big") + b"\x02\x04"
+    assert rows(opened(registry), data) == ([{"id": 1, "price": {"cents": 2}}], {})
+
+
+def test_each_schema_is_asked_for_once(registry):
+    data = avro_written(registry, record(ID), *({"id": n} for n in range(10)))
+    decoder = opened(registry)
+    before = len(registry.asked)
+    rows(decoder, *data)
+    rows(decoder, *data)
+    rows(opened(registry), *data)
+    assert registry.asked[before:].count("/schemas/ids/1") == 1
+
+
+def test_avro_that_is_nothing_but_bytes_has_no_length(registry):
+    registry.register("orders-value", '"bytes"')
+    assert rows(opened(registry), b"\0\0\0\0\1raw", b"\0\0\0\0\1") == ([b"raw", b""], {})
+
+
+def test_what_is_not_in_the_wire_format_is_the_rows_error(registry):
+    (good,) = avro_written(registry, record(ID), {"id": 1})
+    registry.register("others", '{"type": "object"}', "JSON")
+    registry.register("texts", '"string"')
+    found, errors = rows(
+        opened(registry),
+        good,
+        b"",
+        b"\0\0\0",
+        b"\1" + good[1:],
+        b'{"id": 1}',
+        good[:5],
+        good + b"x",
+        b"\0\0\0\0\2\x02",
+        b"\0\0\0\0\3\x02a",
+        b"\0\xff\xff\xff\xff\x02",
+        good,
+    )
+    assert found == [{"id": 1}, *[None] * 9, {"id": 1}]
+    for row, reason in {
+        1: "too short",
+        2: "too short",
+        3: "magic byte is 1",
+        4: "magic byte is 123",
+        5: "cut off",
+        6: "left over",
+        7: "schema 2 is JSON",
+        8: "schema 3: Avro string",
+        9: "no schema 4294967295",
+    }.items():
+        assert reason in errors[row]
+
+
+def test_unknown_ids_are_asked_for_once_and_not_without_end(registry, monkeypatch):
+    monkeypatch.setattr(confluent, "MOST_UNKNOWN_IDS", 3)
+    registry.register("orders-value", record(ID))
+    decoder = opened(registry)
+    unknown = [b"\0" + number.to_bytes(4, "big") + b"\x02" for number in range(10, 14)]
+    before = len(registry.asked)
+    assert len(rows(decoder, *unknown[:3], *unknown[:3])[1]) == 6
+    assert len(registry.asked) == before + 3
+    with pytest.raises(SchemaRegistryError, match="right registry"):
+        rows(decoder, unknown[3])
+
+
+def test_a_registry_that_is_gone_fails_the_task_and_no_row(registry):
+    data = avro_written(registry, record(ID), {"id": 1})
+    decoder = opened(registry)
+    registry.failures += [(503, "")] * 100
+    with pytest.raises(SchemaRegistryError, match="503"):
+        rows(decoder, *data)
+    registry.failures.clear()
+    assert rows(decoder, *data) == ([{"id": 1}], {})
+
+
+def test_a_subject_must_be_there_and_of_the_format(registry):
+    with pytest.raises(SchemaRegistryError, match="no subject 'orders-value'"):
+        opened(registry)
+    registry.register("orders-value", record(ID))
+    with pytest.raises(InvalidOptionError, match="is AVRO, but JSON"):
+        opened(registry, "json")
+    with pytest.raises(InvalidOptionError, match="option subject"):
+        open_decoder("avro", None, {"schema.registry.url": registry.url})
+
+
+ORDER = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "title": "Order",
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "note": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+        "lines": {"type": "array", "items": {"$ref": "#/definitions/Line"}},
+        "labels": {"type": "object", "additionalProperties": {"type": "number"}},
+    },
+    "definitions": {
+        "Line": {"type": "object", "properties": {"sku": {"type": ["string", "null"]}}}
+    },
+}
+
+
+def test_json_schema(registry):
+    order = {"id": 1, "note": None, "lines": [{"sku": "a"}, {}], "labels": {"x": 1.5}}
+    data = json_written(registry, json.dumps(ORDER), order, {"id": 2})
+    decoder = opened(registry, "json")
+    assert decoder.type == pa.struct(
+        [
+            ("id", pa.int64()),
+            ("note", pa.string()),
+            ("lines", pa.list_(pa.struct([("sku", pa.string())]))),
+            ("labels", pa.map_(pa.string(), pa.float64())),
+        ]
+    )
+    found, errors = rows(decoder, *data, None, data[0][:-1], data[0][1:], b"\0\0")
+    assert found == [
+        {"id": 1, "note": None, "lines": [{"sku": "a"}, {"sku": None}], "labels": [("x", 1.5)]},
+        {"id": 2, "note": None, "lines": None, "labels": None},
+        *[None] * 4,
+    ]
+    assert list(errors) == [3, 4, 5]
+
+
+def test_json_schemas_that_refer_to_others(registry):
+    registry.register("money", '{"type": "object", "properties": {"cents": {"type": "integer"}}}',
+                      "JSON")  # fmt: skip
+    name = {"name": "money.json", "subject": "money", "version": 1}
+    schema = {"type": "object", "properties": {"price": {"$ref": "money.json"}}}
+    registry.register("orders-value", json.dumps(schema), "JSON", [name])
+    assert opened(registry, "json").type == pa.struct(
+        [("price", pa.struct([("cents", pa.int64())]))]
+    )
