@@ -26,13 +26,19 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.sizes import sample_sizes
-from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
+    InvalidOptionError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.source.group_progress import GroupProgress
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
     LogBounds,
     Offsets,
+    RelativeLimit,
     check_named,
     describe,
     from_json,
@@ -75,7 +81,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._cluster: Cluster | None = None
         self._initial: Offsets | None = None
-        self._first_batch_is_empty = options.starting.mentions(LATEST)
+        self._first_batch_is_empty = False
         self._has_planned = False
         self._incomplete: InvalidOptionError | None = None
         self._topic_ids: dict[str, UUID] = {}
@@ -101,6 +107,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._incomplete = error
                 partitions = [tp for tp in partitions if self._options.starting.names(tp)]
             starting = locate(self._connected(), self._options.starting, partitions)
+            # A time that has records means the same when it is looked up again.
+            is_relative = isinstance(self._options.starting, RelativeLimit)
+            self._first_batch_is_empty = is_relative or starting.mentions(LATEST)
             bounds = log_bounds(self._connected(), partitions)
             starts = resolve("startingOffsets", starting, partitions, bounds)
             self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
@@ -129,9 +138,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Up to where the next micro-batch may read.
 
-        The first batch of a query that starts at `latest` is left empty: that writes the initial
-        offset into the checkpoint. Otherwise a query killed in its first batch would compute a
-        later "latest" when it restarts, and skip what arrived in between.
+        The first batch of a query that starts at `latest`, in any partition, is left empty: that
+        writes the initial offset into the checkpoint. Otherwise a query killed in its first batch
+        would compute a later "latest" when it restarts, and skip what arrived in between.
         """
         known = from_json(start)
         if self._incomplete is not None and known == self._initial:
@@ -235,9 +244,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest_offsets(self, known: Offsets) -> Offsets:
         """The end of each partition, asked for again while it lacks what `known` holds.
 
-        A leader that was just replaced may answer with less than there is, and a broker that has
-        just started without its topics. A partition that was left out in one batch would be new in
-        the next one, and read again from its beginning.
+        A leader that was just replaced may answer with less than there is, a broker that has just
+        started without its topics, and all may be out of reach for longer than a request may take.
+        A partition that was left out in one batch would be new in the next one, and read again
+        from its beginning.
         """
         retries = self._options.offset_retries
         for left in reversed(range(retries.attempts)):
@@ -245,11 +255,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 latest = offsets_at(self._connected(), self._assigned(), LATEST)
                 if self._recreated or not left or not _lost(known, latest):
                     break
-            except UnknownTopicError:
+            except (UnknownTopicError, BrokersUnreachableError):
                 if not (known and left):
                     raise
             time.sleep(retries.interval_ms / 1000)
-            with contextlib.suppress(UnknownTopicError):
+            with contextlib.suppress(UnknownTopicError, BrokersUnreachableError):
                 self._connected().refresh()
         return latest
 
@@ -284,9 +294,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         replays_first_batch = self._initial is not None and not self._has_planned
         if replays_first_batch:
             self._incomplete = None
-        if replays_first_batch and self._first_batch_is_empty:
-            return []
-        if not replays_first_batch:
+        if replays_first_batch:
+            # Where a "latest" was is not known any more. What it means now lies beyond the batch's
+            # end, and the batch was left empty, or so nearly if Spark's own connector planned it.
+            starts = {tp: min(offset, ends.get(tp, offset)) for tp, offset in starts.items()}
+        else:
             self._check_gone(starts.keys() - ends.keys())
         wanted = [tp for tp, until in ends.items() if starts.get(tp) != until]
         earliest = self._earliest_offsets(wanted)

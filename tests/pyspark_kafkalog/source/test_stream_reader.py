@@ -496,3 +496,25 @@ def test_a_stream_that_starts_counted_back_first_records_where(cluster):
         OffsetRange("orders", 0, 7, 12),
         OffsetRange("orders", 1, 17, 22),
     ]
+
+
+def test_a_stream_that_starts_at_a_time_with_records_begins_at_once(cluster):
+    stream = reader(startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
+    initial = stream.initialOffset()
+    latest = stream.latestOffset(initial, ALL)
+    assert latest != initial
+    # Stopped in that batch, or moved here from Spark's connector, it reads the same again.
+    restarted = reader(startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
+    planned = restarted.partitions(restarted.initialOffset(), latest)
+    assert ranges(planned) == ranges(stream.partitions(initial, latest))
+    assert ranges(planned)
+
+
+def test_what_lies_before_a_latest_of_a_batch_that_is_replayed_is_no_loss(cluster):
+    mixed = {"startingOffsets": '{"orders":{"0":-1,"1":5}}'}
+    initial = reader(**mixed).initialOffset()
+    end = {"orders": {"0": initial["orders"]["0"], "1": 15}}
+    cluster.logs["orders"] = [(0, 30), (0, 30)]
+    restarted = reader(**mixed)
+    (only,) = ranges(restarted.partitions(restarted.initialOffset(), end))
+    assert (only.partition, only.start_offset, only.until_offset) == (1, 5, 15)
