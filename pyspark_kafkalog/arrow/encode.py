@@ -200,6 +200,9 @@ class _OpenBatch:
     def records(self) -> cython.Py_ssize_t:
         return self.count
 
+    def allocated_bytes(self) -> cython.Py_ssize_t:
+        return self.capacity
+
     def close(self, codec: Codec) -> bytearray:
         """The batch's bytes, compressed; it cannot be filled any more."""
         self.data = None
@@ -416,6 +419,8 @@ class RecordEncoder:
         share_bytes = max(LEAST_BATCH_BYTES, MAX_OPEN_BYTES // partition_count)
         self._max_batch_bytes = min(max_batch_bytes, share_bytes)
         self._open: list[_OpenBatch | None] = [None] * partition_count
+        self.open_bytes = 0
+        """What the open batches have allocated."""
         self._sticky = random.randrange(partition_count)
 
     def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[int, bytearray]]:
@@ -433,7 +438,9 @@ class RecordEncoder:
             partition = source.partition_of(row)
             yield from self._close(partition)
             needed_bytes = HEADER_BYTES + source.size_bound(row)
-            self._open[partition] = _OpenBatch(max(self._max_batch_bytes, needed_bytes))
+            opened = _OpenBatch(max(self._max_batch_bytes, needed_bytes))
+            self.open_bytes += opened.allocated_bytes()
+            self._open[partition] = opened
             row = source.fill(row, self._open)
 
     def finish(self) -> Iterator[tuple[int, bytearray]]:
@@ -444,8 +451,10 @@ class RecordEncoder:
     def _close(self, partition: int) -> Iterator[tuple[int, bytearray]]:
         batch = self._open[partition]
         self._open[partition] = None
-        if batch is not None and batch.records():
-            yield partition, batch.close(self._codec)
+        if batch is not None:
+            self.open_bytes -= batch.allocated_bytes()
+            if batch.records():
+                yield partition, batch.close(self._codec)
 
     def _check_partitions(self, partitions: Any) -> None:
         if partitions is None or partitions.null_count == len(partitions):

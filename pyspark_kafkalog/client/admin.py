@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.errors import LeaderNotAvailableError, NoError, for_code
+from kafka.errors import KafkaError, LeaderNotAvailableError, NoError, for_code
 from kafka.protocol.admin import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -94,6 +94,17 @@ def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicDescrip
     return [TopicDescription(name, tuple(partitions[name]), configs[name]) for name in wanted]
 
 
+def topic_property(cluster: Cluster, name: str, key: str) -> str | None:
+    """What a property of a topic is, set there or not; None where the brokers do not tell."""
+    try:
+        (result,) = _describe_configs(cluster, [name], [key])
+    except KafkaError:
+        return None
+    if for_code(result.error_code) is not NoError:
+        return None
+    return next((str(config.value) for config in result.configs if config.name == key), None)
+
+
 def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Deletes topics; raises UnknownTopicError, TopicDeletionDisabledError."""
 
@@ -140,19 +151,8 @@ def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline) -> None:
 def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
     if not names:
         return {}
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=_RESOURCE_TOPIC, resource_name=name, configuration_keys=None
-            )
-            for name in names
-        ],
-        include_synonyms=False,
-        include_documentation=False,
-    )
-    answer = cluster.call(request, max_version=_DESCRIBE_CONFIGS_MAX_VERSION)
     found: dict[str, dict[str, str]] = {}
-    for result in answer.results:
+    for result in _describe_configs(cluster, names):
         _check(cluster, result.error_code, result.error_message, result.resource_name)
         found[result.resource_name] = {
             config.name: "[hidden]" if config.is_sensitive else config.value
@@ -160,6 +160,23 @@ def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
             if _is_topic_level(config)
         }
     return found
+
+
+def _describe_configs(
+    cluster: Cluster, names: list[str], keys: list[str] | None = None
+) -> list[Any]:
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_RESOURCE_TOPIC, resource_name=name, configuration_keys=keys
+            )
+            for name in names
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = cluster.call(request, max_version=_DESCRIBE_CONFIGS_MAX_VERSION)
+    return list(answer.results)
 
 
 def _is_topic_level(config: Any) -> bool:

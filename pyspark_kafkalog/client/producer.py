@@ -38,6 +38,7 @@ from kafka.errors import (
 from kafka.protocol.producer import InitProducerIdRequest
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
@@ -64,6 +65,7 @@ from pyspark_kafkalog.record.batch import (
 _MIN_VERSION = 3
 _INIT_PRODUCER_ID_MAX_VERSION = 4
 _SEQUENCES = 1 << 31
+_LARGEST_BATCH_BYTES = (1 << 31) - 1
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
@@ -174,6 +176,14 @@ class Producer:
         """
         return self._cluster.topics([topic], create=True)[topic]
 
+    def largest_batch_bytes(self, topic: str) -> int:
+        """What neither `max.request.size` nor the topic's max.message.bytes refuses.
+
+        The former alone where the brokers do not tell the latter, for want of a right.
+        """
+        largest = admin.topic_property(self._cluster, topic, "max.message.bytes")
+        return min(int(largest or _LARGEST_BATCH_BYTES), self._config.max_request_size)
+
     def send(self, tp: TopicPartition, batch: bytearray) -> None:
         """Hands over one unsealed batch, which belongs to the producer from now on.
 
@@ -270,9 +280,11 @@ class Producer:
         self._dispatched_s = time.monotonic()
         self._add_to_transaction()
         ready: dict[Connection, list[_Partition]] = {}
+        # One for all, so that the wait for leaders that are sought in turn is not one for each.
+        deadline = Deadline(self._config.delivery_timeout_ms)
         for partition in self._partitions.values():
             if partition.may_send():
-                connection = self._leader(partition)
+                connection = self._leader(partition, deadline)
                 if connection is not None and self._has_room(connection):
                     ready.setdefault(connection, []).append(partition)
         sent = False
@@ -298,11 +310,14 @@ class Producer:
             for partition in new:
                 partition.added = True
 
-    def _leader(self, partition: _Partition) -> Connection | None:
-        """The leader's connection; None when it cannot be used yet."""
+    def _leader(self, partition: _Partition, deadline: Deadline) -> Connection | None:
+        """The leader's connection; None when it cannot be used yet.
+
+        `deadline` is that of a batch which is looked at for the first time.
+        """
         batch = partition.waiting[0]
         if batch.deadline is None:
-            batch.deadline = Deadline(self._config.delivery_timeout_ms)
+            batch.deadline = deadline
         try:
             connection = self._cluster.leader(
                 partition.tp, batch.deadline.part(self._config.request_timeout_ms)

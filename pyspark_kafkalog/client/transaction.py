@@ -226,17 +226,28 @@ class Transactions:
             duration_filter=-1,
             transactional_id_pattern=pattern,
         )
+
+        def asks(server: tuple[str, int]) -> Callable[[Deadline], Any]:
+            def attempt(deadline: Deadline) -> Any:
+                try:
+                    connection = self._cluster.connection_to(server, deadline)
+                    answer = connection.call(request, deadline, _LIST_MAX_VERSION)
+                except (*_LOST, IncompatibleBrokerVersion):
+                    return None
+                # One that has just started does not know its transactions yet.
+                _check(answer.error_code, f"{server[0]}:{server[1]}")
+                return answer
+
+            return attempt
+
         for server in self._cluster.brokers():
-            try:
-                connection = self._cluster.connection_to(server, deadline)
-                answer = connection.call(request, deadline, _LIST_MAX_VERSION)
-            except (*_LOST, IncompatibleBrokerVersion):
-                continue
-            found.update(
-                state.transactional_id
-                for state in answer.transaction_states
-                if wanted.fullmatch(state.transactional_id)
-            )
+            answer = self._cluster.retrying(asks(server), deadline)
+            if answer is not None:
+                found.update(
+                    state.transactional_id
+                    for state in answer.transaction_states
+                    if wanted.fullmatch(state.transactional_id)
+                )
         return sorted(found)
 
     def _end_some(

@@ -1,10 +1,10 @@
 """The decisions of a transactional sink: which transactions make up a write that is to be visible.
 
-Owns the topic `<prefix>-decisions` of one partition, compacted, so that the newest decision is kept
-for ever; a consumer group's offset, the other place that a transaction can write to, expires when
-the query rests for a week. Records are JSON, compressed by gzip:
+Owns the topic `__kafkalog-decisions-<prefix>` of one partition, compacted, so that the newest
+decision is kept for ever; a consumer group's offset, the other place that a transaction can write
+to, expires when the query rests for a week. Records are JSON, compressed by gzip:
 
-    key `decision`   version, id, owner, batch, settled, transactions: what a Decision holds
+    key `decision`   version, id, owner, batch, records, settled, transactions: a Decision
     key `done`       the id of the decision whose transactions were all ended by a commit
 
 A decision is written in a transaction of the driver's own, so that it is there or not, and a driver
@@ -24,7 +24,7 @@ from typing import Any
 from kafka.errors import TopicAlreadyExistsError
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.admin import create_topic, topic_property
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
@@ -34,8 +34,7 @@ from pyspark_kafkalog.record.batch import batches
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.record.control import decode_marker
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
-
-TOPIC_SUFFIX = "-decisions"
+from pyspark_kafkalog.source.partitions import OWN_TOPICS
 
 _VERSION = 1
 _DECISION_KEY = b"decision"
@@ -66,13 +65,15 @@ class WrittenTransaction:
 class Decision:
     """A write that is to be visible: of `owner`'s micro-batch `batch`, or of a batch query.
 
-    `settled` are the digests of those transactions that earlier decisions of the same micro-batch
-    have committed. `is_done` says that all transactions were committed.
+    `record_count` is of the whole write. `settled` are the digests of those transactions that
+    earlier decisions of the same micro-batch have committed. `is_done` says that all transactions
+    were committed.
     """
 
     owner: str
     batch: int
     transactions: tuple[WrittenTransaction, ...]
+    record_count: int = 0
     settled: tuple[str, ...] = ()
     id: str = ""
     is_done: bool = False
@@ -81,20 +82,35 @@ class Decision:
         return any(transaction.producer == mine.producer for mine in self.transactions)
 
 
+def decisions_topic(prefix: str) -> str:
+    """Where the decisions of a prefix are; no pattern of a subscription finds it."""
+    return f"{OWN_TOPICS}decisions-{prefix}"
+
+
 class DecisionLog:
     """The decisions made for one prefix."""
 
     def __init__(self, cluster: Cluster, prefix: str) -> None:
         self._cluster = cluster
-        self._tp = TopicPartition(prefix + TOPIC_SUFFIX, 0)
+        self._tp = TopicPartition(decisions_topic(prefix), 0)
 
     def create(self) -> None:
-        """Creates the topic where it is not there yet, with the brokers' replication factor."""
+        """Creates the topic where it is not there yet, with the brokers' replication factor.
+
+        Raises TransactionError where it is there and would forget.
+        """
         try:
             self._cluster.topics([self._tp.topic])
         except UnknownTopicError:
             with suppress(TopicAlreadyExistsError):
                 create_topic(self._cluster, self._tp.topic, 1, configs=_TOPIC_CONFIGS)
+                return
+        policy = topic_property(self._cluster, self._tp.topic, "cleanup.policy")
+        if policy not in (None, "compact"):
+            raise TransactionError(
+                f"Topic {self._tp.topic} has cleanup.policy={policy}, which would delete the "
+                "decisions that a replayed micro-batch is told by. Set it to compact."
+            )
 
     def newest(self) -> Decision | None:
         """The decision that was recorded last; a transaction that is still open does not count."""
@@ -181,6 +197,7 @@ def _to_json(decision: Decision) -> dict[str, Any]:
         "id": decision.id,
         "owner": decision.owner,
         "batch": decision.batch,
+        "records": decision.record_count,
         "settled": list(decision.settled),
         "transactions": [
             {
@@ -203,6 +220,7 @@ def _from_json(content: dict[str, Any]) -> Decision:
         owner=content["owner"],
         batch=content["batch"],
         transactions=tuple(map(_written, content["transactions"])),
+        record_count=content["records"],
         settled=tuple(content["settled"]),
         id=content["id"],
     )

@@ -492,6 +492,13 @@ def _warn_unknown(values: Mapping[str, str], known: tuple[str, ...]) -> None:
     properties = [
         name.removeprefix(_CLIENT_PREFIX) for name in values if name.startswith(_CLIENT_PREFIX)
     ]
+    for name in sorted(client_properties.SECURITY_WITHOUT_EFFECT.intersection(properties)):
+        # Kafka's own classes do what is done here.
+        if not values[_CLIENT_PREFIX + name].startswith("org.apache.kafka."):
+            warn_once(
+                f"Option {_CLIENT_PREFIX}{name} has no effect: classes of a JVM are not loaded, "
+                "and OpenSSL's configuration chooses ciphers and providers."
+            )
     for name, near in client_properties.unknown(properties).items():
         hint = f" Did you mean {_CLIENT_PREFIX}{near}?" if near else ""
         warn_once(f"Option {_CLIENT_PREFIX}{name} is unknown and ignored.{hint}")

@@ -32,6 +32,9 @@ from pyspark_kafkalog.source.offsets import (
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
 
+OWN_TOPICS = "__kafkalog-"
+"""What the names of topics begin with that this package keeps for itself."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -95,14 +98,18 @@ class SubscribePattern:
     """Option `subscribePattern`: all topics in whose name a regular expression is found.
 
     Anywhere in it, as with Spark's connector: `orders` finds reorders-eu, too. The brokers' own
-    topics never match, as there.
+    topics never match, as there, nor do OWN_TOPICS: a query would read what its own sink notes.
     """
 
     pattern: str
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
         found = re.compile(self.pattern).search
-        topics = {name: numbers for name, numbers in cluster.topics(None).items() if found(name)}
+        topics = {
+            name: numbers
+            for name, numbers in cluster.topics(None).items()
+            if found(name) and not name.startswith(OWN_TOPICS)
+        }
         if not topics:
             _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
         return _flatten(topics)

@@ -60,7 +60,12 @@ from pyspark_kafkalog.errors import (
     TransactionAbortedError,
     TransactionError,
 )
-from pyspark_kafkalog.source.decisions import Decision, DecisionLog, WrittenTransaction
+from pyspark_kafkalog.source.decisions import (
+    Decision,
+    DecisionLog,
+    WrittenTransaction,
+    decisions_topic,
+)
 
 BATCH_QUERY = "batch query"
 """The owner of decisions of `df.write`, which has no query id."""
@@ -136,8 +141,15 @@ class TransactionalWrites:
             write.before_it_begins = lambda: self._check_lead(transactions, lead)
             try:
                 yield write
-            except BaseException:
+            except BaseException as error:
                 write.abort()
+                if _is_fenced(error):
+                    # By another run, or by a coordinator that has waited for too long.
+                    self._check_lead(transactions, lead)
+                    raise TransactionAbortedError(
+                        f"The transaction {name} was aborted while its task wrote; nothing of it "
+                        f"is visible. {self._why_aborted()}"
+                    ) from error
                 raise
 
     def commit(
@@ -151,8 +163,9 @@ class TransactionalWrites:
         with self._cluster() as cluster:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
             newest = log.newest()
+            record_count = sum(transaction.record_count for transaction in written)
             self._check_owner(newest, owner)
-            self._check_order(newest, batch)
+            self._check_order(newest, batch, record_count)
             wanted = list(written)
             settled: tuple[str, ...] = ()
             is_ours = newest is not None and _is_decision_of(newest, batch, written)
@@ -168,16 +181,20 @@ class TransactionalWrites:
             if not wanted:
                 return
             self._check_open(transactions, lead, wanted)
-            decision = Decision(owner, batch, tuple(wanted), settled)
+            decision = Decision(owner, batch, tuple(wanted), record_count, settled)
             decision = log.decide(decision, transactions, lead.producer)
             outcomes = self._outcomes(decision, cluster, transactions, log)
             if not outcomes.all_committed:
                 self._raise_aborted(decision, outcomes)
             try:
-                self._check_lead(transactions, lead)
+                self._resign(transactions, lead)
                 self._clear(transactions)
-            except PrefixInUseError:
+            except _FENCED:
                 _log.warning("Another run took over when this one had committed.")
+
+    def abandon(self, owner: str) -> None:
+        """Aborts what a failed write left open of which no task told anything."""
+        self.take_lead(owner)
 
     def abort(self, lead: Lead, written: Sequence[WrittenTransaction]) -> None:
         """Aborts what a failed write left open, unless it is decided."""
@@ -185,8 +202,7 @@ class TransactionalWrites:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
             try:
                 # A decision that is on its way still is there from here on, or never will be.
-                name = lead.producer.transactional_id
-                transactions.begin(name, _LEAD_TIMEOUT_MS, lead.producer)
+                self._resign(transactions, lead)
                 newest = self._finish_newest(transactions, log)
                 self._clear(transactions)
             except _FENCED:
@@ -202,7 +218,7 @@ class TransactionalWrites:
                 yield cluster
         except DeliveryError as error:
             if isinstance(error.__cause__, _FENCED):
-                raise self._in_words(error.__cause__) from error
+                raise self._replaced(str(error.__cause__)) from error
             raise
         except KafkaError as error:
             raise self._in_words(error) from error
@@ -223,6 +239,11 @@ class TransactionalWrites:
         if not refused:
             log.mark_done(newest)
         return newest
+
+    def _resign(self, transactions: Transactions, lead: Lead) -> None:
+        """Ends the lead, so that no task of its write begins any more; raises one of _FENCED where
+        another has it."""
+        transactions.begin(lead.producer.transactional_id, _LEAD_TIMEOUT_MS, lead.producer)
 
     def _clear(self, transactions: Transactions) -> None:
         """Fences and aborts the transactions of this prefix's tasks that are open.
@@ -332,13 +353,24 @@ class TransactionalWrites:
                 "checkpoint needs a new one."
             )
 
-    def _check_order(self, newest: Decision | None, batch: int) -> None:
-        if newest is not None and batch < newest.batch:
-            raise PrefixInUseError(
-                f"Micro-batch {batch} is to be committed, but {newest.batch} was before, with the "
-                f"transactionalIdPrefix {self._prefix}: the checkpoint is an old copy. Go on with "
-                "the newest one, or choose another prefix, and expect records twice."
+    def _check_order(self, newest: Decision | None, batch: int, record_count: int) -> None:
+        """Raises PrefixInUseError for a micro-batch that was committed, and is another one now."""
+        if newest is None or batch > newest.batch or batch == newest.batch == NO_BATCH:
+            return
+        if batch < newest.batch:
+            what = f"Micro-batch {batch} is to be committed, but {newest.batch} was before"
+        elif record_count != newest.record_count:
+            what = (
+                f"Micro-batch {batch} was committed with {newest.record_count} records and is to "
+                f"be committed with {record_count}"
             )
+        else:
+            return
+        raise PrefixInUseError(
+            f"{what}, with the transactionalIdPrefix {self._prefix}: the checkpoint is an old "
+            "copy, or the query gives other rows when it runs again. Go on with the newest "
+            "checkpoint, or choose another prefix, and expect records twice."
+        )
 
     def _raise_aborted(self, decision: Decision, outcomes: _Outcomes) -> NoReturn:
         lost = [*outcomes.aborted, *outcomes.unknown]
@@ -394,7 +426,7 @@ class TransactionalWrites:
                 f"The brokers refuse: {error}. With transactionalIdPrefix={self._prefix} a user "
                 f"needs Write and Describe on transactional ids that begin with {self._prefix}-, "
                 "and Create, Read and Write on the topic "
-                f"{self._prefix}-decisions."
+                f"{decisions_topic(self._prefix)}."
             )
         return TransactionError(f"With transactionalIdPrefix={self._prefix}: {error}")
 
@@ -451,6 +483,10 @@ def query_id_at(checkpoint: str | None) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(found)
+
+
+def _is_fenced(error: BaseException) -> bool:
+    return isinstance(error, _FENCED) or isinstance(error.__cause__, _FENCED)
 
 
 def _is_decision_of(newest: Decision, batch: int, written: Iterable[WrittenTransaction]) -> bool:

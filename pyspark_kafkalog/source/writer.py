@@ -27,10 +27,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_kafkalog.arrow.encode import RecordEncoder
+from pyspark_kafkalog.arrow.encode import MAX_OPEN_BYTES, RecordEncoder
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
-from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.errors import InvalidRowError, KafkalogError
 from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
@@ -51,6 +51,8 @@ _EXPECTED_TYPES = {
     "headers": "array<struct<key:string,value:binary>>",
     "timestamp": "timestamp",
 }
+
+_MOST_OPEN_BYTES = 2 * MAX_OPEN_BYTES
 
 # The local property by which Spark tells tasks the id of their streaming query.
 _QUERY_ID = "sql.streaming.queryId"
@@ -83,20 +85,25 @@ class SinkWriter:
         self._options = options
         self._owner = owner
         self._lead: Lead | None = None
+        self._refusal: KafkalogError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark also makes writers to commit and abort: only one that goes to tasks needs a lead.
 
-        Raises PrefixInUseError and the client's errors.
+        A refusal is left to the tasks to raise: Spark would bury it in an error of pickling.
         """
-        prefix = self._options.transactional_id_prefix
-        if prefix is not None and self._lead is None:
-            self._lead = TransactionalWrites(self._options.client, prefix).take_lead(self._owner)
+        if self._options.transactional_id_prefix is not None and self._lead is None:
+            try:
+                self._lead = self._transactional_writes().take_lead(self._owner)
+            except KafkalogError as error:
+                self._refusal = error
         return dict(vars(self))
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         """Writes one task's rows; all are acknowledged when it returns."""
+        if self._refusal is not None:
+            raise self._refusal
         if self._lead is None:
             with Producer(self._options.client) as producer:
                 return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))
@@ -127,6 +134,8 @@ class SinkWriter:
             warn_of_records_that_stay(messages)
         elif lead is not None:
             self._transactional_writes().abort(lead, written)
+        elif self._owner is not None:
+            self._transactional_writes().abandon(self._owner)
 
     def _transactional_writes(self) -> TransactionalWrites:
         prefix = self._options.transactional_id_prefix
@@ -232,22 +241,42 @@ def warn_of_records_that_stay(messages: Sequence[WriterCommitMessage | None]) ->
 
 
 class _RowsToRecords:
-    """Sends rows on to a producer, with one encoder for each topic. One task, one thread."""
+    """Sends rows on to a producer, with one encoder for each topic. One task, one thread.
+
+    Memory: _MOST_OPEN_BYTES of open batches, in however many topics; those of the topic that was
+    written least recently are sent as they are when there would be more.
+    """
 
     def __init__(self, options: SinkOptions, producer: Producer) -> None:
         self._options = options
         self._producer = producer
-        self._encoders: dict[str, tuple[Placement, RecordEncoder]] = {}
+        self._topics: dict[str, tuple[Placement, RecordEncoder]] = {}
+        """The topic that was written last comes last."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         for topic, rows in rows_by_topic(batch, self._options.topic):
             for partition, encoded in self._encode(topic, record_columns(rows)):
                 self._producer.send(TopicPartition(topic, partition), encoded)
+            self._bound_open_batches()
 
     def finish(self) -> None:
-        for topic, (_, encoder) in self._encoders.items():
-            for partition, encoded in encoder.finish():
-                self._producer.send(TopicPartition(topic, partition), encoded)
+        for topic in self._topics:
+            self._finish(topic)
+
+    def _finish(self, topic: str) -> None:
+        _, encoder = self._topics[topic]
+        for partition, encoded in encoder.finish():
+            self._producer.send(TopicPartition(topic, partition), encoded)
+
+    def _bound_open_batches(self) -> None:
+        if len(self._topics) == 1:
+            return
+        open_bytes = sum(encoder.open_bytes for _, encoder in self._topics.values())
+        for topic, (_, encoder) in self._topics.items():
+            if open_bytes <= _MOST_OPEN_BYTES:
+                break
+            open_bytes -= encoder.open_bytes
+            self._finish(topic)
 
     def _encode(self, topic: str, records: pa.RecordBatch) -> Iterator[tuple[int, bytearray]]:
         placement, encoder = self._encoder(topic)
@@ -257,14 +286,17 @@ class _RowsToRecords:
             raise InvalidRowError(f"Column 'partition', topic {topic}: {error}.") from None
 
     def _encoder(self, topic: str) -> tuple[Placement, RecordEncoder]:
-        if topic not in self._encoders:
+        known = self._topics.pop(topic, None)
+        if known is None:
             client = self._options.client
             partition_count = len(self._producer.partitions_for(topic))
-            self._encoders[topic] = (
+            batch_bytes = min(client.batch_size, self._producer.largest_batch_bytes(topic))
+            known = (
                 Placement(client.partitioner, partition_count),
-                RecordEncoder(partition_count, client.compression_type, client.batch_size),
+                RecordEncoder(partition_count, client.compression_type, batch_bytes),
             )
-        return self._encoders[topic]
+        self._topics[topic] = known
+        return known
 
 
 def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -10,7 +10,7 @@ import os
 import pickle
 import signal
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
@@ -88,11 +88,15 @@ def _run(kill: Kill | None, step: str, *arguments: Any) -> Any:
     """Runs one step, in a process of its own where it is to die; raises StepError, StepKilled."""
     arguments = pickle.loads(pickle.dumps(arguments))
     if kill is None:
-        try:
-            return pickle.loads(pickle.dumps(globals()[step](*arguments)))
-        except KafkalogError as error:
-            raise StepError(f"{type(error).__name__}: {error}") from error
+        return _run_here(step, *arguments)
     return Step(kill, step, *arguments).result()
+
+
+def _run_here(step: str, *arguments: Any) -> Any:
+    try:
+        return pickle.loads(pickle.dumps(globals()[step](*arguments)))
+    except KafkalogError as error:
+        raise StepError(f"{type(error).__name__}: {error}") from error
 
 
 class Step:
@@ -126,16 +130,28 @@ def plan(options: SinkOptions, is_stream: bool) -> bytes:
 
 
 def task(writer: bytes, query: str, partition: int, attempt: int, rows: Sequence[bytes]) -> Any:
+    half = len(rows) // 2
+    halves = map(batch_of, (rows[:half], rows[half:]))
+    return task_of_batches(writer, query, partition, attempt, halves)
+
+
+def batch_of(rows: Sequence[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], ["value"])
+
+
+def thousands(rows: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+    while some := list(itertools.islice(rows, 1000)):
+        yield batch_of(some)
+
+
+def task_of_batches(
+    writer: bytes, query: str, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]
+) -> Any:
     context = TaskContext._getOrCreate()
     context._partitionId, context._attemptNumber = partition, attempt
     context._localProperties = {"sql.streaming.queryId": query}
-    half = len(rows) // 2
-    batches = [
-        pa.RecordBatch.from_arrays([pa.array(part, pa.binary())], ["value"])
-        for part in (rows[:half], rows[half:])
-    ]
     try:
-        return pickle.loads(writer).write(iter(batches))
+        return pickle.loads(writer).write(batches)
     finally:
         # Where steps are not made in a process of their own, a SparkContext may come after them.
         TaskContext._setTaskContext(None)
@@ -180,6 +196,10 @@ class Sink:
             _run(None, "task", writer, self.query, partition, attempt, list(rows))
             for partition, rows in enumerate(tasks)
         ]
+
+    def write_slowly(self, writer: bytes, rows: Iterator[bytes]) -> Any:
+        """The message of task 0, which is given its rows one thousand at a time."""
+        return _run_here("task_of_batches", writer, self.query, 0, 0, thousands(rows))
 
     def commit(self, messages: Sequence[Any], batch: int | None, kill: Kill | None = None) -> None:
         _run(kill, "end", self.options, messages, batch, True)

@@ -19,11 +19,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from kafka import structs
 
 from pyspark_kafkalog import EmbeddedBroker
-from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.transaction import ONGOING, Transactions
-from pyspark_kafkalog.source.decisions import Decision, DecisionLog
+from pyspark_kafkalog.source.decisions import Decision, DecisionLog, decisions_topic
 from tests.crash.sink_steps import (
     Kill,
     Sink,
@@ -76,6 +77,13 @@ def sink(servers: str) -> Sink:
 
 def seen(sink: Sink) -> Counter[bytes]:
     return visible(sink.servers, sink.topic)
+
+
+def log_ends(sink: Sink) -> int:
+    """The offsets that all partitions of the topic have taken together."""
+    with Cluster(sink.options.client) as cluster:
+        places = [structs.TopicPartition(sink.topic, number) for number in range(PARTITIONS)]
+        return sum(found.offset for found in cluster.list_offsets(places, LATEST).values())
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -347,11 +355,11 @@ def test_a_query_whose_checkpoint_is_at_hand_does_not_disturb_the_owner(
     with pytest.raises(
         StepError, match=r"PrefixInUseError: .* belongs to the streaming query query-1"
     ):
-        other.plan()
+        other.write(other.plan(), [b"other"])
     with pytest.raises(
         StepError, match=r"belongs to the streaming query query-1, and this is batch"
     ):
-        other.plan(is_stream=False)
+        other.write(other.plan(is_stream=False), [b"other"])
     sink.commit(mine, 1)
     until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
 
@@ -413,9 +421,63 @@ def test_the_newest_decision_is_found_however_far_from_the_end(sink: Sink) -> No
         assert log.newest() is None
         transactions = Transactions(cluster)
         leader = transactions.begin(f"{sink.prefix}-driver", 60_000)
-        decided = log.decide(Decision("query", 7, (), ("digest",)), transactions, leader)
+        decided = log.decide(Decision("query", 7, (), 0, ("digest",)), transactions, leader)
         for number in range(150):
             log.mark_done(replace(decided, id=str(number)))
         assert log.newest() == decided
         log.mark_done(decided)
         assert log.newest() == replace(decided, is_done=True)
+
+
+def test_a_batch_that_was_committed_with_other_rows_is_refused(sink):
+    sink.run(0, [b"a"])
+    sink.run(1, [b"b"])
+    with pytest.raises(StepError, match="PrefixInUseError: Micro-batch 1 was committed with 1 rec"):
+        sink.run(1, [b"b", b"c"])
+    assert seen(sink) == Counter([b"a", b"b"])
+
+
+def test_a_write_of_which_no_task_told_anything_leaves_nothing_open(sink):
+    sink.write(sink.plan(is_stream=False), [b"x"])
+    assert has_open_transactions(sink.servers, sink.topic)
+    sink.abort([None], None)
+    assert not has_open_transactions(sink.servers, sink.topic)
+    assert not seen(sink)
+
+
+def test_a_task_that_begins_when_its_write_is_committed_is_refused(sink):
+    writer = sink.plan(is_stream=False)
+    sink.commit(sink.write(writer, [b"1"]), None)
+    with pytest.raises(StepError, match="PrefixInUseError"):
+        sink.write(writer, [b"1"], attempt=1)
+    assert not has_open_transactions(sink.servers, sink.topic)
+    assert seen(sink) == Counter([b"1"])
+
+
+def test_a_task_slower_than_its_timeout_is_told_so(sink):
+    slow = replace(sink, more={"kafka.transaction.timeout.ms": str(SHORT_TIMEOUT_MS)})
+
+    def rows() -> Iterator[bytes]:
+        # More than a few batches, so that some are sent before the second half.
+        yield from [b"x" * 1000] * 8000
+        until(lambda: log_ends(sink) > 0, "the first half")
+        until(lambda: not has_open_transactions(sink.servers, sink.topic), "the timeout")
+        yield from [b"y" * 1000] * 3000
+
+    with pytest.raises(StepError, match=r"TransactionAbortedError: The transaction .*timeout\.ms"):
+        slow.write_slowly(slow.plan(), rows())
+
+
+def test_a_refusal_at_planning_is_the_tasks_error(sink):
+    sink.run(0, [b"a"])
+    writer = sink.plan(is_stream=False)
+    with pytest.raises(StepError, match="PrefixInUseError: The transactionalIdPrefix"):
+        sink.write(writer, [b"b"])
+
+
+def test_a_topic_of_decisions_that_would_forget_them_is_refused(sink):
+    name = decisions_topic(sink.prefix)
+    admin = AdminClient({"bootstrap.servers": sink.servers, "log_level": 0})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    with pytest.raises(StepError, match=r"TransactionError: .* has cleanup\.policy=delete"):
+        sink.run(0, [b"a"])

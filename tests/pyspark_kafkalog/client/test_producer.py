@@ -505,3 +505,18 @@ def test_a_cluster_that_was_given_stays_open():
             producer.send(T0, one_batch("x"))
         assert not cluster.leader(T0).closed
         assert broker.connections == 1
+
+
+def test_partitions_whose_leaders_are_gone_are_given_up_together():
+    with LogBroker(partitions=30) as broker:
+        config = broker.config(
+            request_timeout_ms="300", delivery_timeout_ms="900", retry_backoff_ms="10"
+        )
+        producer = Producer(config)
+        for number in range(30):
+            producer.send(TopicPartition("t", number), one_batch("x"))
+    began_s = time.monotonic()
+    with pytest.raises(DeliveryTimeoutError):
+        producer.flush()
+    # 30 times request.timeout.ms would be 9 s.
+    assert time.monotonic() - began_s < 5

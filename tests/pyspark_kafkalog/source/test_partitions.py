@@ -6,6 +6,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.source.decisions import decisions_topic
 from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, RelativeLimit, TimeLimit
 from pyspark_kafkalog.source.partitions import (
     AssignPartitions,
@@ -49,6 +50,12 @@ def test_a_pattern_is_found_anywhere_in_a_name():
     assert SubscribePattern("^orders").partitions(cluster) == [("orders", 0), ("orders-eu", 0)]
     assert len(SubscribePattern("orders").partitions(cluster)) == 3
     assert SubscribePattern("x|reorders").partitions(cluster) == [("reorders", 0)]
+
+
+def test_no_pattern_finds_what_the_sink_keeps_for_itself():
+    cluster = FakeCluster(orders=[(0, 1)])
+    cluster.logs[decisions_topic("orders")] = [(0, 1)]
+    assert SubscribePattern("orders|.*").partitions(cluster) == [("orders", 0)]
 
 
 def test_a_pattern_without_a_match_reads_nothing_and_says_so(caplog):

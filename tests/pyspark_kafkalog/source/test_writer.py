@@ -1,9 +1,13 @@
 """Which rows are records, and what is said about those that are not."""
 
 import datetime
+import tracemalloc
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -16,10 +20,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.errors import InvalidRowError
-from pyspark_kafkalog.source.options import warn_once
-from pyspark_kafkalog.source.writer import check_columns, record_columns, rows_by_topic
+from pyspark_kafkalog.source.options import sink_options, warn_once
+from pyspark_kafkalog.source.writer import (
+    KafkalogWriter,
+    check_columns,
+    record_columns,
+    rows_by_topic,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -143,3 +153,45 @@ def test_a_record_is_not_older_than_1970():
     column = pa.array([None, when], COLUMN_TYPES["timestamp"])
     with pytest.raises(InvalidRowError, match="'timestamp' is before 1970"):
         record_columns(pa.record_batch({"value": ["1", "2"], "timestamp": column}))
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+def create(servers: str, *topics: str, **config: str) -> None:
+    given = {name.replace("_", "."): value for name, value in config.items()}
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    for done in admin.create_topics([NewTopic(t, 1, 1, config=given) for t in topics]).values():
+        done.result(30)
+
+
+def write(servers: str, rows: pa.RecordBatch, **options: str) -> int:
+    columns = dict.fromkeys(rows.schema.names, StringType())
+    given = {"kafka.bootstrap.servers": servers, **options}
+    report = KafkalogWriter(sink_options(given), schema(**columns)).write(iter([rows]))
+    return report.record_count
+
+
+def test_batches_are_no_larger_than_their_topic_and_their_requests_may_be(servers):
+    create(servers, "small-batches", max_message_bytes="20000")
+    create(servers, "any")
+    rows = pa.record_batch({"value": pa.array(["x" * 100] * 5000)})
+    assert write(servers, rows, topic="small-batches") == 5000
+    assert write(servers, rows, topic="any", **{"kafka.max.request.size": "50000"}) == 5000
+
+
+def test_rows_of_many_topics_take_no_more_memory_than_those_of_some(servers):
+    topics = [f"one-of-many-{number}" for number in range(300)]
+    create(servers, *topics)
+    rows = pa.record_batch({"value": pa.array(["x"] * 300), "topic": pa.array(topics)})
+    tracemalloc.start()
+    try:
+        assert write(servers, rows) == 300
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # A megabyte for each would be more than twice as much.
+    assert peak_bytes < 150 << 20
