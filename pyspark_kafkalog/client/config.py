@@ -133,6 +133,20 @@ def _whole(least: int, most: int = _LARGEST_INT32) -> Callable[[str, str], int]:
     return parse
 
 
+def _choices(*choices: str) -> Callable[[str, str], tuple[str, ...]]:
+    """One or more of some words, with commas between."""
+
+    def parse(name: str, text: str) -> tuple[str, ...]:
+        words = {word.strip() for word in text.split(",")}
+        if not words <= set(choices):
+            raise InvalidOptionError(
+                f"kafka.{name} is {text!r}. Give one or more of {', '.join(choices)}, with commas."
+            )
+        return tuple(sorted(words))
+
+    return parse
+
+
 def _choice(*choices: str) -> Callable[[str, str], str]:
     def parse(name: str, text: str) -> str:
         by_folded = {choice.casefold(): choice for choice in choices}
@@ -186,6 +200,9 @@ def _servers(name: str, text: str) -> tuple[tuple[str, int], ...]:
 
 def _by(parse: Callable[[str, str], Any]) -> dict[str, Any]:
     return {"parse": parse}
+
+
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +298,9 @@ class ClientConfig:
         default="https", metadata=_by(_choice("https", ""))
     )
     """Empty: the certificate need not name the broker's host."""
+    ssl_enabled_protocols: tuple[str, ...] = field(
+        default=TLS_VERSIONS, metadata=_by(_choices(*TLS_VERSIONS))
+    )
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "ClientConfig":

@@ -50,7 +50,7 @@ WITHOUT_EFFECT = frozenset(
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class
     sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name security.providers
     session.timeout.ms share.acknowledgement.mode share.acquire.mode
-    socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols
+    socket.connection.setup.timeout.max.ms ssl.cipher.suites
     ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.password ssl.protocol
     ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
     ssl.truststore.password transaction.two.phase.commit.enable
@@ -58,6 +58,20 @@ WITHOUT_EFFECT = frozenset(
     """.split()  # noqa: SIM905
 )
 """Kafka's other client properties: they mean nothing to a client without group, threads or JVM."""
+
+
+SECURITY_WITHOUT_EFFECT = frozenset(
+    {
+        "sasl.client.callback.handler.class",
+        "sasl.login.callback.handler.class",
+        "sasl.login.class",
+        "security.providers",
+        "ssl.cipher.suites",
+        "ssl.engine.factory.class",
+        "ssl.provider",
+    }
+)
+"""Of those, the ones by which somebody may have asked for more than is done here."""
 
 
 def unknown(names: Iterable[str]) -> dict[str, str | None]:

@@ -38,6 +38,7 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
     """The context of `kafka.ssl.*`; raises InvalidOptionError naming the option that fails."""
     context = ssl.create_default_context()
     context.check_hostname = config.ssl_endpoint_identification_algorithm == "https"
+    versions = [ssl.TLSVersion[name.replace(".", "_")] for name in config.ssl_enabled_protocols]
     try:
         if config.ssl_truststore_certificates:
             context = _trusting(context, cadata=config.ssl_truststore_certificates)
@@ -56,6 +57,7 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
             f"kafka.ssl.key.password does not open it: {config.scrub(str(error))}"
             f"{_advice('keystore', config.ssl_keystore_location)}"
         ) from None
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
     return context
 
 

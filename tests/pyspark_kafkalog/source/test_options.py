@@ -1,11 +1,13 @@
 """Option names, defaults, rules and messages."""
 
 import pickle
+from ssl import TLSVersion
 
 import pytest
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from pyspark_kafkalog.client.security import tls_context
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, TimeLimit
 from pyspark_kafkalog.source.options import (
@@ -351,3 +353,23 @@ def test_a_start_that_is_counted_back_is_no_latest_for_a_batch_read():
 def test_the_group_that_is_told_of_a_stream():
     assert stream_options(spark_options(commitOffsetsToGroup=" g1 ")).commit_group == "g1"
     assert stream_options(spark_options()).commit_group is None
+
+
+def test_a_security_property_that_does_nothing_is_said_to(caplog):
+    kafkas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    batch_options(
+        {
+            **READ,
+            "kafka.ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+            "kafka.sasl.login.callback.handler.class": kafkas,
+        }
+    )
+    (record,) = caplog.records
+    assert "kafka.ssl.cipher.suites has no effect" in record.message
+
+
+def test_versions_of_tls_are_chosen():
+    only = batch_options({**READ, "kafka.ssl.enabled.protocols": "TLSv1.3"})
+    assert tls_context(only.client).minimum_version == TLSVersion.TLSv1_3
+    with pytest.raises(InvalidOptionError, match=r"ssl\.enabled\.protocols is 'TLSv1\.2,SSLv3'"):
+        batch_options({**READ, "kafka.ssl.enabled.protocols": "TLSv1.2,SSLv3"})
