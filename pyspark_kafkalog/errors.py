@@ -97,6 +97,10 @@ class InvalidSchemaError(KafkalogError, ValueError):
     """A schema for decoding values is malformed, or cannot read what was written."""
 
 
+class MalformedValueError(KafkalogError, ValueError):
+    """A value is not what its schema says, and the mode is FAILFAST."""
+
+
 class SchemaRegistryError(KafkalogError):
     """A schema registry did not answer, refused the credentials, or lacks a subject."""
 

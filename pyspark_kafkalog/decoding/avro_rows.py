@@ -24,7 +24,7 @@ from typing import Any
 import cython
 import pyarrow as pa
 
-from pyspark_kafkalog.decoding.decoder import BadValueError
+from pyspark_kafkalog.decoding.decoder import FRAME_BYTES, BadValueError
 
 MOST_EMPTY_ITEMS = 10_000
 """Most items of one array that take no bytes each, such as nulls: no length bounds them."""
@@ -893,13 +893,13 @@ def read_rows(
 @cython.exceptval(-1, check=False)
 def _schema_id(source: Input) -> cython.longlong:
     start: cython.Py_ssize_t = source.position
-    if source.end - start < 5:
+    if source.end - start < FRAME_BYTES:
         raise BadValueError(
             f"{source.end - start} bytes: too short for Confluent's magic byte and schema id"
         )
     if source.data[start]:
         raise BadValueError(f"the magic byte is {source.data[start]}, not 0 as Confluent's is")
-    source.position += 5
+    source.position += FRAME_BYTES
     return (
         (cython.cast(cython.longlong, source.data[start + 1]) << 24)
         | (source.data[start + 2] << 16)

@@ -14,7 +14,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
+
+FRAME_BYTES = 5
+"""Confluent's wire format begins with a zero byte and the schema's id, int32 in network order."""
 
 
 class BadValueError(Exception):
@@ -33,6 +36,17 @@ class Decoded:
     errors: Mapping[int, str] = field(default_factory=dict)
 
 
+def unframed(value: bytes) -> tuple[int, bytes]:
+    """The schema's id and the rest of a value in Confluent's wire format; raises BadValueError."""
+    if len(value) < FRAME_BYTES:
+        raise BadValueError(
+            f"{len(value)} bytes: too short for Confluent's magic byte and schema id"
+        )
+    if value[0]:
+        raise BadValueError(f"the magic byte is {value[0]}, not 0 as Confluent's is")
+    return int.from_bytes(value[1:FRAME_BYTES], "big"), value[FRAME_BYTES:]
+
+
 class Decoder(Protocol):
     """Values of one format to Arrow. Picklable; one thread."""
 
@@ -48,23 +62,30 @@ def open_decoder(
     value_format: str,
     schema: str | None = None,
     registry: Mapping[str, str] | None = None,
+    *,
+    message: str | None = None,
 ) -> Decoder:
-    """The decoder of `value_format`: binary, string, json or avro.
+    """The decoder of `value_format`: binary, string, json, avro or protobuf.
 
     `schema` is the reader's: of json a DDL such as `order BIGINT, tags ARRAY<STRING>` or a JSON
-    Schema, of avro an Avro schema in JSON.
+    Schema, of avro an Avro schema in JSON, of protobuf the text of a .proto file, of which it is
+    `message` or the first.
 
     With `registry`, whose options `registry.py` names, values are in Confluent's wire format; its
     option `subject` says whose newest schema is the reader's where `schema` is not given.
 
-    Raises InvalidOptionError, InvalidSchemaError for a schema that cannot be used, and
-    SchemaRegistryError.
+    Raises InvalidOptionError, InvalidSchemaError for a schema that cannot be used,
+    SchemaRegistryError, and MissingExtraError.
     """
-    if value_format not in _FORMATS:
+    if value_format not in FORMATS:
         raise InvalidOptionError(
-            f"value_format is {value_format!r}. Give one of {', '.join(_FORMATS)}."
+            f"value_format is {value_format!r}. Give one of {', '.join(FORMATS)}."
         )
-    return _FORMATS[value_format](schema, registry)
+    if value_format == "protobuf":
+        return _protobuf(schema, registry, message or "")
+    if message is not None:
+        raise InvalidOptionError(f"value_format {value_format} has no messages to choose from.")
+    return _OPENERS[value_format](schema, registry)
 
 
 def _binary(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
@@ -100,6 +121,19 @@ def _avro(schema: str | None, registry: Mapping[str, str] | None) -> Decoder:
     return AvroDecoder(schema, schema)
 
 
+def _protobuf(schema: str | None, registry: Mapping[str, str] | None, message: str) -> Decoder:
+    try:
+        from pyspark_kafkalog.decoding.protobuf import open_confluent_protobuf, open_protobuf
+    except ImportError as error:
+        raise MissingExtraError(
+            f"value_format protobuf needs {(error.name or str(error))}, which is not installed: "
+            "pip install 'pyspark-kafkalog[protobuf]'"
+        ) from error
+    if registry is not None:
+        return open_confluent_protobuf(schema, registry, message)
+    return open_protobuf(_needed("protobuf", schema), message)
+
+
 def _needed(value_format: str, schema: str | None) -> str:
     if schema is None:
         raise InvalidOptionError(
@@ -118,9 +152,11 @@ def _refuse_schema(
         )
 
 
-_FORMATS: Mapping[str, Callable[[str | None, Mapping[str, str] | None], Decoder]] = {
+_OPENERS: Mapping[str, Callable[[str | None, Mapping[str, str] | None], Decoder]] = {
     "binary": _binary,
     "string": _string,
     "json": _json,
     "avro": _avro,
 }
+FORMATS = (*_OPENERS, "protobuf")
+"""What `value_format` may be."""

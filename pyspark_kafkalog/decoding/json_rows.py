@@ -21,8 +21,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from pyspark_kafkalog.decoding.columns import to_column
-from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded
+from pyspark_kafkalog.decoding.columns import decode_column
+from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, unframed
 from pyspark_kafkalog.decoding.json_type import json_type
 
 Convert = Callable[[Any], Any]
@@ -58,31 +58,14 @@ class JsonDecoder:
         return self._type
 
     def decode(self, values: pa.Array) -> Decoded:
-        loads, convert = self._loads, self._convert
-        rows: list[Any] = []
-        errors: dict[int, str] = {}
-        for row, value in enumerate(values.to_pylist()):
-            decoded = None
-            try:
-                if value is not None:
-                    document = loads(_unframed(value) if self.framed else value)
-                    decoded = convert(document) if convert and document is not None else document
-            except BadValueError as error:
-                errors[row] = str(error)
-            except (ValueError, RecursionError) as error:
-                errors[row] = f"no JSON document: {error}"
-            rows.append(decoded)
-        return to_column(rows, self._type, errors)
+        return decode_column(values, self._type, self._one)
 
-
-def _unframed(value: bytes) -> bytes:
-    if len(value) < 5:
-        raise BadValueError(
-            f"{len(value)} bytes: too short for Confluent's magic byte and schema id"
-        )
-    if value[0]:
-        raise BadValueError(f"the magic byte is {value[0]}, not 0 as Confluent's is")
-    return value[5:]
+    def _one(self, value: bytes) -> Any:
+        try:
+            document = self._loads(unframed(value)[1] if self.framed else value)
+        except (ValueError, RecursionError) as error:
+            raise BadValueError(f"no JSON document: {error}") from None
+        return self._convert(document) if self._convert and document is not None else document
 
 
 def _exact_loads(document: bytes) -> Any:

@@ -30,9 +30,7 @@ from pyspark_kafkalog.client.security import tls_context
 from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
 
 SUBJECT = "subject"
-MESSAGE = "message"
-"""Options of a decoder that stand among the registry's: whose latest schema is the reader's, and
-which message of a Protobuf schema."""
+"""The option of a decoder that stands among the registry's: whose newest schema is the reader's."""
 
 _PREFIX = "schema.registry."
 _URL = "schema.registry.url"
@@ -69,8 +67,7 @@ class RegistryConfig:
     def from_options(cls, options: Mapping[str, str]) -> "RegistryConfig":
         """Raises InvalidOptionError, also for an option that it does not know."""
         given = {_option_name(name): str(value) for name, value in options.items()}
-        for name in (SUBJECT, MESSAGE):
-            given.pop(name, None)
+        given.pop(SUBJECT, None)
         urls, in_url = _urls(given.pop(_URL, ""))
         for name, choices in _SOURCES.items():
             if given.pop(name, choices[0]) not in choices:
@@ -88,7 +85,7 @@ class RegistryConfig:
         if unknown:
             raise InvalidOptionError(
                 f"a schema registry has no option {unknown[0]!r}. There are {_URL}, {SUBJECT}, "
-                f"{MESSAGE}, {_USER_INFO}, {_TOKEN}, {_TIMEOUT} and ssl.*"
+                f"{_USER_INFO}, {_TOKEN}, {_TIMEOUT} and ssl.*"
             )
         with _naming_the_registry():
             tls = ClientConfig.from_options({"bootstrap.servers": "registry:1", **given})

@@ -35,7 +35,7 @@ def test_string_of_a_slice():
 
 def test_an_unknown_format_is_refused_with_those_there_are():
     with pytest.raises(
-        InvalidOptionError, match=r"value_format is 'xml'.*binary, string, json, avro"
+        InvalidOptionError, match=r"value_format is 'xml'.*binary, string, json, avro, protobuf"
     ):
         open_decoder("xml")
 

@@ -1,0 +1,138 @@
+"""Column functions that decode values, in Arrow batches and without a JAR.
+
+`from_avro` and `from_protobuf` are for plain values and close to Spark's own functions of these
+names; `from_confluent_avro`, `from_confluent_protobuf` and `from_confluent_json` for Confluent's
+wire format against a schema registry. All of them work in batch and streaming queries and over
+Spark Connect:
+
+    from pyspark_kafkalog.functions import from_confluent_avro
+
+    df.select(from_confluent_avro("value", "https://registry:8081", subject="orders-value"))
+
+`registry` is its address, or a mapping of options by Confluent's names (`schema.registry.url`,
+`basic.auth.user.info`, `ssl.truststore.location`, ...; see `decoding/registry.py`), where secrets
+may be references such as `${env:NAME}`. The column's type is that of the reader's schema: `schema`,
+or the newest of `subject` when the function is called, which is when the registry is asked for it,
+by this process. Executors ask for writers' schemas by their ids.
+
+`mode` is FAILFAST (the default, as in Spark: a bad value fails the query with its reason) or
+PERMISSIVE (it becomes null). Null is null. Which types become which is said in
+`decoding/avro_schema.py`, `decoding/protobuf.py` and `decoding/json_type.py`.
+
+Functions raise InvalidOptionError, InvalidSchemaError, SchemaRegistryError or MissingExtraError
+where they are called."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+
+from pyspark_kafkalog.decoding.decoder import Decoder, open_decoder
+from pyspark_kafkalog.errors import InvalidOptionError, MalformedValueError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = [
+    "from_avro",
+    "from_confluent_avro",
+    "from_confluent_json",
+    "from_confluent_protobuf",
+    "from_protobuf",
+]
+
+_URL = "schema.registry.url"
+_SUBJECT = "subject"
+_MODES = ("FAILFAST", "PERMISSIVE")
+
+
+def from_avro(
+    data: "Column | str", schema: str, *, writer_schema: str | None = None, mode: str = "FAILFAST"
+) -> "Column":
+    """Plain Avro values that were written with `writer_schema`, or with `schema` itself."""
+    from pyspark_kafkalog.decoding.avro import AvroDecoder
+
+    decoder = AvroDecoder(schema, writer_schema or schema)
+    return _decoded("from_avro", data, decoder, mode)
+
+
+def from_protobuf(
+    data: "Column | str", schema: str, *, message: str | None = None, mode: str = "FAILFAST"
+) -> "Column":
+    """Plain Protobuf values: `message`, or the first, of the text of a .proto file."""
+    decoder = open_decoder("protobuf", schema, message=message)
+    return _decoded("from_protobuf", data, decoder, mode)
+
+
+def from_confluent_avro(
+    data: "Column | str",
+    registry: str | Mapping[str, str],
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    mode: str = "FAILFAST",
+) -> "Column":
+    """Avro values in Confluent's wire format; each is resolved from its writer's schema."""
+    decoder = open_decoder("avro", schema, _options(registry, subject))
+    return _decoded("from_confluent_avro", data, decoder, mode)
+
+
+def from_confluent_json(
+    data: "Column | str",
+    registry: str | Mapping[str, str],
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    mode: str = "FAILFAST",
+) -> "Column":
+    """JSON values in Confluent's wire format, by a JSON Schema."""
+    decoder = open_decoder("json", schema, _options(registry, subject))
+    return _decoded("from_confluent_json", data, decoder, mode)
+
+
+def from_confluent_protobuf(
+    data: "Column | str",
+    registry: str | Mapping[str, str],
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    message: str | None = None,
+    mode: str = "FAILFAST",
+) -> "Column":
+    """Protobuf values in Confluent's wire format: `message`, or the first, of the schema."""
+    decoder = open_decoder("protobuf", schema, _options(registry, subject), message=message)
+    return _decoded("from_confluent_protobuf", data, decoder, mode)
+
+
+def _options(registry: str | Mapping[str, str], subject: str | None) -> Mapping[str, str]:
+    options = {_URL: registry} if isinstance(registry, str) else dict(registry)
+    return options if subject is None else {**options, _SUBJECT: subject}
+
+
+def _decoded(name: str, data: "Column | str", decoder: Decoder, mode: str) -> "Column":
+    if mode.upper() not in _MODES:
+        raise InvalidOptionError(f"mode is {mode!r}. Give one of {', '.join(_MODES)}.")
+    decode = _batch_function(decoder, fails=mode.upper() == "FAILFAST")
+    decode.__name__ = name
+    # Its stubs do not know that the kind of function can be read off its type hints.
+    make: Any = arrow_udf
+    column: Column = make(decode, from_arrow_type(decoder.type))(data)
+    return column
+
+
+def _batch_function(decoder: Decoder, *, fails: bool) -> Callable[[Any], Any]:
+    def decode(values: pa.Array) -> pa.Array:
+        if not pa.types.is_binary(values.type):
+            values = values.cast(pa.binary())
+        decoded = decoder.decode(values)
+        if fails and decoded.errors:
+            reason = decoded.errors[min(decoded.errors)]
+            raise MalformedValueError(
+                f"{len(decoded.errors)} of {len(values)} values cannot be decoded, the first: "
+                f"{reason}. With mode='PERMISSIVE' they are null."
+            )
+        return decoded.column
+
+    return decode
