@@ -95,7 +95,7 @@ class _Parser:
             if self._skip("not") and not self._skip("null"):
                 raise self.error()
             if self._skip("comment"):
-                self._next()
+                self._text_literal()
             if not self._skip(","):
                 break
         if closing:
@@ -147,6 +147,13 @@ class _Parser:
         if not 0 < precision <= _MOST_DIGITS or scale > precision:
             raise InvalidSchemaError(f"the schema has a DECIMAL({precision},{scale})")
         return pa.decimal128(precision, scale)
+
+    def _text_literal(self) -> None:
+        """Passes over quoted text; what stands side by side is one."""
+        if not self._next().startswith("'"):
+            raise self.error()
+        while self.rest and self.rest[-1].startswith("'"):
+            self.rest.pop()
 
     def _number(self) -> int:
         text = self._next()

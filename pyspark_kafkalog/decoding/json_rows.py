@@ -100,23 +100,20 @@ def _converter(data_type: pa.DataType) -> Convert | None:
 
 
 def _struct_converter(data_type: pa.DataType) -> Convert:
-    texts = [one.name for one in data_type if pa.types.is_string(one.type)]
-    others = [
-        (one.name, convert)
-        for one in data_type
-        if not pa.types.is_string(one.type) and (convert := _converter(one.type))
+    members = [(one.name, one.type, _converter(one.type)) for one in data_type]
+    # Most members are what they should be, which is found out without a call.
+    checked = [
+        (name, _usual_type(member_type), convert)
+        for name, member_type, convert in members
+        if convert
     ]
 
     def convert_struct(value: Any) -> Any:
         if type(value) is not dict:
             raise BadValueError(f"{_shown(value)} where an object belongs")
-        for name in texts:
+        for name, usual, convert in checked:
             member = value.get(name)
-            if type(member) is not str and member is not None:
-                value[name] = _text(member)
-        for name, convert in others:
-            member = value.get(name)
-            if member is not None:
+            if type(member) is not usual and member is not None:
                 try:
                     value[name] = convert(member)
                 except BadValueError as error:
@@ -124,6 +121,15 @@ def _struct_converter(data_type: pa.DataType) -> Convert:
         return value
 
     return convert_struct
+
+
+def _usual_type(data_type: pa.DataType) -> type | None:
+    """The Python type of which every value can be left as it is."""
+    if pa.types.is_string(data_type):
+        return str
+    if pa.types.is_integer(data_type):
+        return int
+    return float if pa.types.is_floating(data_type) else None
 
 
 def _list_converter(convert: Convert | None) -> Convert:
@@ -158,6 +164,14 @@ def _number(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     raise TypeError
+
+
+def _whole(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if not isinstance(value, (float, Decimal)) or value % 1:
+        raise BadValueError(f"{_shown(value)} where a whole number belongs")
+    return int(value)
 
 
 def _real(value: Any) -> Any:
@@ -223,6 +237,7 @@ def _shown(value: Any) -> str:
 
 _CONVERTERS: Sequence[tuple[Callable[[pa.DataType], bool], Convert]] = (
     (pa.types.is_string, _text),
+    (pa.types.is_integer, _whole),
     (pa.types.is_floating, _real),
     (pa.types.is_decimal, _decimal),
     (pa.types.is_binary, _binary),

@@ -61,8 +61,10 @@ def _run(command: Sequence[str], folder: str) -> None:
     except subprocess.TimeoutExpired:
         raise InvalidSchemaError(f"the Protobuf schema took over {_TIMEOUT_S} s") from None
     if done.returncode:
-        said = done.stderr.replace(f"{_MAIN}:", "").strip() or f"status {done.returncode}"
-        raise InvalidSchemaError(f"the Protobuf schema cannot be compiled: {said[:400]}")
+        said = done.stderr.replace(f"{folder}/", "").replace(f"{_MAIN}:", "").splitlines()
+        errors = [line for line in said if not line.startswith(("W", "I"))]
+        reason = " ".join(errors) or f"status {done.returncode}"
+        raise InvalidSchemaError(f"the Protobuf schema cannot be compiled: {reason[:400]}")
 
 
 def message_type(files: bytes, name: str) -> Descriptor:

@@ -1,11 +1,16 @@
 """A schema registry in memory over loopback HTTP: what Confluent's own serializers and the decoders
 use of its REST interface."""
 
+import base64
 import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from pyspark_kafkalog.decoding.proto_files import compile_proto
 
 
 class Registry:
@@ -53,6 +58,12 @@ class Registry:
         return 200, {"id": number, "subject": subject, "version": version, **self.by_id[number]}
 
 
+def _serialized(text):
+    """The other form in which a registry gives Protobuf schemas: the descriptor, as base64."""
+    file = FileDescriptorSet.FromString(compile_proto(text)).file[-1]
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         registry = self.server.registry
@@ -65,6 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, text = registry.failures.pop(0)
         else:
             status, answer = registry.answer(self.command, path, body)
+            if "format=serialized" in self.path and answer.get("schemaType") == "PROTOBUF":
+                answer = {**answer, "schema": _serialized(answer["schema"])}
             text = json.dumps(answer)
         data = text.encode()
         self.send_response(status)

@@ -1,0 +1,266 @@
+"""JSON values by Spark's DDL and by JSON Schema."""
+
+import datetime as dt
+import json
+import pickle
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.decoding import columns
+from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError
+
+UTC = pa.timestamp("us", tz="UTC")
+
+
+def rows(schema, *values):
+    decoder = pickle.loads(pickle.dumps(open_decoder("json", schema)))
+    decoded = decoder.decode(pa.array(values, pa.binary()))
+    decoded.column.validate(full=True)
+    assert decoded.column.type == decoder.type
+    return decoded.column.to_pylist(), dict(decoded.errors)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "expected"),
+    [
+        ("a int", pa.struct([("a", pa.int32())])),
+        ("a: int, b STRING", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+        ("struct<a:int,b:array<string>>",
+         pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])),
+        ("ARRAY<DOUBLE>", pa.list_(pa.float64())),
+        ("map<string, struct<x: date>>", pa.map_(pa.string(), pa.struct([("x", pa.date32())]))),
+        ("string", pa.string()),
+        ("`a b``c` DECIMAL(9, 2) NOT NULL COMMENT 'it''s', d dec", pa.struct(
+            [("a b`c", pa.decimal128(9, 2)), ("d", pa.decimal128(10, 0))])),
+        ("a TIMESTAMP, b timestamp_ntz, c tinyint, d smallint, e bigint, f float, g boolean, "
+         "h binary, i varchar(10)", pa.struct([
+             ("a", UTC), ("b", pa.timestamp("us")), ("c", pa.int8()), ("d", pa.int16()),
+             ("e", pa.int64()), ("f", pa.float32()), ("g", pa.bool_()), ("h", pa.binary()),
+             ("i", pa.string())])),
+    ],
+)  # fmt: skip
+def test_ddl(ddl, expected):
+    assert open_decoder("json", ddl).type == expected
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "",
+        "  ",
+        "a",
+        "a interval",
+        "a int b int",
+        "a int,",
+        "a array<int",
+        "a array<int>>",
+        "a map<int, int>",
+        "a decimal(39)",
+        "a decimal(2,3)",
+        "a decimal(x)",
+        "a int, a string",
+        "a int not",
+        "a; int",
+        "a struct<>",
+        "array<" * 100 + "int" + ">" * 100,
+    ],
+)
+def test_ddl_that_is_none(ddl):
+    with pytest.raises(InvalidSchemaError):
+        open_decoder("json", ddl)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "expected"),
+    [
+        ("int", 5, 5),
+        ("bigint", -(2**63), -(2**63)),
+        ("bigint", 5.0, 5),
+        ("double", 5, 5.0),
+        ("boolean", False, False),
+        ("string", "größe\u0000", "größe\u0000"),
+        ("string", {"a": [1, 2.5, None]}, '{"a":[1,2.5,null]}'),
+        ("string", 5, "5"),
+        ("decimal(5,2)", 1.25, Decimal("1.25")),
+        ("decimal(38,0)", 10**37, Decimal(10**37)),
+        ("decimal(5,2)", "-1.5", Decimal("-1.50")),
+        ("binary", "aGk=", b"hi"),
+        ("date", "2028-02-29", dt.date(2028, 2, 29)),
+        ("timestamp", "2026-01-02T03:04:05Z", dt.datetime(2026, 1, 2, 3, 4, 5, 0, dt.timezone.utc)),
+        ("timestamp", "2026-01-02 03:04:05.1234567+02:00",
+         dt.datetime(2026, 1, 2, 1, 4, 5, 123456, dt.timezone.utc)),
+        ("timestamp", -1, dt.datetime(1969, 12, 31, 23, 59, 59, 0, dt.timezone.utc)),
+        ("timestamp_ntz", "2026-01-02T03:04:05.5", dt.datetime(2026, 1, 2, 3, 4, 5, 500000)),
+        ("array<int>", [1, None], [1, None]),
+        ("map<string,date>", {"a": "2026-01-01", "b": None},
+         [("a", dt.date(2026, 1, 1)), ("b", None)]),
+        ("struct<x:struct<y:array<date>>>", {"x": {"y": ["2026-01-01"]}, "z": 1},
+         {"x": {"y": [dt.date(2026, 1, 1)]}}),
+    ],
+)  # fmt: skip
+def test_values(ddl, value, expected):
+    found, errors = rows(f"f {ddl}", json.dumps({"f": value, "more": 1}).encode(), b"{}", b"null")
+    assert found == [{"f": expected}, {"f": None}, None]
+    assert errors == {}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"),
+    [
+        ("int", b"2147483648"),
+        ("int", b"1.5"),
+        ("int", b'"1"'),
+        ("int", b"true"),
+        ("bigint", b"9223372036854775808"),
+        ("bigint", b"1e400"),
+        ("double", b"true"),
+        ("double", b'"1"'),
+        ("double", b"NaN"),
+        ("boolean", b"0"),
+        ("decimal(3,1)", b"1.25"),
+        ("decimal(3,1)", b"1000"),
+        ("decimal(3,1)", b'"x"'),
+        ("decimal(3,1)", b"true"),
+        ("decimal(3,1)", b"Infinity"),
+        ("binary", b'"a"'),
+        ("date", b'"2026-02-30"'),
+        ("date", b"5"),
+        ("timestamp", b'"soon"'),
+        ("timestamp", b"1.5"),
+        ("timestamp", b"9223372036854775807"),
+        ("array<string>", b'"abc"'),
+        ("array<string>", b"{}"),
+        ("map<string,int>", b"[]"),
+        ("struct<x:int>", b"[]"),
+        ("string", b'"\xff"'),
+        ("string", b'"\\ud800"'),
+        ("string", b"[" * 100_000),
+        ("decimal(3,1)", b"[" * 100_000),
+        ("decimal(3,1)", b"1" * 5000),
+        ("string", b'"a'),
+        ("string", b'"a"} {'),
+        ("string", b""),
+    ],
+)
+def test_what_is_not_of_the_type_is_the_rows_error(ddl, value):
+    good = b"{}"
+    found, errors = rows(f"f {ddl}", good, b'{"f": ' + value + b"}", good)
+    assert found == [{"f": None}, None, {"f": None}]
+    assert list(errors) == [1]
+    assert len(errors[1]) <= 200
+
+
+def test_a_document_need_not_be_an_object():
+    assert rows("array<int>", b"[1]", b"{}")[0] == [[1], None]
+    assert rows("string", b'{"a": 1}', b'"x"')[0] == ['{"a":1}', "x"]
+
+
+def test_many_bad_rows_among_many(monkeypatch):
+    monkeypatch.setattr(columns, "CHUNK_BYTES", 1000)
+    values = [b'{"a": "x"}' if n % 7 == 0 else b'{"a": %d}' % n for n in range(2000)]
+    found, errors = rows("a int", *values)
+    assert sorted(errors) == list(range(0, 2000, 7))
+    assert found == [None if n % 7 == 0 else {"a": n} for n in range(2000)]
+
+
+def test_no_rows():
+    assert rows("a int") == ([], {})
+    assert rows("a int", None) == ([None], {})
+
+
+def schema(**properties):
+    return {"type": "object", "properties": properties}
+
+
+TEXT = pa.string()
+POINT = pa.struct([("x", pa.int64())])
+SCHEMAS = [
+    ({"type": "integer"}, pa.int64()),
+    ({"type": ["null", "number"]}, pa.float64()),
+    ({"type": ["integer", "number"]}, pa.float64()),
+    ({"type": ["integer", "string"]}, TEXT),
+    ({"enum": ["a", "b", None]}, TEXT),
+    ({"const": 5}, pa.int64()),
+    ({"type": "boolean"}, pa.bool_()),
+    ({"type": "array", "items": {"type": "boolean"}}, pa.list_(pa.bool_())),
+    ({"type": "array"}, TEXT),
+    ({"type": "array", "items": [{"type": "integer"}]}, TEXT),
+    ({"type": "object"}, TEXT),
+    ({"type": "object", "additionalProperties": False}, TEXT),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, pa.map_(TEXT, pa.int64())),
+    ({"anyOf": [{"type": "null"}, schema(x={"type": "integer"})]}, POINT),
+    ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, TEXT),
+    ({"$ref": "#/definitions/point"}, POINT),
+    ({"$ref": "#/$defs/a~1b"}, pa.float64()),
+    ({"$ref": "#anchored"}, pa.bool_()),
+    ({"$ref": "https://shop.example/root.json#/definitions/point"}, POINT),
+    ({"allOf": [{"$ref": "#/definitions/point"}, schema(y={"type": "string"})]},
+     pa.struct([("x", pa.int64()), ("y", TEXT)])),
+    ({"$ref": "#/definitions/tree"}, pa.struct([("left", TEXT), ("value", pa.int64())])),
+    (True, TEXT),
+    ({}, TEXT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "expected"), SCHEMAS)
+def test_json_schema(declared, expected):
+    root = {
+        **schema(f=declared),
+        "$id": "https://shop.example/root.json",
+        "definitions": {
+            "point": schema(x={"type": "integer"}),
+            "tree": schema(left={"$ref": "#/definitions/tree"}, value={"type": "integer"}),
+        },
+        "$defs": {"a/b": {"type": "number"}, "c": {"$anchor": "anchored", "type": "boolean"}},
+    }
+    assert open_decoder("json", json.dumps(root)).type == pa.struct([("f", expected)])
+
+
+def test_a_reference_that_leads_to_itself_is_json_text():
+    found, errors = rows('{"$ref": "#"}', b'{"a": [1]}')
+    assert found == ['{"a":[1]}']
+    assert errors == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"$ref": "#/nowhere"}', '{"$ref": "other.json"}', '{"a":' * 10_000],
+)
+def test_json_schemas_that_are_none(text):
+    with pytest.raises(InvalidSchemaError):
+        open_decoder("json", text)
+
+
+def test_json_needs_a_schema():
+    with pytest.raises(InvalidOptionError, match="json needs a schema"):
+        open_decoder("json")
+
+
+_VALUES = {
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "double": st.floats(allow_nan=False, allow_infinity=False),
+    "string": st.text(st.characters(codec="utf-8"), max_size=10),
+    "boolean": st.booleans(),
+}
+_DOCUMENTS = st.fixed_dictionaries(
+    {
+        **{name: st.none() | values for name, values in _VALUES.items()},
+        "list": st.lists(st.none() | _VALUES["bigint"], max_size=4),
+        "inner": st.none() | st.fixed_dictionaries({"string": _VALUES["string"]}),
+    }
+)
+
+
+@given(st.lists(_DOCUMENTS, max_size=8))
+def test_what_json_writes_comes_back(documents):
+    ddl = ", ".join(f"{name} {name}" for name in _VALUES)
+    found, errors = rows(
+        f"{ddl}, list array<bigint>, inner struct<string: string>",
+        *(json.dumps(document).encode() for document in documents),
+    )
+    assert (found, errors) == (documents, {})
