@@ -127,7 +127,9 @@ class Quickstart:
         """All steps; raises KafkalogError (QuickstartError when a number is wrong)."""
         flights = read_flights()
         expected = mean_delays(flights)
-        with EmbeddedBroker(self._directory / "log", port=self._port) as broker:
+        # Flights of 2013 are older than the week that brokers keep records for.
+        config = {"log.retention.ms": "-1"}
+        with EmbeddedBroker(self._directory / "log", self._port, config) as broker:
             self._options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
             self._produce(broker.bootstrap_servers, flights)
             with self._spark() as spark:
