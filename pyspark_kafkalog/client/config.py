@@ -229,12 +229,9 @@ class ClientConfig:
 
     fetch_max_bytes: int = field(default=52_428_800, metadata=_by(_whole(1)))
     """Most bytes of one fetch answer; a single larger batch still comes whole."""
-    max_partition_fetch_bytes: int = field(default=4_194_304, metadata=_by(_whole(1)))
-    """Most bytes of one partition in one fetch answer; a reader holds at most two answers.
-
-    Measured against Apache Kafka with 100 B and 1 kB records: throughput rises up to 2 to 4 MiB, is
-    flat to 8 and falls from 16 MiB on, where buffers no longer fit the caches.
-    """
+    max_partition_fetch_bytes: int | None = field(default=None, metadata=_by(_whole(1)))
+    """Most bytes of one partition in one fetch answer; a reader holds at most two answers. None: as
+    the network asks for (`client/fetcher.py`)."""
     fetch_min_bytes: int = field(default=1, metadata=_by(_whole(0)))
     fetch_max_wait_ms: int = field(default=500, metadata=_by(_whole(0)))
     """How long a broker may hold a fetch back until `fetch_min_bytes` are there."""

@@ -187,8 +187,9 @@ class Connection:
         if self._arrived.pop(correlation_id, None) is None:
             self._abandoned.add(correlation_id)
 
-    def has_answer_to(self, correlation_id: int) -> bool:
-        """Whether the answer is here, or something that comes before it, without waiting."""
+    def has_answer_to(self, correlation_id: int, wait_s: float = 0.0) -> bool:
+        """Whether the answer, or something that comes before it, is here or begins to arrive within
+        `wait_s`."""
         if correlation_id in self._arrived:
             return True
         sock = self._socket
@@ -198,7 +199,7 @@ class Connection:
             return True
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(1000 * wait_s))
 
     def fileno(self) -> int:
         """The socket's descriptor, for waiting on several connections at once."""

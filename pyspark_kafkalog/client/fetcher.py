@@ -1,9 +1,12 @@
 """Reads a range of offsets of one partition, as the record batches that lie on the broker's disk.
 
 A fetch is sent before the answer to the one before is handed out, so the kernel receives while the
-caller decodes; there is no thread. What is handed out is a view of the one buffer that the answer
-was received into. Memory: the answer that the caller holds and the one being received, each of
-`max.partition.fetch.bytes` or one larger batch, and what the kernel buffers.
+caller decodes; there is no thread. Where the answer has not even begun to arrive when the caller is
+done, the network's round trip takes longer than decoding, and the next fetch asks for twice as
+much, up to LARGEST_FETCH_BYTES: what is under way has to last for a round trip. What is handed out
+is a view of the one buffer that the answer was received into. Memory: the answer that the caller
+holds and the one being received, each of FETCH_BYTES where answers come in time, of what
+`max.partition.fetch.bytes` says where it is set, or one larger batch; and what the kernel buffers.
 
 Follows the leader when it moves; waits out errors that pass, for at most `poll_timeout_ms` without
 progress. What came damaged, by its CRC or by offsets that cannot be, is asked for again on another
@@ -64,6 +67,17 @@ from pyspark_kafkalog.record.crc import crc32c
 POLL_TIMEOUT_MS = 120_000
 """Spark's `kafkaConsumer.pollTimeoutMs`: how long a partition may show no progress."""
 
+FETCH_BYTES = 4 << 20
+"""Most bytes of an answer, unless `max.partition.fetch.bytes` says it.
+
+Measured against Apache Kafka with 100 B and 1 kB records: throughput rises up to 2 to 4 MiB, is
+flat to 8 and falls from 16 MiB on, where buffers no longer fit the caches."""
+LARGEST_FETCH_BYTES = 4 * FETCH_BYTES
+"""Most bytes of an answer where answers come late. 16 MiB in each 50 ms are 320 MB/s, more than a
+task takes."""
+
+_LATE_S = 0.003
+"""How long an answer may let its reader wait: more than a broker near by takes."""
 _MIN_VERSION = 4
 _MAX_VERSION = 13
 _LEAST_ASK_BYTES = 256 << 10
@@ -135,12 +149,18 @@ class Fetcher:
         self._until_offset = until_offset
         self._poll_timeout_ms = poll_timeout_ms
         self._patience = Deadline(poll_timeout_ms)
-        self._most_bytes = self._config.max_partition_fetch_bytes
+        given_bytes = self._config.max_partition_fetch_bytes
+        self._usual_bytes = given_bytes or FETCH_BYTES
+        self._largest_bytes = given_bytes or max(
+            FETCH_BYTES, min(LARGEST_FETCH_BYTES, self._config.fetch_max_bytes)
+        )
+        self._most_bytes = self._usual_bytes
         self._bytes_per_offset: float = _FIRST_GUESS_BYTES_PER_OFFSET
         self._pause_ms = self._config.retry_backoff_ms
         self._empty_answers = 0
         self._connection: Connection | None = None
         self._sent: tuple[Connection, int, int] | None = None
+        self._is_ahead = False
         self._asked_bytes = 0
         self._trouble = ""
         self._too_short: tuple[int, int] | None = None
@@ -262,6 +282,9 @@ class Fetcher:
         assert self._sent is not None
         connection, sent, version = self._sent
         self._sent = None
+        if self._is_ahead and not connection.has_answer_to(sent, _LATE_S):
+            self._usual_bytes = min(2 * self._usual_bytes, self._largest_bytes)
+        self._is_ahead = False
         deadline = self._patience.part(self._config.request_timeout_ms)
         response = fetch.decode_fetch_response(connection.receive(sent, deadline), version)
         if response.error_code:
@@ -305,7 +328,7 @@ class Fetcher:
         self._seen = []
         self._trouble = ""
         self._pause_ms = self._config.retry_backoff_ms
-        self._most_bytes = self._config.max_partition_fetch_bytes
+        self._most_bytes = self._usual_bytes
         self.position = whole.next_offset
         self._bytes_per_offset = whole.size_bytes / (whole.next_offset - start_offset)
         if self.position < self._until_offset:
@@ -313,6 +336,7 @@ class Fetcher:
             # What was received is handed out first: the next turn meets the error anew.
             with contextlib.suppress(KafkaError):
                 self._send(connection)
+                self._is_ahead = True
         batches = records[: whole.size_bytes]
         return FetchedRecords(batches, start_offset, whole.next_offset, found.aborted)
 

@@ -4,8 +4,8 @@ Wire to Parquet happens in this process, no row crosses into the JVM. Owns the r
 marks of progress; staged_files.py owns the files.
 
 Memory of a task: what staged_files.py says, a few batches of 4 MiB with room to spare, and the
-fetches in flight (twice `max.partition.fetch.bytes` and one decompressed record batch). Measured:
-150 MiB beyond the interpreter with its libraries, 260 MiB with headers.
+fetches in flight (two of 4 MiB, of 16 where the network is slow, and one decompressed record
+batch). Measured: 150 MiB beyond the interpreter with its libraries, 260 MiB with headers.
 
 Runs in Spark's Python workers, one thread. Never commits.
 """

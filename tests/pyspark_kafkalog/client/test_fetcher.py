@@ -4,6 +4,7 @@ import contextlib
 import struct
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -184,6 +185,68 @@ def test_the_next_fetch_is_sent_before_the_answer_is_handed_out():
         assert second_asked.wait(5)
         assert len(list(reading)) == 1
         assert len(broker.asked(FETCH)) == 2
+
+
+class FarAway:
+    """Answers with one batch of a log that has no end, each of them only when it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Semaphore(0)
+        self.asked_bytes: list[int] = []
+
+    def __call__(self, request: Request) -> bytes:
+        asked = fetch.decode_fetch_request(request.body, request.version).partitions[0]
+        self.asked_bytes.append(asked.max_bytes)
+        assert self.may_answer.acquire(timeout=5)
+        return answer(request, stored(asked.fetch_offset, 10, bytes(100)), high_watermark=10**9)
+
+    def read(self, turns: int, late_s: float, **properties: str) -> list[int]:
+        """How much was asked for each time, by a reader that finds answers here, or not yet."""
+        with (
+            ScriptedBroker({FETCH: self}) as broker,
+            Cluster(broker.config(**properties)) as cluster,
+        ):
+            reading = Fetcher(cluster, T0, 0, 10**9).records()
+            self.may_answer.release()
+            for _ in range(turns):
+                next(reading)
+                if late_s:
+                    threading.Timer(late_s, self.may_answer.release).start()
+                else:
+                    self.may_answer.release()
+                    until_s = time.monotonic() + 5
+                    while not cluster.leader(T0).has_answer_to(-1, wait_s=1):
+                        assert time.monotonic() < until_s
+            reading.close()
+        return [asked_bytes >> 20 for asked_bytes in self.asked_bytes[:turns]]
+
+
+def test_fetches_grow_while_the_network_takes_longer_than_their_reader():
+    assert FarAway().read(5, late_s=0.05) == [4, 4, 8, 16, 16]
+    assert FarAway().read(5, late_s=0) == [4, 4, 4, 4, 4]
+
+
+def test_fetches_do_not_grow_beyond_what_is_set():
+    set_to = {"max_partition_fetch_bytes": str(2 << 20)}
+    assert FarAway().read(3, late_s=0.05, **set_to) == [2, 2, 2]
+    most = {"fetch_max_bytes": str(6 << 20)}
+    assert FarAway().read(4, late_s=0.05, **most) == [4, 4, 6, 6]
+
+
+def test_two_answers_are_in_memory_however_long_the_partition_is(config, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    write(config(), tp, [bytes(1000)] * 12_000, batch_bytes=50_000)
+    with Cluster(config(max_partition_fetch_bytes="600000")) as own:
+        reading = Fetcher(own, tp, 0, 12_000).records()
+        next(reading)
+        tracemalloc.start()
+        try:
+            answers = sum(1 for _ in reading)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert answers > 15
+    assert peak_bytes < 2 * 600_000 + 200_000
 
 
 def test_records_are_views_of_the_received_buffer():
