@@ -10,6 +10,10 @@ from hypothesis import settings
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
+# Spark lives for a minute here: compiling for speed and collecting garbage in parallel would take
+# half of the processors' time. The first is for its JVM, the second for what starts that.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)

@@ -21,6 +21,8 @@ PEERS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute()
 CERTIFICATES = ROOT / "tests" / "pyspark_kafkalog" / "client" / "data"
 START_TIMEOUT_S = 60
 PASSWORD = "pa55word-of-alice"
+# It lives for a minute: compiling for speed would take longer than that saves.
+_SHORT_LIVED = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def require_kafka() -> None:
@@ -41,7 +43,7 @@ class KafkaServer:
         directory: Path,
         properties: Mapping[str, str] | None = None,
         controller: "KafkaServer | None" = None,
-        java_options: Sequence[str] = ("-Xmx512m",),
+        java_options: Sequence[str] = _SHORT_LIVED,
     ) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
