@@ -1,33 +1,81 @@
 """The notebooks run from top to bottom and show what their text says."""
 
 import os
+import re
 from pathlib import Path
 
 import nbformat
+import pyarrow.compute as pc
 import pytest
 from nbclient import NotebookClient
 
+from pyspark_kafkalog.quickstart import read_flights
+
 ROOT = Path(__file__).parent.parent
 
+pytestmark = [
+    pytest.mark.notebook,
+    pytest.mark.spark,
+    # Jupyter's own parts warn of their own deprecations.
+    pytest.mark.filterwarnings("default"),
+]
 
-def outputs(cell, kind):
-    return [
-        output["data"][kind] for output in cell.get("outputs", []) if kind in output.get("data", {})
-    ]
+
+class Executed(NotebookClient):
+    """A notebook that was run, and what it shows."""
+
+    def __init__(self, name: str) -> None:
+        notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        self.updates = 0
+        super().__init__(notebook, timeout=300, kernel_name="python3")
+        self.execute()
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+        shown = [output.get("data", {}) for output in outputs]
+        self.plots = [data["image/png"] for data in shown if "image/png" in data]
+        self.texts = [data["text/plain"] for data in shown if "text/plain" in data]
+        self.printed = "".join(output.text for output in outputs if output.get("name") == "stdout")
+
+    def process_message(self, msg, cell, cell_index):
+        self.updates += msg["msg_type"] == "update_display_data"
+        return super().process_message(msg, cell, cell_index)
 
 
-@pytest.mark.notebook
-@pytest.mark.spark
-# Jupyter's own parts warn of their own deprecations.
-@pytest.mark.filterwarnings("default")
-def test_quickstart(monkeypatch):
+@pytest.fixture
+def execute(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    notebook = nbformat.read(ROOT / "notebooks" / "01_quickstart.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    plots = [image for cell in code for image in outputs(cell, "image/png")]
-    texts = [text for cell in code for text in outputs(cell, "text/plain")]
-    assert len(plots) == 2
-    assert "'336,776 flights produced'" in texts
-    assert "(336776, 0)" in texts
-    assert texts.count("336776") == 3
+    return Executed
+
+
+def test_quickstart(execute):
+    done = execute("01_quickstart.ipynb")
+    assert len(done.plots) == 2
+    assert "'336,776 flights produced'" in done.texts
+    assert "(336776, 0)" in done.texts
+    assert done.texts.count("336776") == 3
+
+
+def test_streaming(execute):
+    done = execute("02_streaming.ipynb")
+    # One of them was drawn again and again in its place.
+    assert len(done.plots) == 2
+    assert done.updates > 5
+    assert any(
+        re.fullmatch(r"'308,641 flights in \d+ batches, and 0 to come'", text)
+        for text in done.texts
+    )
+    assert re.findall(r"total lag=(\d+)", done.printed) == ["28135", "0"]
+    assert "[28135]" in done.texts
+    assert "(331327, 331327, 0)" in done.texts
+
+
+def test_write_back(execute):
+    done = execute("03_write_back.ipynb")
+    flights = read_flights()
+    late = pc.sum(pc.greater(flights["arr_delay"], 60)).as_py()
+    june = pc.sum(pc.equal(flights["month"], 6)).as_py()
+    assert len(done.plots) == 2
+    assert done.updates > 1
+    assert done.printed == "True\n"
+    assert str(late) in done.texts
+    assert f"({late}, True)" in done.texts
+    assert any(re.fullmatch(rf"\(\([1-9]\d+, 0\), {june}\)", text) for text in done.texts)
