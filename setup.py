@@ -78,7 +78,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
-    package_data={"pyspark_kafkalog": ["py.typed"], "broker": ["py.typed", "api/schemas/*.json"]},
+    package_data={
+        "pyspark_kafkalog": ["py.typed"],
+        "pyspark_kafkalog_load": ["py.typed"],
+        "broker": ["py.typed", "api/schemas/*.json"],
+    },
     install_requires=[
         "pyspark>=4.2,<4.4",
         "pyarrow>=18",

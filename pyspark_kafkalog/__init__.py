@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.embedded import EmbeddedBroker
     from pyspark_kafkalog.source.datasource import DefaultSource
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
+    from pyspark_kafkalog.warehouse.datasource import LoadSink
     from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
@@ -25,6 +26,7 @@ _HOME = {
     "LoadPlan": "pyspark_kafkalog.warehouse.plan",
     "LoadProgress": "pyspark_kafkalog.warehouse.progress",
     "LoadResult": "pyspark_kafkalog.warehouse.load",
+    "LoadSink": "pyspark_kafkalog.warehouse.datasource",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "load": "pyspark_kafkalog.warehouse.load",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "LoadPlan",
     "LoadProgress",
     "LoadResult",
+    "LoadSink",
     "QueryLag",
     "__version__",
     "load",

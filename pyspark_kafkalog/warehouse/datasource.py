@@ -1,0 +1,48 @@
+"""`format("kafkalog_load")`: the class that Spark finds, by way of module pyspark_kafkalog_load.
+
+Light to import, as Spark does so in every planning process; sink.py brings Arrow and the targets
+when a writer is made.
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.plain_errors import PlainErrors
+
+
+class LoadSink(DataSource):
+    """Rows of topics, transformed or not, into a warehouse: each once, also without a checkpoint.
+
+        query = (
+            rows.writeStream.format("kafkalog_load")
+            .option("target", "delta:/lake/orders")
+            .option("name", "nightly")
+            .option("checkpointLocation", "/lake/checkpoints/orders")
+            .start()
+        )
+
+    `rows` have the columns topic, partition and offset of the records that they were made of, and
+    any others. `target` and `name` are those of `pyspark_kafkalog.load`, and what the one has
+    loaded the other leaves out. `df.write` takes the same options, in mode append.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafkalog_load"
+
+    @PlainErrors()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_kafkalog.warehouse.sink import LoadWriter, load_sink_options
+
+        if overwrite:
+            raise InvalidOptionError('A load adds rows: use mode("append").')
+        return LoadWriter(load_sink_options(self.options), schema)
+
+    @PlainErrors()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_kafkalog.warehouse.sink import LoadStreamWriter, load_sink_options
+
+        if overwrite:
+            raise InvalidOptionError('A load adds rows: use outputMode("append").')
+        return LoadStreamWriter(load_sink_options(self.options), schema)

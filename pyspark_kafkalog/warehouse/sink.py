@@ -1,0 +1,246 @@
+"""Rows of DataFrames and streams into a load target: each once, whatever became of the checkpoint.
+
+    plan     the driver asks the target where the load of this name goes on, and makes a stage
+    write    each task leaves out the rows that are there already, writes the others into files of
+             the stage, and reports these with the offsets of their rows
+    commit   one commit of the target publishes all files, and moves each partition to behind the
+             greatest offset of its rows; it is refused if the load has moved since the plan
+
+So the target's own offsets are the only truth. A micro-batch that is run again, after a kill or
+because the checkpoint is gone, finds its rows there and leaves them out; a twin of a task reports
+to nobody; of two queries that move one name at a time one gets a LoadConflictError. Rows of one
+partition may be spread over the tasks of a batch in any way, and a record may become many rows or
+none. A batch without new rows commits nothing, so that places move only with rows: partitions whose
+rows are all filtered away are read again if the checkpoint is lost, and filtered again.
+
+What would break this is a row that comes in a later batch than a greater offset of its partition.
+micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed. Batch
+writes have no such order: whatever lies below the place of the name is left out, and that is
+logged.
+
+Spark makes writers to plan, to commit and to abort in processes of its own; only one that is
+pickled for tasks takes a stage, and only messages travel back. After a commit that failed Spark
+aborts, though it may have published: files are dropped only where a task failed.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, StringType, StructType
+
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.source.options import nearest, warn_once
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.micro_batch import micro_batch
+from pyspark_kafkalog.warehouse.row_places import NewRows, Spans, joined
+from pyspark_kafkalog.warehouse.row_types import storable
+from pyspark_kafkalog.warehouse.staged_files import write_files
+from pyspark_kafkalog.warehouse.target import open_target
+
+_INTEGERS = (ShortType, IntegerType, LongType)
+_PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
+    "topic": (StringType,),
+    "partition": _INTEGERS,
+    "offset": _INTEGERS,
+}
+_OPTIONS = ("target", "name")
+# Spark hands its own options of a write to the sink as well.
+_ENGINE_OPTIONS = ("checkpointLocation", "queryName")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSinkOptions:
+    """What a write was asked for; `checkpoint_location` is Spark's own."""
+
+    target: str
+    name: str
+    checkpoint_location: str | None = None
+
+
+def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
+    """The options of `format("kafkalog_load")`; raises InvalidOptionError."""
+    values = {name.lower(): value for name, value in options.items()}
+    for name, example in (("target", "parquet:/data/orders"), ("name", "nightly")):
+        if not values.get(name, "").strip():
+            raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
+    expected = {name.lower() for name in (*_OPTIONS, *_ENGINE_OPTIONS)}
+    for name in values.keys() - expected:
+        warn_once(f"Option {name} is unknown and ignored.{nearest(name, _OPTIONS)}")
+    open_target(values["target"])
+    return LoadSinkOptions(values["target"], values["name"], values.get("checkpointlocation"))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRows(WriterCommitMessage):
+    """What one task reports: its files, and the places of its rows.
+
+    `seen` are those of all its rows, `taken` of the rows in its files. With it goes what the plan
+    was, which the commit needs in another process.
+    """
+
+    stage: Stage
+    planned_from: Offsets
+    files: tuple[DataFile, ...]
+    seen: Spans
+    taken: Spans
+    left_out_count: int
+
+
+class LoadSinkWriter:
+    """What the writers of batches and streams share; made in the planner, pickled to the tasks."""
+
+    def __init__(self, options: LoadSinkOptions, schema: StructType) -> None:
+        check_place_columns(schema)
+        self._options = options
+        self._schema = schema
+        self._stage: Stage | None = None
+        self._planned_from: Offsets = {}
+
+    @PlainErrors()
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark also makes writers to commit and abort: only one that goes to tasks has a stage."""
+        if self._stage is None:
+            target = open_target(self._options.target)
+            self._planned_from = target.last_offsets(self._options.name)
+            schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
+            self._stage = target.stage(schema)
+        return dict(vars(self))
+
+    @PlainErrors()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
+        """Writes those of one task's rows that the target does not have; they are on disk when it
+        returns."""
+        assert self._stage is not None
+        context = TaskContext.get()
+        assert context is not None
+        rows = NewRows(self._planned_from)
+        files = tuple(write_files(self._stage, f"task-{context.partitionId()}", rows.of(iterator)))
+        if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
+            raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
+        return LoadedRows(
+            self._stage, self._planned_from, files, rows.seen, rows.taken, rows.left_out_count
+        )
+
+    def _commit(
+        self, messages: Sequence[WriterCommitMessage | None], batch: int | None
+    ) -> Commit | None:
+        reports = [message for message in messages if isinstance(message, LoadedRows)]
+        if not reports:
+            return None
+        target = open_target(self._options.target)
+        stage, planned_from = reports[0].stage, reports[0].planned_from
+        files = [file for report in reports for file in report.files]
+        seen, taken = spans_of(reports)
+        try:
+            self._check(seen, batch)
+        except InvalidRowError:
+            target.discard(stage)
+            raise
+        left_out = sum(report.left_out_count for report in reports)
+        if left_out:
+            _log.warning(
+                "%d rows are left out: load %r has gone past their offsets in %s.",
+                left_out,
+                self._options.name,
+                target,
+            )
+        if not files:
+            target.discard(stage)
+            return None
+        ranges = moved_ranges(planned_from, taken)
+        return target.commit(stage, self._options.name, planned_from, ranges, files)
+
+    def _check(self, seen: Spans, batch: int | None) -> None:
+        if batch is None or not seen:
+            return
+        checkpoint = self._options.checkpoint_location
+        reads = None if checkpoint is None else micro_batch(checkpoint, batch)
+        if reads is None:
+            warn_once(
+                "The checkpoint cannot be read from Python: rows that an operator held back, such "
+                "as a join of streams, would be taken for rows that are there, and left out."
+            )
+        else:
+            reads.check(seen)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        # Where all tasks reported, commit() may have published and failed after that.
+        if all(message is not None for message in messages):
+            return
+        for message in messages:
+            if isinstance(message, LoadedRows):
+                open_target(self._options.target).discard(message.stage)
+                return
+
+
+class LoadWriter(LoadSinkWriter, DataSourceArrowWriter):
+    """Loads the rows of a DataFrame."""
+
+    @PlainErrors()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, None)
+
+    @PlainErrors()
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
+
+
+class LoadStreamWriter(LoadSinkWriter, DataSourceStreamArrowWriter):
+    """Loads the rows of micro-batches."""
+
+    @PlainErrors()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages, batchId)
+
+    @PlainErrors()
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages)
+
+
+def check_place_columns(schema: StructType) -> None:
+    """Raises InvalidRowError unless rows say which record each was made of."""
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, expected in _PLACE_TYPES.items():
+        if name not in types:
+            raise InvalidRowError(
+                f"Rows to be loaded need the columns topic, partition and offset of their records, "
+                f"to be loaded once, and have only {', '.join(types)}. Aggregates have none: load "
+                "the rows, and aggregate what was loaded."
+            )
+        if not isinstance(types[name], expected):
+            raise InvalidRowError(
+                f"Column {name!r} must be that of the records, and is "
+                f"{types[name].simpleString()}: cast it."
+            )
+
+
+def spans_of(reports: Sequence[LoadedRows]) -> tuple[Spans, Spans]:
+    """The places of all rows of a write, and of those that are new."""
+    seen: Spans = {}
+    taken: Spans = {}
+    for report in reports:
+        seen, taken = joined(seen, report.seen), joined(taken, report.taken)
+    return seen, taken
+
+
+def moved_ranges(planned_from: Offsets, taken: Spans) -> list[OffsetRange]:
+    """From where each partition of the new rows was, to behind the greatest offset of them."""
+    return [
+        OffsetRange(tp.topic, tp.partition, planned_from.get(tp, span.first), span.last + 1)
+        for tp, span in sorted(taken.items())
+    ]

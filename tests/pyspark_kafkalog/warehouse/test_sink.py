@@ -1,0 +1,249 @@
+"""Plan, write, commit and abort of the sink, in the processes' order but without Spark.
+
+With Spark: tests/spark/test_load_sink.py.
+"""
+
+import os
+import pickle
+import random
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from kafka.structs import TopicPartition
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, LoadConflictError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse import sink as sink_module
+from pyspark_kafkalog.warehouse.sink import (
+    LoadStreamWriter,
+    LoadWriter,
+    check_place_columns,
+    load_sink_options,
+)
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+
+ROW = StructType(
+    [
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType(), nullable=False),
+        StructField("timestamp", TimestampType()),
+    ]
+)
+EMBEDDED = [kind for kind in KINDS if kind != "postgresql"]
+
+
+@pytest.fixture(params=EMBEDDED)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return made(request.param, tmp_path)
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Table:
+    return made("parquet", tmp_path)
+
+
+def made(kind: str, tmp_path: Path) -> Table:
+    directory = tmp_path / "the place"
+    directory.mkdir()
+    return KINDS[kind](directory)
+
+
+@pytest.fixture(autouse=True)
+def task_context(monkeypatch):
+    context = SimpleNamespace(partitionId=lambda: 3)
+    monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
+
+
+def a_writer(table, name="nightly", kind=LoadStreamWriter):
+    return kind(load_sink_options({"TARGET": table.name, "name": name}), ROW)
+
+
+def planned(table, name="nightly"):
+    """A writer as it comes to the tasks."""
+    return pickle.loads(pickle.dumps(a_writer(table, name)))
+
+
+def rows(*places):
+    """Rows of (partition, offset), whose values say that."""
+    partitions, offsets = zip(*places, strict=True) if places else ((), ())
+    values = [b"nightly %d %d" % place for place in places]
+    return pa.record_batch(
+        {
+            "value": pa.array(values, pa.binary()),
+            "topic": pa.array(["orders"] * len(places), pa.string()),
+            "partition": pa.array(partitions, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([0] * len(places), pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def run(table, tasks, batch=0, name="nightly"):
+    """A micro-batch: its tasks get these places each."""
+    writer = planned(table, name)
+    messages = [writer.write(iter([rows(*places)])) for places in tasks]
+    a_writer(table, name).commit(pickle.loads(pickle.dumps(messages)), batch)
+
+
+def expected(*counts):
+    return Counter(
+        b"nightly %d %d" % (partition, offset)
+        for partition, count in enumerate(counts)
+        for offset in range(count)
+    )
+
+
+def test_any_batches_of_any_tasks_that_begin_anywhere_make_each_row_once(table):
+    chance = random.Random(7)
+    for _ in range(4):
+        # A query without a checkpoint: it begins at the beginning, with batches of other sizes.
+        begins = [0, 0]
+        while begins != [9, 5]:
+            places = []
+            for partition, end in enumerate([9, 5]):
+                until = min(end, begins[partition] + chance.randrange(1, 5))
+                places += [(partition, offset) for offset in range(begins[partition], until)]
+                begins[partition] = until
+            chance.shuffle(places)
+            cut = chance.randrange(len(places) + 1)
+            run(table, [places[:cut], places[cut:], []])
+            if chance.random() < 0.3:
+                break
+    run(table, [[(0, n) for n in range(9)] + [(1, n) for n in range(5)]])
+    assert table.rows() == expected(9, 5)
+    assert table.offsets("nightly") == {0: 9, 1: 5}
+    assert table.open().last_offsets("nightly")[TopicPartition("orders", 1)] == 5
+
+
+def test_a_batch_without_new_rows_commits_nothing_and_leaves_nothing(table):
+    run(table, [[(0, 0), (0, 1)]])
+    before = sorted(table.directory.rglob("part-*"))
+    run(table, [[(0, 1)], []])
+    run(table, [[], []])
+    run(table, [])
+    assert sorted(table.directory.rglob("part-*")) == before
+    assert table.rows() == expected(2)
+
+
+def test_a_twin_of_a_task_and_one_that_died_are_not_seen(table):
+    writer = planned(table)
+    twin = planned(table)
+    [first, _] = [writer.write(iter([rows((0, 0), (0, 1))])) for _ in range(2)]
+
+    def dies():
+        yield rows((0, 2))
+        raise OSError("the executor is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        writer.write(dies())
+    twin.write(iter([rows((0, 0), (0, 1))]))
+    a_writer(table).commit([first], 0)
+    assert table.rows() == expected(2)
+
+
+def test_of_two_queries_of_one_name_the_later_one_is_refused(table):
+    ours, theirs = planned(table), planned(table)
+    our_message = ours.write(iter([rows((0, 0), (0, 1))]))
+    their_message = theirs.write(iter([rows((0, 0))]))
+    a_writer(table).commit([their_message], 0)
+    with pytest.raises(LoadConflictError, match="another load named 'nightly'"):
+        a_writer(table).commit([our_message], 5)
+    a_writer(table).abort([our_message], 5)
+    assert table.rows() == expected(1)
+    run(table, [[(0, 0), (0, 1)]], batch=5)
+    assert table.rows() == expected(2)
+
+
+def test_an_abort_after_a_commit_that_may_have_published_drops_nothing(table):
+    writer = planned(table)
+    message = writer.write(iter([rows((0, 0), (0, 1))]))
+    a_writer(table).commit([message], 0)
+    # As if the answer had been lost: Spark aborts what it could not commit.
+    a_writer(table).abort([message], 0)
+    assert table.rows() == expected(2)
+    run(table, [[(0, 0), (0, 1)]])
+    assert table.rows() == expected(2)
+
+
+def test_an_abort_because_of_a_task_drops_what_the_others_wrote(table):
+    writer = planned(table)
+    message = writer.write(iter([rows((0, 0))]))
+    assert os.listdir(message.stage.path)
+    a_writer(table).abort([None, message], 0)
+    assert not os.path.exists(message.stage.path)
+    a_writer(table).abort([None, None], 0)
+    a_writer(table).abort([], 0)
+
+
+def test_writers_to_commit_and_abort_make_no_stage(table):
+    a_writer(table)
+    assert list(table.directory.iterdir()) == []
+
+
+def test_the_ranges_of_a_commit_tile_each_partition(parquet):
+    run(parquet, [[(0, 4), (0, 7)]])
+    run(parquet, [[(0, 9)], [(0, 12)]])
+    log = parquet.open()._log
+    assert [commit.ranges for commit in log] == [
+        (OffsetRange("orders", 0, 4, 8),),
+        (OffsetRange("orders", 0, 8, 13),),
+    ]
+
+
+def test_what_is_left_out_is_told(parquet, caplog):
+    run(parquet, [[(0, 0), (0, 1)]])
+    assert not caplog.messages
+    run(parquet, [[(0, 0), (0, 1)], [(0, 2)]])
+    assert "2 rows are left out: load 'nightly' has gone past their offsets" in caplog.text
+
+
+def test_a_batch_write_is_loaded_the_same_way(parquet):
+    for _ in range(2):
+        writer = pickle.loads(pickle.dumps(a_writer(parquet, kind=LoadWriter)))
+        message = writer.write(iter([rows((0, 0)), rows((0, 1))]))
+        # Spark commits with the writer that went to the tasks.
+        pickle.loads(pickle.dumps(writer)).commit([message])
+    assert parquet.rows() == expected(2)
+
+
+def test_rows_need_the_places_of_records():
+    with pytest.raises(InvalidRowError, match="need the columns topic, partition and offset"):
+        check_place_columns(StructType(ROW.fields[:3]))
+    fields = [*ROW.fields[:3], StructField("offset", DoubleType())]
+    with pytest.raises(
+        InvalidRowError, match="'offset' must be that of the records, and is double"
+    ):
+        check_place_columns(StructType(fields))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target": "parquet:/x"}, "Option name must be set"),
+        ({"name": "nightly", "target": " "}, "Option target must be set"),
+        ({"name": "nightly", "target": "/x"}, "does not name a kind of target"),
+    ],
+)
+def test_options_that_are_missing_or_wrong(options, said):
+    with pytest.raises(InvalidOptionError, match=said):
+        load_sink_options(options)
+
+
+def test_an_option_that_nobody_knows_is_named(caplog):
+    load_sink_options({"target": "parquet:/x", "name": "n", "nane": "x", "checkpointLocation": "c"})
+    assert "Option nane is unknown and ignored. Did you mean name?" in caplog.text

@@ -1,0 +1,199 @@
+"""`format("kafkalog_load")`: rows of streams and DataFrames into a warehouse, each once."""
+
+import shutil
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+from kafka.structs import TopicPartition
+from pyspark.sql import functions as F
+
+import pyspark_kafkalog
+from tests.pyspark_kafkalog.warehouse.tables import KINDS
+
+pytestmark = pytest.mark.spark
+
+FEW = ["parquet", "delta"]
+
+
+@pytest.fixture(
+    params=[kind if kind in FEW else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
+def table(request, tmp_path):
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return KINDS[request.param](directory)
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    (tmp_path / "place").mkdir()
+    return KINDS["parquet"](tmp_path / "place")
+
+
+@pytest.fixture
+def stream(spark, servers):
+    def source(topic, **options):
+        return (
+            spark.readStream.format("kafkalog")
+            .option("kafka.bootstrap.servers", servers)
+            .options(subscribe=topic, startingOffsets="earliest", **options)
+            .load()
+        )
+
+    return source
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Loads what a stream has until nothing is left; its numbers of input rows."""
+
+    def until_done(rows, table, checkpoint="checkpoint", **options):
+        query = (
+            rows.writeStream.format("kafkalog_load")
+            .options(target=table.name, name="nightly", **options)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        if query.exception() is not None:
+            raise query.exception()
+        return [progress.numInputRows for progress in query.recentProgress]
+
+    return until_done
+
+
+def places(table):
+    rows = table.arrow().select(["partition", "offset"]).to_pylist()
+    return Counter((row["partition"], row["offset"]) for row in rows)
+
+
+def once(*counts):
+    return Counter((partition, n) for partition, count in enumerate(counts) for n in range(count))
+
+
+def test_each_row_is_there_once_also_when_the_checkpoint_is_lost(
+    stream, run, table, topics, tmp_path
+):
+    topic = topics.create(2)
+    topics.fill(topic, 20, 5)
+    # Rows of a partition are in all tasks, and in other batches each time.
+    rows = stream(topic, maxOffsetsPerTrigger="9").repartition(3)
+    assert sum(run(rows, table)) == 25
+    assert places(table) == once(20, 5)
+    shutil.rmtree(tmp_path / "checkpoint")
+    topics.fill(topic, 3, 4)
+    rows = stream(topic, maxOffsetsPerTrigger="14").repartition(2)
+    assert sum(run(rows, table)) == 32
+    assert places(table) == once(23, 9)
+    last = table.open().last_offsets("nightly")
+    assert last == {TopicPartition(topic, 0): 23, TopicPartition(topic, 1): 9}
+    assert run(rows, table) in ([], [0])
+
+
+def test_a_load_and_a_stream_of_one_name_go_on_from_each_other(
+    spark, servers, stream, run, parquet, topics
+):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    pyspark_kafkalog.load(spark, "nightly", parquet.name, options)
+    topics.fill(topic, 5)
+    run(stream(topic), parquet)
+    topics.fill(topic, 2)
+    assert pyspark_kafkalog.load(spark, "nightly", parquet.name, options).records == 2
+    assert places(parquet) == once(17)
+    assert spark.read.parquet(f"{parquet.directory}/table").schema == stream(topic).schema
+
+
+def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics):
+    topic = topics.create(2)
+    topics.append(topic, [b"a,b", b"", b"c"], timestamp=1_700_000_000_000)
+    topics.append(topic, [b"", b""], partition=1)
+    words = stream(topic).select(
+        "topic",
+        F.col("partition").cast("long").alias("partition"),
+        "offset",
+        F.explode(F.split(F.col("value").cast("string"), ",")).alias("word"),
+        F.struct(F.col("timestamp"), F.lit(1.5).alias("factor")).alias("more"),
+    )
+    run(words.where("word <> ''"), parquet)
+    table = pq.read_table(f"{parquet.directory}/table")
+    assert sorted(table.column("word").to_pylist()) == ["a", "b", "c"]
+    assert {row["factor"] for row in table.column("more").to_pylist()} == {1.5}
+    # The partition without rows has no place; its records are read, and left out, again.
+    assert parquet.open().last_offsets("nightly") == {TopicPartition(topic, 0): 3}
+
+
+def test_batches_without_rows_commit_nothing(stream, run, parquet, topics):
+    topic = topics.create()
+    topics.fill(topic, 5)
+    assert run(stream(topic).where("offset > 100"), parquet) == [5]
+    assert parquet.open().last_offsets("nightly") == {}
+    assert list(parquet.directory.glob("table/_kafkalog/staging/*")) == []
+
+
+def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(stream, run, parquet, topics):
+    left, right = topics.create(), topics.create()
+    topics.append(left, [b"1", b"2"], key=b"k1")
+    topics.append(left, [b"3"], key=b"k2")
+    topics.append(right, [b""], key=b"k2")
+    joined = stream(left).join(
+        stream(right).select(F.col("key").alias("other")), F.expr("key = other")
+    )
+    run(joined, parquet)
+    assert places(parquet) == Counter({(0, 2): 1})
+    topics.append(right, [b""], key=b"k1")
+    with pytest.raises(Exception, match="InvalidRowError: There are rows of offsets 0 to 1"):
+        run(joined, parquet)
+    assert places(parquet) == Counter({(0, 2): 1})
+
+
+def test_a_commit_that_was_overtaken_or_not_answered_is_made_good_by_the_next_run(
+    spark, stream, run, parquet, topics, tmp_path
+):
+    """Two queries of one name: batch for batch the same rows, and one of them is refused."""
+    topic = topics.create()
+    topics.fill(topic, 10)
+    # Like a driver that was killed between the target's commit and Spark's note of it.
+    run(stream(topic), parquet)
+    for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        note.unlink()
+    run(stream(topic), parquet)
+    assert places(parquet) == once(10)
+    topics.fill(topic, 5)
+    run(stream(topic), parquet, "another")
+    run(stream(topic), parquet)
+    assert places(parquet) == once(15)
+
+
+def test_a_dataframe_is_loaded_once(spark, read, table, topics):
+    topic = topics.create(2)
+    topics.fill(topic, 20, 5)
+
+    def write():
+        rows = read(subscribe=topic).load().repartition(3).selectExpr("*", "1 as version")
+        writer = rows.write.format("kafkalog_load").mode("append")
+        writer.options(target=table.name, name="nightly").save()
+
+    write()
+    write()
+    topics.fill(topic, 1)
+    write()
+    assert places(table) == once(21, 5)
+    assert set(table.arrow().column("version").to_pylist()) == {1}
+
+
+def test_wrong_use_is_said(spark, read, topics, parquet):
+    rows = read(subscribe=topics.create()).load()
+    counted = rows.groupBy("topic").count().write.format("kafkalog_load").mode("append")
+    with pytest.raises(Exception, match="need the columns topic, partition and offset"):
+        counted.options(target=parquet.name, name="nightly").save()
+    load = rows.write.format("kafkalog_load").options(target=parquet.name, name="nightly")
+    with pytest.raises(Exception, match="A load adds rows"):
+        load.mode("overwrite").save()
+    with pytest.raises(Exception, match="Option name must be set"):
+        rows.write.format("kafkalog_load").mode("append").option("target", parquet.name).save()
+    with pytest.raises(Exception, match="'hive' does not name a kind of target"):
+        load.mode("append").option("target", "hive:/x").save()
