@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from unittest import mock
 
@@ -275,3 +276,41 @@ def test_numbers_that_cannot_be_meant(capsys, line, said):
         main([*line.split(), *([] if "quickstart" in line else ["--bootstrap-servers", "h:1"])])
     assert exit.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(run, tmp_path):
+    assert run("produce views", b"one\ntwo\nthree")[0] == 0
+    assert run("produce clicks", b"four")[0] == 0
+    path = tmp_path / "warehouse"
+    load = f"load views clicks --to parquet:{path} --name nightly --dry-run"
+    code, out, err = run(load)
+    assert (code, err) == (0, "")
+    first, *others = out.splitlines()
+    assert first.startswith(f"<LoadPlan 'nightly' to parquet:{path}: 4 offsets of 2 partitions")
+    assert first.endswith("tasks: 1, commits: 1")
+    assert [line.strip().partition(", about")[0] for line in others] == [
+        "clicks-0: from 0 until 1, 1 offsets",
+        "views-0: from 0 until 3, 3 offsets",
+    ]
+    assert run(f"{load} --max-bytes 1")[1].count("from 0 until 1, 1 offsets") == 2
+    code, out, _ = run(f"{load} --from 2020-01-01T00:00 --until 2020-01-02")
+    local = datetime(2020, 1, 1).astimezone().isoformat()
+    assert out.startswith(f"--from 2020-01-01T00:00 is {local}.\n--until 2020-01-02 is ")
+    assert "0 offsets of 2 partitions" in out
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--from soon", "'soon' is no place where a load can begin"),
+        ("--until earliest", "endingOffsets cannot be earliest"),
+        ("--max-bytes ten", "max_bytes must be a number of bytes"),
+        ("--until 2026-01-01Z --option endingTimestamp=5", "both say it"),
+    ],
+)
+def test_bounds_of_a_load_that_make_no_sense_are_explained(run, tmp_path, given, said):
+    load = f"load nothing --to parquet:{tmp_path}/warehouse --name nightly --dry-run"
+    code, _, err = run(f"{load} {given}")
+    assert code == 1
+    assert said in err

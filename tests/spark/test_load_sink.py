@@ -13,12 +13,10 @@ from tests.pyspark_kafkalog.warehouse.tables import KINDS
 
 pytestmark = pytest.mark.spark
 
-FEW = ["parquet", "delta"]
+OTHERS = [pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != "parquet"]
 
 
-@pytest.fixture(
-    params=[kind if kind in FEW else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
-)
+@pytest.fixture(params=["parquet", *OTHERS])
 def table(request, tmp_path):
     directory = tmp_path / "place"
     directory.mkdir()
@@ -150,6 +148,7 @@ def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(stream, run,
     assert places(parquet) == Counter({(0, 2): 1})
 
 
+@pytest.mark.long
 def test_a_commit_that_was_overtaken_or_not_answered_is_made_good_by_the_next_run(
     spark, stream, run, parquet, topics, tmp_path
 ):
