@@ -14,7 +14,7 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/warehous
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash transactions interop fuzz property uncompiled spark42 bench notebooks peers clean preflight
+.PHONY: help quickstart install test check crash loads transactions interop fuzz property uncompiled spark42 bench notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ check: $(VENV)/.development ## style, types and layers
 crash: $(VENV)/.development peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
+loads: $(VENV)/.development peers /usr/lib/postgresql ## 100 SIGKILLs of each kind of load target: drivers, workers, broker
+	KAFKALOG_CRASH_KILLS=100 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
+
 transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
@@ -45,14 +48,14 @@ interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apa
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
 
-property: $(VENV)/.development /usr/lib/postgresql ## the property tests with 20,000 examples each
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
+property: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each
+	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
 
-uncompiled: $(VENV)/.development /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
+uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled
 	cp -r pyspark_kafkalog pyspark_kafkalog_load broker tests pyproject.toml build/uncompiled
 	find build/uncompiled -name '*.so' -delete
-	cd build/uncompiled && export PYTHONPATH=$$PWD && \
+	cd build/uncompiled && export PYTHONPATH=$$PWD KAFKALOG_PEERS=$(CURDIR)/$(PEERS) && \
 	    $(CURDIR)/$(BIN)/python -c 'from pyspark_kafkalog.arrow import decode as d; assert d.__file__.endswith("/build/uncompiled/pyspark_kafkalog/arrow/decode.py"), d.__file__' && \
 	    $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
@@ -66,7 +69,7 @@ bench: $(VENV)/.development ## first numbers: read, landing, start of the broker
 notebooks: $(VENV)/.development ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
 
-peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 ## the jars of Kafka and of Spark's connector, which tests compare with
+peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 $(PEERS)/moto ## Kafka's jars, those of Spark's connector, and an S3 server, to test with
 
 clean: ## remove what was built, installed and fetched
 	rm -rf $(VENV) $(VENV_42) $(PEERS) build *.egg-info
@@ -101,6 +104,11 @@ $(VENV)/.fuzz: $(VENV)/.development
 $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 &:
 	@command -v mvn > /dev/null || apt-get install -y -qq maven
 	tests/interop/peers/fetch $(PEERS)
+
+# Apart from the environment: its boto wants an older python-dateutil.
+$(PEERS)/moto: | $(VENV)/.development
+	$(BIN)/pip install --disable-pip-version-check -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
+	mv $@.new $@
 
 /usr/bin/kcat:
 	apt-get update -qq && apt-get install -y -qq kcat

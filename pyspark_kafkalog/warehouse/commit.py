@@ -1,27 +1,25 @@
 """Commits: what one load published and where each load name goes on, in one atomic step.
 
 Owns the values that pass between tasks, driver and every kind of target (DataFile, Stage, Commit),
-the rule by which a load conflicts with another one, and the Parquet target's directory of commit
-files, `00000000000000000001.json`, `...2.json` and so on. A commit file is one JSON object, written
-whole and synced before it gets its name, and its name is given by `link`, which fails when the name
-is taken: of any number of loaders that race for a sequence number exactly one wins, and nobody ever
-sees half a commit. Each commit repeats the next offsets of EVERY load name, so the newest file
-alone says where each name goes on. A checksum over the object's canonical form tells a damaged or
-foreign file from one of ours: a flipped digit of an offset would otherwise lose or double
-records in silence.
+the rule by which a load conflicts with another one, and the Parquet target's commit files,
+`00000000000000000001.json`, `...2.json` and so on. A commit file is one JSON object, which gets its
+name whole and in one step that fails when the name is taken (storage.py): of any number of loaders
+that race for a sequence number exactly one wins, and nobody ever sees half a commit. Each commit
+repeats the next offsets of EVERY load name, so the newest file alone says where each name goes on.
+A checksum over the object's canonical form tells a damaged or foreign file from one of ours: a
+flipped digit of an offset would otherwise lose or double records in silence.
 
 Called by the driver, from any thread or process. Never moves or reads data files, never deletes a
 commit, never imports Spark or Arrow.
 """
 
 import json
-import os
 import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
@@ -152,11 +150,20 @@ def moved_offsets(current: Offsets, ranges: Sequence[OffsetRange]) -> Offsets:
     return {**current, **{piece.topic_partition: piece.until_offset for piece in sorted(ranges)}}
 
 
-class CommitLog:
-    """The directory of commit files, oldest to newest."""
+class CommitFiles(Protocol):
+    """Where commit files lie: see storage.Storage."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def path_of(self, name: str) -> str: ...
+    def commit_names(self) -> list[str]: ...
+    def read_commit(self, name: str) -> bytes: ...
+    def create_commit(self, name: str, content: bytes, load_id: str) -> bool: ...
+
+
+class CommitLog:
+    """The commit files of a target, oldest to newest."""
+
+    def __init__(self, files: CommitFiles) -> None:
+        self._files = files
 
     def newest(self) -> Commit | None:
         """The newest commit; None before the first. Raises TargetError when it is not ours."""
@@ -167,61 +174,34 @@ class CommitLog:
         return map(self.read, self._sequences())
 
     def read(self, sequence: int) -> Commit:
-        path = self._path(sequence)
-        with open(path, "rb") as file:
-            content = file.read()
+        name = _file_name(sequence)
+        content = self._files.read_commit(name)
         try:
             return decode(content, sequence)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TargetError(
-                f"{path} is not an intact commit of kafkalog ({_reason(error)}), so it is unknown "
-                "up to where this target was loaded; nothing was written. Restore the file from a "
-                "backup; if it is not kafkalog's at all, move it out of that directory."
+                f"{self._files.path_of(f'_kafkalog/commits/{name}')} is not an intact commit of "
+                f"kafkalog ({_reason(error)}), so it is unknown up to where this target was "
+                "loaded; nothing was written. Restore the file from a backup; if it is not "
+                "kafkalog's at all, move it out of that directory."
             ) from error
 
-    def publish(self, commit: Commit, scratch_directory: str) -> bool:
+    def publish(self, commit: Commit) -> bool:
         """Gives `commit` its sequence number; False when another loader took that number first.
 
-        `scratch_directory` is on the same file system and belongs to this load. When this returns
-        True the commit is on disk; when it raises, `newest()` tells whether it was published.
+        When this returns True the commit is on disk; when it raises, `newest()` tells whether it
+        was published.
         """
-        path = self._path(commit.sequence)
-        scratch = os.path.join(scratch_directory, f"commit-{commit.sequence}.json")
-        with open(scratch, "wb") as file:
-            file.write(encode(commit))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(scratch, path)
-        except FileExistsError:
-            # A network file system may carry the call out and lose the answer: then it is ours.
-            if not os.path.samefile(scratch, path):
-                return False
-        self.sync()
-        return True
-
-    def sync(self) -> None:
-        """Makes every commit that can be seen now survive a power failure."""
-        sync_directory(self._directory)
-
-    def _path(self, sequence: int) -> str:
-        return os.path.join(self._directory, f"{sequence:020}.json")
+        name = _file_name(commit.sequence)
+        return self._files.create_commit(name, encode(commit), commit.load_id)
 
     def _sequences(self) -> list[int]:
-        try:
-            names = os.listdir(self._directory)
-        except FileNotFoundError:
-            return []
+        names = self._files.commit_names()
         return sorted(int(name[:20]) for name in names if _COMMIT_FILE.fullmatch(name))
 
 
-def sync_directory(path: str) -> None:
-    """Makes the names in a directory survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _file_name(sequence: int) -> str:
+    return f"{sequence:020}.json"
 
 
 def encode(commit: Commit) -> bytes:

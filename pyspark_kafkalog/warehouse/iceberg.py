@@ -47,15 +47,14 @@ from pyspark_kafkalog.warehouse.commit import (
     check_unmoved,
     commit_of_now,
     moved_offsets,
-    sync_directory,
 )
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
-    make_directory,
     new_load_id,
     remove_all_but,
     staged_path,
 )
+from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 
 CATALOG = "kafkalog"
 LOAD_ID = "kafkalog.load-id"

@@ -1,8 +1,8 @@
 """How far a load is: what its tasks write down, what the driver makes of it, and how it is shown.
 
 A task writes a small JSON file into its load's staging directory, over and over: which range it
-lands, how many offsets it has passed, rows and bytes. The driver reads these files every POLL_S in
-a thread of its own and adds them up, so that nothing else is asked of Spark. A task that runs twice
+lands, how many offsets it has passed, rows and bytes. The driver reads these files every POLL_S (less
+often in an object store) in a thread of its own and adds them up, so that nothing else is asked of Spark. A task that runs twice
 counts once. A file that is being written is read the next time; nothing here can fail a load.
 
 Shown as bars in a terminal or notebook, one for each partition where there are few; as a line now
@@ -10,7 +10,6 @@ and then elsewhere, for logs.
 """
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,12 +20,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.storage import is_url, open_stage
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PROGRESS_SUFFIX = ".progress"
 POLL_S = 0.2
+POLL_OF_STORE_S = 2.0
 LINE_EVERY_S = 10.0
 _MOST_BARS = 16
 
@@ -102,20 +103,17 @@ Progress: TypeAlias = Callable[[LoadProgress], None]
 
 def tell_passed(stage_path: str, attempt: str, passed: Passed) -> None:
     """Writes down, in a task, how far it is; `attempt` is its own."""
-    with open(os.path.join(stage_path, attempt + PROGRESS_SUFFIX), "w") as file:
-        json.dump(asdict(passed), file)
+    content = json.dumps(asdict(passed)).encode()
+    open_stage(stage_path).write(attempt + PROGRESS_SUFFIX, content)
 
 
 def passed_in(stage_path: str) -> Iterator[Passed]:
     """What the tasks that write to `stage_path` wrote down last."""
     with suppress(OSError):
-        for name in os.listdir(stage_path):
-            if name.endswith(PROGRESS_SUFFIX):
-                # Half written, or removed meanwhile.
-                with suppress(OSError, ValueError, TypeError):
-                    with open(os.path.join(stage_path, name)) as file:
-                        fields = json.load(file)
-                    yield Passed(**fields)
+        for content in open_stage(stage_path).read(PROGRESS_SUFFIX):
+            # Half written.
+            with suppress(ValueError, TypeError):
+                yield Passed(**json.loads(content))
 
 
 class Meter:
@@ -195,7 +193,7 @@ def _watched(
     done = threading.Event()
 
     def poll() -> None:
-        while not done.wait(POLL_S):
+        while not done.wait(POLL_OF_STORE_S if is_url(stage_path) else POLL_S):
             tell(meter.read(stage_path))
 
     thread = threading.Thread(target=poll, name="kafkalog-load-progress", daemon=True)

@@ -15,7 +15,6 @@ complete and synced. One thread for each call; runs in Spark's Python workers. N
 imports Spark.
 """
 
-import os
 import uuid
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
+from pyspark_kafkalog.warehouse.storage import open_stage
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 ROW_GROUP_ROWS = 1_000_000
@@ -138,9 +138,7 @@ class _StagedFile:
 
     def __init__(self, stage: Stage, name: str) -> None:
         self._name = name
-        self._final_path = os.path.join(stage.path, name + stage.suffix)
-        self._path = os.path.join(stage.path, f"{uuid.uuid4().hex}.writing")
-        self._sink = open(self._path, "xb")  # noqa: SIM115 - outlives this function
+        self._sink = open_stage(stage.path).create(name + stage.suffix)
         self._writer = pq.ParquetWriter(self._sink, stage.schema, **_writer_options(stage.schema))
         self._records = 0
 
@@ -153,13 +151,10 @@ class _StagedFile:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def complete(self) -> DataFile:
-        """Finishes and syncs the file and gives it the staged form of its final name."""
+        """Finishes the file, which then has the staged form of its final name."""
         self._writer.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
         size_bytes = self._sink.tell()
-        self._sink.close()
-        os.rename(self._path, self._final_path)
+        self._sink.complete()
         return DataFile(self._name, self._records, size_bytes)
 
     def close(self) -> None:
@@ -168,6 +163,4 @@ class _StagedFile:
             return
         with suppress(OSError):
             self._writer.close()
-        self._sink.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
+        self._sink.drop()

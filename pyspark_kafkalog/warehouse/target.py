@@ -2,7 +2,8 @@
 
 A target keeps the data and, in the same atomic commit, the next offsets of every load name; nothing
 else remembers them. Each kind is one module. `parquet:/path` is always there; the others need an
-extra of their name and are imported when such a target is opened: `delta:/path`,
+extra of their name and are imported when such a target is opened: `parquet:s3://BUCKET/PATH` and
+other object stores (extra `objectstore`), `delta:/path`,
 `iceberg:NAMESPACE.TABLE?uri=...&warehouse=...` (the query holds the catalog's properties),
 `sql:SQLALCHEMY_URL#TABLE`.
 
@@ -20,6 +21,7 @@ from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
+from pyspark_kafkalog.warehouse.storage import is_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,14 +82,16 @@ def open_target(target: str) -> Target:
         return _KINDS[kind](place)
     except ImportError as error:
         library = (error.name or str(error)).partition(".")[0]
+        extra = "objectstore" if kind == "parquet" else kind
         raise MissingExtraError(
             f"a {kind}: target needs {library}, which is not installed: "
-            f"pip install 'pyspark-kafkalog[{kind}]'"
+            f"pip install 'pyspark-kafkalog[{extra}]'"
         ) from error
 
 
 def _open_parquet(place: str) -> Target:
-    return ParquetTarget(_directory("parquet", place))
+    path = place.removeprefix("file://") if place.startswith("file:///") else place
+    return ParquetTarget(path if is_url(path) else _directory("parquet", path))
 
 
 def _open_delta(place: str) -> Target:

@@ -13,7 +13,8 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
-from pyspark_kafkalog.warehouse.parquet import STAGED_SUFFIX, ParquetTarget
+from pyspark_kafkalog.warehouse.parquet import ParquetTarget
+from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX
 
 PARTITIONS = (0, 1)
 

@@ -20,12 +20,16 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyarrow.fs import FileSelector, S3FileSystem
 from pyiceberg.table import StaticTable
 
+from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.target import Target, open_target
 from tests.postgres import postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
+from tests.s3_server import BUCKET, REGION, s3
 
 NOTHING = pa.table({"value": pa.array([], pa.binary())})
 
@@ -34,6 +38,7 @@ class Table:
     """One table in a directory of its own; `name` is what load() would be given."""
 
     name: str
+    takes_two_processes = True
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,6 +65,19 @@ class Table:
     def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
         """The headers of a row of `arrow`."""
         return [(header["key"], header["value"]) for header in found]
+
+    def staged(self, stage: Stage) -> list[str]:
+        """The names of what is left of a stage."""
+        path = Path(stage.path)
+        return sorted(file.name for file in path.iterdir()) if path.exists() else []
+
+    def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
+        """Lengthens a staged file by `more`, or deletes it."""
+        path = Path(stage.path, name)
+        if more is None:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes() + more)
 
     def settle(self) -> None:
         """Waits until a database has noticed that its client was killed."""
@@ -92,6 +110,55 @@ class ParquetTable(Table):
         if not commits:
             return {}
         return numbers(json.loads(commits[-1].read_bytes())["offsets"].get(name, {}))
+
+
+class S3Table(Table):
+    """A prefix of its own in the one bucket of all tests; read through Arrow's own S3 client."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.prefix = f"p{uuid.uuid4().hex[:12]}/the table"
+        self.name = f"parquet:{s3().url(self.prefix)}"
+
+    @staticmethod
+    def files() -> S3FileSystem:
+        address = s3().endpoint.removeprefix("http://")
+        return S3FileSystem(endpoint_override=address, scheme="http", region=REGION)
+
+    def listed(self, below: str = "") -> list[str]:
+        selector = FileSelector(f"{BUCKET}/{self.prefix}/{below}", allow_not_found=True)
+        return [file.path for file in self.files().get_file_info(selector) if file.is_file]
+
+    def arrow(self) -> pa.Table:
+        files = [path for path in self.listed() if path.endswith(".parquet")]
+        if not files:
+            return NOTHING
+        return pa.concat_tables(pq.read_table(path, filesystem=self.files()) for path in files)
+
+    def offsets(self, name: str) -> dict[int, int]:
+        commits = sorted(self.listed("_kafkalog/commits"))
+        if not commits:
+            return {}
+        with self.files().open_input_stream(commits[-1]) as file:
+            return numbers(json.loads(file.read())["offsets"].get(name, {}))
+
+    def staged(self, stage: Stage) -> list[str]:
+        found = self.listed(f"_kafkalog/staging/{stage.load_id}")
+        return [path.rpartition("/")[2] for path in found]
+
+    def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
+        path = f"{BUCKET}/{self.prefix}/_kafkalog/staging/{stage.load_id}/{name}"
+        if more is None:
+            self.files().delete_file(path)
+        else:
+            with self.files().open_input_stream(path) as file:
+                content = file.read()
+            with self.files().open_output_stream(path) as file:
+                file.write(content + more)
+
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        self.files().delete_dir_contents(f"{BUCKET}/{self.prefix}", missing_dir_ok=True)
+        prepare(self)
 
 
 class DeltaLakeTable(Table):
@@ -183,6 +250,8 @@ class SqliteTable(Table):
 
 
 class DuckTable(Table):
+    takes_two_processes = False
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.file = directory / "lake.duckdb"
@@ -308,6 +377,7 @@ def numbers(topics: dict[str, dict[str, int]]) -> dict[int, int]:
 
 KINDS = {
     "parquet": ParquetTable,
+    "s3": S3Table,
     "delta": DeltaLakeTable,
     "iceberg": IcebergTable,
     "sqlite": SqliteTable,

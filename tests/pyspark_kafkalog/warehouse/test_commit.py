@@ -11,6 +11,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, CommitLog, DataFile, encode, next_commit
+from pyspark_kafkalog.warehouse.storage import COMMITS, DirectoryStorage
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
@@ -28,16 +29,25 @@ def commit_after(
     return next_commit(newest, name, load_id, pieces, files, {"value": "binary"}, abandoned)
 
 
+def log_in(directory: Path) -> CommitLog:
+    return CommitLog(DirectoryStorage(str(directory)))
+
+
+def publish(directory: Path, commit: Commit) -> bool:
+    DirectoryStorage(str(directory)).make_stage(commit.load_id)
+    return log_in(directory).publish(commit)
+
+
 def published(directory: Path, commit: Commit) -> Path:
-    assert CommitLog(str(directory)).publish(commit, str(directory))
-    return directory / f"{commit.sequence:020}.json"
+    assert publish(directory, commit)
+    return directory / COMMITS / f"{commit.sequence:020}.json"
 
 
 def test_the_first_commit_starts_at_one_and_reads_back_equal(tmp_path):
     commit = commit_after(None, ranges=[(0, 0, 10), (1, 5, 7)], abandoned=["dead"])
     published(tmp_path, commit)
     assert commit.commit_id == "1"
-    assert CommitLog(str(tmp_path)).newest() == commit
+    assert log_in(tmp_path).newest() == commit
     assert commit.offsets == {"nightly": {ORDERS_0: 10, ORDERS_1: 7}}
 
 
@@ -61,19 +71,15 @@ def test_a_partition_may_move_back():
 
 
 def test_an_absent_directory_has_no_commits(tmp_path):
-    log = CommitLog(str(tmp_path / "absent"))
+    log = log_in(tmp_path / "absent")
     assert log.newest() is None
     assert list(log) == []
 
 
 def test_only_one_of_two_racing_commits_gets_a_number(tmp_path):
-    log = CommitLog(str(tmp_path))
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    mine.mkdir()
-    other.mkdir()
-    assert log.publish(commit_after(None, load_id="first"), str(mine))
-    assert not log.publish(commit_after(None, load_id="second"), str(other))
-    newest = log.newest()
+    assert publish(tmp_path, commit_after(None, load_id="first"))
+    assert not publish(tmp_path, commit_after(None, load_id="second"))
+    newest = log_in(tmp_path).newest()
     assert newest is not None
     assert newest.load_id == "first"
 
@@ -85,21 +91,21 @@ def test_a_link_whose_answer_was_lost_counts_as_won(tmp_path, monkeypatch):
         real(source, destination)
         real(source, destination)
 
+    commit = commit_after(None)
+    DirectoryStorage(str(tmp_path)).make_stage(commit.load_id)
     monkeypatch.setattr(os, "link", link_twice)
-    assert CommitLog(str(tmp_path)).publish(commit_after(None), str(tmp_path))
+    assert log_in(tmp_path).publish(commit)
 
 
 def test_the_newest_is_the_highest_number_and_other_files_are_ignored(tmp_path):
     commits = [commit_after(None)]
     for _ in range(10):
         commits.append(commit_after(commits[-1]))
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    log = CommitLog(str(tmp_path))
+    log = log_in(tmp_path)
     for commit in commits:
-        assert log.publish(commit, str(scratch))
+        assert publish(tmp_path, commit)
     for name in (".DS_Store", "00000000000000000099.json.tmp", "99.json", "commit-5.json"):
-        (tmp_path / name).write_text("not mine")
+        (tmp_path / COMMITS / name).write_text("not mine")
     assert log.newest() == commits[-1]
     assert [commit.sequence for commit in log] == list(range(1, 12))
 
@@ -119,7 +125,7 @@ def test_every_flipped_byte_and_every_prefix_is_refused_or_reads_the_same(tmp_pa
         path.write_bytes(variant)
         try:
             # White space between JSON's tokens may change without harm.
-            assert CommitLog(str(tmp_path)).newest() == commit
+            assert log_in(tmp_path).newest() == commit
         except TargetError:
             refused += 1
     assert refused > 0.8 * len(damaged)
@@ -142,16 +148,17 @@ def test_every_flipped_byte_and_every_prefix_is_refused_or_reads_the_same(tmp_pa
     ],
 )
 def test_a_foreign_file_is_a_target_error_that_says_what_to_do(tmp_path, content):
-    (tmp_path / f"{1:020}.json").write_bytes(content)
+    (tmp_path / COMMITS).mkdir(parents=True)
+    (tmp_path / COMMITS / f"{1:020}.json").write_bytes(content)
     with pytest.raises(TargetError, match=r"0001\.json .*Restore the file"):
-        CommitLog(str(tmp_path)).newest()
+        log_in(tmp_path).newest()
 
 
 def test_a_commit_under_another_number_is_refused(tmp_path):
     path = published(tmp_path, commit_after(None))
-    path.rename(tmp_path / f"{2:020}.json")
+    path.rename(path.with_name(f"{2:020}.json"))
     with pytest.raises(TargetError, match="it says it is commit 1"):
-        CommitLog(str(tmp_path)).newest()
+        log_in(tmp_path).newest()
 
 
 @pytest.mark.parametrize("name", ["../escape.parquet", "/etc/passwd", "..", "", "a/b"])
@@ -160,11 +167,12 @@ def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
     file = DataFile(name, 1, 1)
     published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file], {}))
     with pytest.raises(TargetError, match="is not a file name"):
-        CommitLog(str(tmp_path)).newest()
+        log_in(tmp_path).newest()
 
 
 def test_a_newer_version_asks_for_an_upgrade(tmp_path):
     fields = json.loads(encode(commit_after(None)))
-    (tmp_path / f"{1:020}.json").write_text(json.dumps({**fields, "version": 2}))
+    (tmp_path / COMMITS).mkdir(parents=True)
+    (tmp_path / COMMITS / f"{1:020}.json").write_text(json.dumps({**fields, "version": 2}))
     with pytest.raises(TargetError, match="upgrade pyspark-kafkalog"):
-        CommitLog(str(tmp_path)).newest()
+        log_in(tmp_path).newest()

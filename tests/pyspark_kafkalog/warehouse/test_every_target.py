@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.storage import is_url
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
 
@@ -111,7 +112,7 @@ def test_nothing_is_seen_before_the_commit(table):
 def test_a_discarded_load_leaves_nothing(table):
     target, landed = begin(table)
     target.discard(landed[0])
-    assert not os.path.exists(landed[0].path)
+    assert table.staged(landed[0]) == []
     assert table.open().last_offsets("nightly") == {}
     assert table.rows() == Counter()
 
@@ -121,7 +122,7 @@ def test_a_load_that_was_overtaken_publishes_nothing(table):
     load(table.open(), "nightly", 4)
     with pytest.raises(LoadConflictError, match=r"'nightly'.*orders-0 from None to 4"):
         target.commit(*landed)
-    assert not os.path.exists(landed[0].path)
+    assert table.staged(landed[0]) == []
     assert table.rows() == expected_rows("nightly", 4)
     target, landed = begin(table)
     load(table.open(), "nightly", 7)
@@ -158,9 +159,9 @@ def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table):
     target, landed = begin(table)
     stage, ranges = landed[0], landed[3]
     write_rows(stage, "twin", ranges[0])
-    os.makedirs(stage.path, exist_ok=True)
     target.commit(*landed)
-    os.makedirs(stage.path, exist_ok=True)
+    if not is_url(stage.path):
+        os.makedirs(stage.path, exist_ok=True)
     write_rows(stage, "late twin", ranges[0])
     load(table.open(), "nightly", 9)
     assert table.rows() == expected_rows("nightly", 9)
@@ -193,12 +194,7 @@ def test_the_first_load_may_have_no_rows(table):
 def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damage):
     target, landed = begin(table)
     stage, files = landed[0], landed[4]
-    path = f"{stage.path}/{files[0].name}{stage.suffix}"
-    if damage == "gone":
-        os.unlink(path)
-    else:
-        with open(path, "ab") as file:
-            file.write(b"more")
+    table.damage(stage, files[0].name + stage.suffix, None if damage == "gone" else b"more")
     with pytest.raises(TargetError, match="nothing was published"):
         target.commit(*landed)
     assert table.open().last_offsets("nightly") == {}

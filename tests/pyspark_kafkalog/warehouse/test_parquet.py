@@ -154,7 +154,7 @@ def test_everything_is_on_disk_before_the_commit_and_the_commit_before_the_renam
     with FilesystemSteps(lambda _, operation, what: trace.append((operation, name_of(what)))):
         target.commit(stage, "nightly", {}, FIRST_TEN, files)
     changes = [step for step in trace if step[0] in ("fsync", "link", "rename")]
-    base, commit = stage.path, f"{stage.path}/commit-1.json"
+    base, commit = stage.path, f"{stage.path}/commit-{1:020}.json"
     assert changes == [
         ("fsync", base),
         ("fsync", commit),

@@ -1,0 +1,357 @@
+"""Where a Parquet target lies: a directory here, an object store in object_storage.py.
+
+Owns the layout below the target's root (parquet.py says what it means) and each way to do the few
+things that its protocol needs; whoever implements them decides nothing.
+
+`Storage` is the driver's view, `StageFiles` that of the tasks of one load, which also Delta and
+Iceberg tables use. A stage is opened by its path, on any machine: a directory, or the URL of an
+object store. Any thread or process. Errors are OSErrors.
+"""
+
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from pyspark_kafkalog.errors import TargetError
+
+COMMITS = "_kafkalog/commits"
+STAGING = "_kafkalog/staging"
+STAGED_SUFFIX = ".staged"
+
+_DISCARDED_SUFFIX = ".discarded"
+
+
+class Storage(Protocol):
+    """What a Parquet target needs of the place where it lies."""
+
+    advice: str
+    """What the place has to be, as the end of an error's text."""
+
+    def __str__(self) -> str:
+        """The place as a user may see it."""
+
+    def path_of(self, name: str) -> str:
+        """What a reader opens to read the file `name` of the target."""
+
+    def visible_name(self) -> str | None:
+        """A file that readers of the target would look at; None when there is none."""
+
+    def commit_names(self) -> list[str]:
+        """The names of all files beside the commits, and of the commits."""
+
+    def read_commit(self, name: str) -> bytes: ...
+
+    def create_commit(self, name: str, content: bytes, load_id: str) -> bool:
+        """Gives `content` its name in one step, and for good; False when the name was taken before
+        by others. `load_id` is the load whose stage may be used for it."""
+
+    def sync_commits(self) -> None:
+        """Makes every commit that can be seen now survive a power failure."""
+
+    def make_stage(self, load_id: str) -> str:
+        """A new place for staged files; its path. Raises OSError where `create_commit` could not
+        keep its promise: better now than when all is landed."""
+
+    def sync_stage(self, load_id: str) -> None:
+        """Makes the names of staged files survive a power failure."""
+
+    def has_stage(self, load_id: str) -> bool:
+        """Whether it was made and not discarded."""
+
+    def stages(self) -> dict[str, float]:
+        """The load ids of all stages, and when each last changed, in seconds. Removes what is left
+        of discarded ones."""
+
+    def staged_path(self, load_id: str, name: str) -> str:
+        """Where the staged form of a file lies."""
+
+    def staged_sizes(self, load_id: str, names: Sequence[str]) -> dict[str, int]:
+        """The sizes in bytes of those of the files `names` that are staged."""
+
+    def put_in_place(self, load_id: str, names: Sequence[str]) -> list[str]:
+        """Moves staged files to where readers see them, unless they are there before; for good.
+        Returns those that are in neither place. Any number of processes may do so at once."""
+
+    def discard_stage(self, load_id: str) -> None:
+        """Removes a stage in one step: to the eyes of all others it is gone."""
+
+
+class StageFiles(Protocol):
+    """The files of one stage, for tasks."""
+
+    def create(self, name: str) -> "Sink":
+        """A new file, which has its name once it is complete."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """A small file, which need not survive a power failure; again to replace it."""
+
+    def read(self, suffix: str) -> list[bytes]:
+        """The content of all small files with names that end in `suffix`."""
+
+
+class Sink(Protocol):
+    """A file being written, as Arrow does it."""
+
+    @property
+    def closed(self) -> bool: ...
+    def write(self, content: bytes) -> int: ...
+    def tell(self) -> int:
+        """The bytes written so far."""
+
+    def flush(self) -> None: ...
+    def complete(self) -> None:
+        """Makes the file survive a power failure, then gives it its name."""
+
+    def drop(self) -> None:
+        """Removes the file, unless it was completed."""
+
+
+def is_url(path: str) -> bool:
+    """Whether a target's or stage's path is that of an object store."""
+    return "://" in path
+
+
+def open_storage(path: str) -> Storage:
+    """The storage at `path`: absolute, or an object store's URL. Reads and writes nothing."""
+    if is_url(path):
+        from pyspark_kafkalog.warehouse.object_storage import ObjectStorage
+
+        return ObjectStorage(path)
+    return DirectoryStorage(path)
+
+
+def open_stage(path: str) -> StageFiles:
+    """The files of the stage at `path`, which `Storage.make_stage` gave."""
+    if is_url(path):
+        from pyspark_kafkalog.warehouse.object_storage import ObjectStageFiles
+
+        return ObjectStageFiles(path)
+    return DirectoryStageFiles(path)
+
+
+class DirectoryStorage:
+    """A directory of a file system with hard links and atomic rename, local or mounted.
+
+    A name is given by `link`, which fails when it is taken. A stage is discarded by renaming its
+    directory.
+    """
+
+    advice = (
+        "A target is a directory that the driver and all executors can write, on a file system "
+        "with hard links and atomic rename."
+    )
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._commits = os.path.join(root, COMMITS)
+        self._staging = os.path.join(root, STAGING)
+
+    def __str__(self) -> str:
+        return self._root
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self._root, name)
+
+    def visible_name(self) -> str | None:
+        names = os.listdir(self._root) if os.path.isdir(self._root) else []
+        return min((name for name in names if not name.startswith(("_", "."))), default=None)
+
+    def commit_names(self) -> list[str]:
+        try:
+            return os.listdir(self._commits)
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            if os.path.isfile(self._root):
+                raise TargetError(
+                    f"the load target {self._root} is a file: name a directory"
+                ) from None
+            raise
+
+    def read_commit(self, name: str) -> bytes:
+        with open(os.path.join(self._commits, name), "rb") as file:
+            return file.read()
+
+    def create_commit(self, name: str, content: bytes, load_id: str) -> bool:
+        path = os.path.join(self._commits, name)
+        scratch = os.path.join(self._stage(load_id), f"commit-{name}")
+        with open(scratch, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
+            # A network file system may carry the call out and lose the answer: then it is ours.
+            if not os.path.samefile(scratch, path):
+                return False
+        self.sync_commits()
+        return True
+
+    def sync_commits(self) -> None:
+        sync_directory(self._commits)
+
+    def make_stage(self, load_id: str) -> str:
+        path = self._stage(load_id)
+        make_directory(self._commits)
+        make_directory(path)
+        # Another loader, killed since, may have made these and not synced them.
+        sync_directory(os.path.dirname(self._commits))
+        sync_directory(self._root)
+        try:
+            _check_links(path)
+        except BaseException:
+            self.discard_stage(load_id)
+            raise
+        return path
+
+    def sync_stage(self, load_id: str) -> None:
+        sync_directory(self._stage(load_id))
+
+    def has_stage(self, load_id: str) -> bool:
+        return os.path.isdir(self._stage(load_id))
+
+    def stages(self) -> dict[str, float]:
+        found = {}
+        names = os.listdir(self._staging) if os.path.isdir(self._staging) else []
+        for name in sorted(names):
+            path = self._stage(name)
+            if name.endswith(_DISCARDED_SUFFIX):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                found[name] = last_change(path)
+        return found
+
+    def staged_path(self, load_id: str, name: str) -> str:
+        return os.path.join(self._stage(load_id), name + STAGED_SUFFIX)
+
+    def staged_sizes(self, load_id: str, names: Sequence[str]) -> dict[str, int]:
+        sizes = {}
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes[name] = os.stat(self.staged_path(load_id, name)).st_size
+        return sizes
+
+    def put_in_place(self, load_id: str, names: Sequence[str]) -> list[str]:
+        missing = []
+        for name in names:
+            final = os.path.join(self._root, name)
+            try:
+                os.rename(self.staged_path(load_id, name), final)
+            except FileNotFoundError:
+                if not os.path.exists(final):
+                    missing.append(name)
+        sync_directory(self._root)
+        return missing
+
+    def discard_stage(self, load_id: str) -> None:
+        path = self._stage(load_id)
+        with suppress(FileNotFoundError):
+            os.rename(path, path + _DISCARDED_SUFFIX)
+        shutil.rmtree(path + _DISCARDED_SUFFIX, ignore_errors=True)
+
+    def _stage(self, load_id: str) -> str:
+        return os.path.join(self._staging, load_id)
+
+
+class DirectoryStageFiles:
+    """The files of a stage that is a directory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def create(self, name: str) -> "DirectorySink":
+        return DirectorySink(self._path, name)
+
+    def write(self, name: str, content: bytes) -> None:
+        with open(os.path.join(self._path, name), "wb") as file:
+            file.write(content)
+
+    def read(self, suffix: str) -> list[bytes]:
+        found = []
+        for name in os.listdir(self._path):
+            if name.endswith(suffix):
+                with (
+                    suppress(FileNotFoundError),
+                    open(os.path.join(self._path, name), "rb") as file,
+                ):
+                    found.append(file.read())
+        return found
+
+
+class DirectorySink:
+    """A file that is written under a name of its own and gets the right one at the end."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._final_path = os.path.join(directory, name)
+        self._path = os.path.join(directory, f"{uuid.uuid4().hex}.writing")
+        self._file = open(self._path, "xb")  # noqa: SIM115 - outlives this function
+        self.write = self._file.write
+        self.tell = self._file.tell
+        self.flush = self._file.flush
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def complete(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.rename(self._path, self._final_path)
+
+    def drop(self) -> None:
+        if not self._file.closed:
+            self._file.close()
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory and its missing parents so that a power failure does not undo them."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_directory(parent)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    sync_directory(parent)
+
+
+def sync_directory(path: str) -> None:
+    """Makes the names in a directory survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def last_change(path: str) -> float:
+    """When anything in a directory last changed, in seconds; now, when it goes away meanwhile."""
+    try:
+        with os.scandir(path) as entries:
+            return max([entry.stat().st_mtime for entry in entries] + [os.stat(path).st_mtime])
+    except OSError:
+        return time.time()
+
+
+def _check_links(stage_path: str) -> None:
+    """Raises OSError where a name cannot be given by `link`, once and not twice."""
+    probe, name = os.path.join(stage_path, "probe"), os.path.join(stage_path, "probe-link")
+    with open(probe, "xb"):
+        pass
+    os.link(probe, name)
+    try:
+        os.link(probe, name)
+    except FileExistsError:
+        pass
+    else:
+        raise OSError(errno.ENOTSUP, "it gives the name of a file to another one", name)
+    os.unlink(name)
+    os.unlink(probe)
