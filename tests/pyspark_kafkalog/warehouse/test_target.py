@@ -25,7 +25,7 @@ from pyspark_kafkalog.warehouse.target import open_target
 def test_a_parquet_target_is_a_directory(target, path):
     opened = open_target(target)
     assert isinstance(opened, ParquetTarget)
-    assert opened.path == path
+    assert str(opened) == f"parquet:{path}"
 
 
 @pytest.mark.parametrize("target", ["hive:/data", "/data/orders", "", "Parquet:/data", "s3://b/k"])
@@ -37,7 +37,7 @@ def test_an_unknown_kind_names_the_known_ones(target):
 @pytest.mark.parametrize(
     "target",
     [
-        *("parquet:", "parquet:s3://bucket/key", "parquet://host/path"),
+        *("parquet:", "delta:s3://bucket/key", "parquet://host/path"),
         *("parquet:hdfs:/data/orders", "parquet:dbfs:/orders"),
     ],
 )
