@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.warehouse import landing as landing_module
 from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse import staged_files
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
 from pyspark_kafkalog.warehouse.target import open_target
 
@@ -138,7 +138,7 @@ def drive(target: str, servers: str, topic: str, name: str, seed: int) -> int:
 def main(target: str, servers: str, topic: str) -> None:
     load_module.MOST_OFFSETS_PER_TASK = MOST_OFFSETS_PER_TASK
     load_module.FEW_OFFSETS = MOST_OFFSETS_PER_TASK
-    landing_module.ROW_GROUP_ROWS = ROW_GROUP_ROWS
+    staged_files.ROW_GROUP_ROWS = ROW_GROUP_ROWS
     open_target(target)
     for line in sys.stdin:
         name, seed = line.split()
