@@ -1,9 +1,10 @@
 """How far a load is: what its tasks write down, what the driver makes of it, and how it is shown.
 
-A task writes a small JSON file into its load's staging directory, over and over: which range it
-lands, how many offsets it has passed, rows and bytes. The driver reads these files every POLL_S (less
-often in an object store) in a thread of its own and adds them up, so that nothing else is asked of Spark. A task that runs twice
-counts once. A file that is being written is read the next time; nothing here can fail a load.
+A task writes a small JSON file into its load's stage, over and over: which range it lands, how many
+offsets it has passed, rows and bytes. The driver reads these files every POLL_S (less often in an
+object store) in a thread of its own and adds them up, so that nothing else is asked of Spark. A
+task that runs twice counts once. A file that is being written is read the next time; nothing here
+can fail a load.
 
 Shown as bars in a terminal or notebook, one for each partition where there are few; as a line now
 and then elsewhere, for logs.
