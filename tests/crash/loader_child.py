@@ -9,6 +9,8 @@ the result, 1 and an error of the connector, or what killed it. To fork, this pr
 threads.
 """
 
+import encodings.idna  # noqa: F401 - as below
+import io
 import os
 import pickle
 import random
@@ -18,6 +20,9 @@ from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.warehouse import load as load_module
@@ -140,6 +145,8 @@ def main(target: str, servers: str, topic: str) -> None:
     load_module.FEW_OFFSETS = MOST_OFFSETS_PER_TASK
     staged_files.ROW_GROUP_ROWS = ROW_GROUP_ROWS
     open_target(target)
+    # What a worker would import with its first file, pandas among it, is imported once.
+    pq.write_table(pa.table({"offset": [0]}), io.BytesIO())
     for line in sys.stdin:
         name, seed = line.split()
         child = os.fork()
