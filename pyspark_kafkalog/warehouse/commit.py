@@ -20,6 +20,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
@@ -33,6 +36,10 @@ VERSION = 1
 
 _COMMIT_FILE = re.compile(r"\d{20}\.json")
 _PLAIN_NAME = re.compile(r"[^/\0]+")
+
+
+TopicIds = Mapping[str, UUID]
+NO_IDS: TopicIds = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +67,44 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """Where a load name goes on: the next offset of each partition, and the ids that their topics
+    had, as far as brokers said them."""
+
+    offsets: Offsets
+    topic_ids: TopicIds
+
+    def moved(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> "Position":
+        """This position, with each partition moved to the end of its last piece in `ranges`.
+
+        That may lie before the old offset: where a topic was recreated and the user chose to go
+        on. A topic with another id than before keeps nothing of what was.
+        """
+        topics = {piece.topic for piece in ranges}
+        ids = {**self.topic_ids, **{t: one for t, one in topic_ids.items() if t in topics}}
+        offsets = {
+            key: offset
+            for key, offset in self.offsets.items()
+            if self.topic_ids.get(key.topic) in (None, ids.get(key.topic))
+        }
+        ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
+        return Position({**offsets, **ends}, ids)
+
+
+NOWHERE = Position({}, NO_IDS)
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One published load.
 
     `sequence` is the target's own number of it: a Parquet target counts its commits, the others say
     in their heads what theirs is. `load_id` names the staging directory that the files came from.
-    `offsets` holds the next offset of every partition of this load's name; in a Parquet target, of
-    every other name too. Of a Parquet target alone: `columns`, the Arrow type of every column that
-    any of its files has, and `abandoned`, the staging directories of dead loads that this commit
-    declared unable to commit.
+    `offsets` holds the next offset of every partition of this load's name, `topic_ids` the ids that
+    their topics had, as far as brokers said them; in a Parquet target, those of every other name
+    too. `gaps` are the offsets that this load gave up, because they were gone. Of a Parquet target
+    alone: `columns`, the Arrow type of every column that any of its files has, and `abandoned`, the
+    staging directories of dead loads that this commit declared unable to commit.
     """
 
     sequence: int
@@ -78,6 +114,8 @@ class Commit:
     ranges: tuple[OffsetRange, ...]
     files: tuple[DataFile, ...]
     offsets: Mapping[str, Offsets]
+    topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
+    gaps: tuple[OffsetRange, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     abandoned: tuple[str, ...] = ()
 
@@ -93,15 +131,19 @@ def next_commit(
     load_id: str,
     ranges: Sequence[OffsetRange],
     files: Sequence[DataFile],
+    position: Position,
+    gaps: Sequence[OffsetRange],
     columns: Mapping[str, str],
     abandoned: Sequence[str] = (),
 ) -> Commit:
-    """The commit that follows `newest`: its offsets, with `name` moved to the end of `ranges`, and
-    its columns, with those of `files`."""
-    offsets = dict(newest.offsets) if newest else {}
-    offsets[name] = moved_offsets(offsets.get(name, {}), ranges)
+    """The commit that follows `newest`: its offsets, with `name` moved to `position`, and its
+    columns, with those of `files`."""
+    sequence = newest.sequence + 1 if newest else 1
+    commit = commit_of_now(sequence, name, load_id, ranges, files, position, gaps)
     return replace(
-        commit_of_now(newest.sequence + 1 if newest else 1, name, load_id, ranges, files, offsets),
+        commit,
+        offsets={**(newest.offsets if newest else {}), **commit.offsets},
+        topic_ids={**(newest.topic_ids if newest else {}), **commit.topic_ids},
         columns={**(newest.columns if newest else {}), **(columns if files else {})},
         abandoned=tuple(abandoned),
     )
@@ -113,9 +155,10 @@ def commit_of_now(
     load_id: str,
     ranges: Sequence[OffsetRange],
     files: Sequence[DataFile],
-    offsets: Mapping[str, Offsets],
+    position: Position,
+    gaps: Sequence[OffsetRange],
 ) -> Commit:
-    """The commit, with the clock's time."""
+    """The commit that moved load `name` to `position`, with the clock's time."""
     return Commit(
         sequence=sequence,
         name=name,
@@ -123,7 +166,9 @@ def commit_of_now(
         committed_at_ms=time.time_ns() // 1_000_000,
         ranges=tuple(ranges),
         files=tuple(files),
-        offsets=offsets,
+        offsets={name: position.offsets},
+        topic_ids={name: position.topic_ids},
+        gaps=tuple(gaps),
     )
 
 
@@ -142,12 +187,29 @@ def check_unmoved(
             )
 
 
-def moved_offsets(current: Offsets, ranges: Sequence[OffsetRange]) -> Offsets:
-    """`current`, with each partition moved to the end of its last piece in `ranges`.
+def gaps_between(planned_from: Offsets, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """The offsets that a load gives up: from where it should go on to where its ranges begin."""
+    begins: dict[TopicPartition, int] = {}
+    for piece in sorted(ranges):
+        begins.setdefault(piece.topic_partition, piece.start_offset)
+    return [
+        OffsetRange(key.topic, key.partition, planned_from[key], start)
+        for key, start in sorted(begins.items())
+        if planned_from.get(key, start) < start
+    ]
 
-    That may lie before the old offset: where a topic was recreated and the user chose to go on.
-    """
-    return {**current, **{piece.topic_partition: piece.until_offset for piece in sorted(ranges)}}
+
+def ids_to_json(topic_ids: TopicIds) -> dict[str, str]:
+    return {topic: str(topic_id) for topic, topic_id in sorted(topic_ids.items())}
+
+
+def ids_from_json(topics: Mapping[str, str]) -> dict[str, UUID]:
+    return {topic: UUID(topic_id) for topic, topic_id in topics.items()}
+
+
+def ranges_to_json(ranges: Sequence[OffsetRange]) -> list[list[str | int]]:
+    """As people read it: topic, partition, first offset, offset after the last one."""
+    return [[r.topic, r.partition, r.start_offset, r.until_offset] for r in sorted(ranges)]
 
 
 class CommitFiles(Protocol):
@@ -216,10 +278,12 @@ def encode(commit: Commit) -> bytes:
         "ranges": [asdict(piece) for piece in commit.ranges],
         "files": [asdict(file) for file in commit.files],
         "offsets": {name: to_json(offsets) for name, offsets in commit.offsets.items()},
+        "topic_ids": {name: ids_to_json(ids) for name, ids in commit.topic_ids.items()},
+        "gaps": [asdict(piece) for piece in commit.gaps],
         "columns": dict(commit.columns),
         "abandoned": list(commit.abandoned),
     }
-    return json.dumps({**fields, "crc32": _checksum(fields)}, indent=1).encode() + b"\n"
+    return json.dumps({**fields, "crc32": checksum(fields)}, indent=1).encode() + b"\n"
 
 
 def decode(content: bytes, sequence: int) -> Commit:
@@ -232,7 +296,7 @@ def decode(content: bytes, sequence: int) -> Commit:
             f"commit {sequence} has version {fields['version']}, this pyspark-kafkalog knows "
             f"{VERSION}: upgrade pyspark-kafkalog to load into this target"
         )
-    if fields.pop("crc32") != _checksum(fields):
+    if fields.pop("crc32") != checksum(fields):
         raise ValueError("its checksum does not match")
     if fields["sequence"] != sequence:
         raise ValueError(f"it says it is commit {fields['sequence']!r}")
@@ -244,12 +308,14 @@ def decode(content: bytes, sequence: int) -> Commit:
         ranges=tuple(OffsetRange(**piece) for piece in fields["ranges"]),
         files=tuple(_data_file(file) for file in fields["files"]),
         offsets={name: from_json(topics) for name, topics in fields["offsets"].items()},
+        topic_ids={name: ids_from_json(ids) for name, ids in fields.get("topic_ids", {}).items()},
+        gaps=tuple(OffsetRange(**piece) for piece in fields.get("gaps", [])),
         columns=dict(fields["columns"]),
         abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),
     )
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
+def checksum(fields: Mapping[str, Any]) -> str:
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(canonical.encode()):08x}"
 

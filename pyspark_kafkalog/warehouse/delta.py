@@ -9,7 +9,10 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 (percent-encoded):
 - `txn` with the appId `kafkalog:NAME:TOPIC:PARTITION`, version = the next offset of that partition;
 - `txn` with the appId `kafkalog:NAME`, version = how many partitions the name has such a txn of;
-- in commitInfo, for people: `kafkalog.load-id`, `kafkalog.name` and `kafkalog.offsets`.
+- `txn` with the appId `kafkalog:NAME:TOPIC:id:UUID` when the topic's id is another one than before,
+  version = the entry's own number: the greatest says the topic's id;
+- in commitInfo, for people: `kafkalog.load-id`, `kafkalog.name` and `kafkalog.offsets`, and the
+  offsets that were given up, `kafkalog.gaps`, if any.
 
 The txns are the truth: checkpoints keep them, while commitInfo goes when the log is cleaned up.
 deltalake tells the version of an appId that one names, but not which there are, so those are looked
@@ -33,6 +36,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,12 +49,16 @@ from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
     Commit,
     DataFile,
+    Position,
     Stage,
+    TopicIds,
     check_unmoved,
     commit_of_now,
-    moved_offsets,
+    gaps_between,
+    ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
@@ -63,6 +71,9 @@ from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 LOAD_ID = "kafkalog.load-id"
 
 _APP = "kafkalog"
+_ID = "id:"
+# The offset of a partition that was there before its topic was recreated, and is no more.
+_DROPPED = -1
 _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
     "VACUUM removed what this load had written: run it again."
@@ -90,7 +101,12 @@ class DeltaTarget:
             if table is None:
                 _refuse_foreign_files(self.path)
                 return {}
-            return self._offsets(table, name)
+            return _without_dropped(self._position(table, name).offsets)
+
+    def last_topic_ids(self, name: str) -> TopicIds:
+        with _explained(f"open the load target {self.path}"):
+            table = self._table()
+            return self._position(table, name).topic_ids if table else NO_IDS
 
     def stage(self, schema: pa.Schema) -> Stage:
         load_id = new_load_id()
@@ -109,6 +125,7 @@ class DeltaTarget:
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
         files: Sequence[DataFile],
+        topic_ids: TopicIds = NO_IDS,
     ) -> Commit:
         with _explained(
             f"commit to the load target {self.path} (to run the load again is safe: it goes on "
@@ -117,20 +134,22 @@ class DeltaTarget:
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
             adds = [_add_action(stage, file) for file in files]
+            gaps = gaps_between(planned_from, ranges)
             while True:
                 table = DeltaTable(self.path)
-                current = self._offsets(table, name)
+                current = self._position(table, name)
+                offsets = _without_dropped(current.offsets)
                 try:
-                    check_unmoved(name, self.path, current, planned_from, ranges)
+                    check_unmoved(name, self.path, offsets, planned_from, ranges)
                 except LoadConflictError:
                     self.discard(stage)
                     raise
-                offsets = moved_offsets(current, ranges)
-                sequence = self._publish(table, stage, name, offsets, ranges, adds)
+                position = Position(offsets, current.topic_ids).moved(ranges, topic_ids)
+                sequence = self._publish(table, stage, name, current, position, gaps, adds)
                 if sequence is not None:
                     break
         remove_all_but(stage, files)
-        return commit_of_now(sequence, name, stage.load_id, ranges, files, {name: offsets})
+        return commit_of_now(sequence, name, stage.load_id, ranges, files, position, gaps)
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
@@ -149,42 +168,63 @@ class DeltaTarget:
             # Another loader was faster, and killed or not, what it made is a table.
             return DeltaTable(self.path)
 
-    def _offsets(self, table: DeltaTable, name: str) -> Offsets:
+    def _position(self, table: DeltaTable, name: str) -> Position:
         """Where load `name` goes on, in the table version that `table` was opened at."""
         offsets = {}
+        newest: dict[str, tuple[int, UUID]] = {}
         for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
-            key = _partition_of(app_id, name)
-            version = table.transaction_version(app_id) if key else None
-            if key and version is not None:
-                offsets[key] = version
+            place = app_id.removeprefix(f"{_app_id(name)}:")
+            version = None if place == app_id else table.transaction_version(app_id)
+            if version is None:
+                continue
+            topic, _, rest = place.partition(":")
+            if rest.isdecimal():
+                offsets[TopicPartition(topic, int(rest))] = version
+            elif rest.startswith(_ID):
+                found = version, UUID(rest.removeprefix(_ID))
+                newest[topic] = max(newest.get(topic, found), found)
         if len(offsets) != (table.transaction_version(_app_id(name)) or 0):
             raise TargetError(
                 f"the log of the Delta table {self.path} does not hold all offsets of load "
                 f"{name!r}, so it is unknown where it goes on; nothing was written. Restore the "
                 "log from a backup, and unset delta.setTransactionRetentionDuration if it is set."
             )
-        return offsets
+        return Position(offsets, {topic: topic_id for topic, (_, topic_id) in newest.items()})
 
     def _publish(
         self,
         table: DeltaTable,
         stage: Stage,
         name: str,
-        offsets: Offsets,
-        ranges: Sequence[OffsetRange],
+        current: Position,
+        position: Position,
+        gaps: Sequence[OffsetRange],
         adds: Sequence[AddAction],
     ) -> int | None:
         """The table version that this commit became; None when another commit took its number."""
         base = table.version()
-        moved = {piece.topic_partition for piece in ranges}
+        # A txn stays for ever; that of a partition which a recreated topic has not is dropped.
+        offsets = dict.fromkeys(current.offsets, _DROPPED) | dict(position.offsets)
         transactions = [Transaction(_app_id(name), len(offsets))]
-        transactions += [Transaction(_app_id(name, key), offsets[key]) for key in sorted(moved)]
+        transactions += [
+            Transaction(_app_id(name, key), offset)
+            for key, offset in sorted(offsets.items())
+            if current.offsets.get(key) != offset
+        ]
+        transactions += [
+            Transaction(f"{_app_id(name)}:{topic}:{_ID}{topic_id}", base + 1)
+            for topic, topic_id in sorted(position.topic_ids.items())
+            if current.topic_ids.get(topic) != topic_id
+        ]
+        metadata = {
+            LOAD_ID: stage.load_id,
+            "kafkalog.name": name,
+            "kafkalog.offsets": json.dumps(to_json(position.offsets)),
+        }
+        if gaps:
+            metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(gaps))
         properties = CommitProperties(
-            custom_metadata={
-                LOAD_ID: stage.load_id,
-                "kafkalog.name": name,
-                "kafkalog.offsets": json.dumps(to_json(offsets)),
-            },
+            custom_metadata=metadata,
             app_transactions=transactions,
             max_commit_retries=0,
         )
@@ -214,13 +254,8 @@ def _app_id(name: str, key: TopicPartition | None = None) -> str:
     return f"{_APP}:{quote(name, safe='')}{place}"
 
 
-def _partition_of(app_id: str, name: str) -> TopicPartition | None:
-    """The partition that an appId of load `name` is for; None for any other appId."""
-    place = app_id.removeprefix(f"{_app_id(name)}:")
-    topic, colon, partition = place.partition(":")
-    if place == app_id or not colon or not partition.isdecimal():
-        return None
-    return TopicPartition(topic, int(partition))
+def _without_dropped(offsets: Offsets) -> Offsets:
+    return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
 
 
 def _app_ids(log_path: str) -> set[str]:

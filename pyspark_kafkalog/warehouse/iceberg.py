@@ -2,8 +2,10 @@
 
     LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write them
     table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
+    table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
-                                                `kafkalog.ranges`: what this snapshot brought
+                                                `kafkalog.ranges`: what this snapshot brought, and
+                                                `kafkalog.gaps`: what it gave up
 
 The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
 the property together. The property is the truth: it outlives the expiry of snapshots, which the
@@ -41,12 +43,18 @@ from pyspark_kafkalog.errors import KafkalogError, LoadConflictError, TargetErro
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
     Commit,
     DataFile,
+    Position,
     Stage,
+    TopicIds,
     check_unmoved,
     commit_of_now,
-    moved_offsets,
+    gaps_between,
+    ids_from_json,
+    ids_to_json,
+    ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
@@ -95,7 +103,13 @@ class IcebergTarget:
             if read_only and not _is_catalog_there(self._properties):
                 return {}
             table = self._table()
-            return _offsets(table, name) if table else {}
+            return _position(table, name).offsets if table else {}
+
+    def last_topic_ids(self, name: str) -> TopicIds:
+        with self._explained(f"open the load target {self}"):
+            there = _is_catalog_there(self._properties)
+            table = self._table() if there else None
+            return _position(table, name).topic_ids if table else NO_IDS
 
     def stage(self, schema: pa.Schema) -> Stage:
         load_id = new_load_id()
@@ -113,6 +127,7 @@ class IcebergTarget:
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
         files: Sequence[DataFile],
+        topic_ids: TopicIds = NO_IDS,
     ) -> Commit:
         with self._explained(
             f"commit to the load target {self} (to run the load again is safe: it goes on from the "
@@ -120,20 +135,21 @@ class IcebergTarget:
         ):
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
+            gaps = gaps_between(planned_from, ranges)
             while True:
                 table = self._catalog_of_target().load_table(self.identifier)
-                current = _offsets(table, name)
+                current = _position(table, name)
                 try:
-                    check_unmoved(name, str(self), current, planned_from, ranges)
+                    check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                 except LoadConflictError:
                     self.discard(stage)
                     raise
-                offsets = moved_offsets(current, ranges)
-                sequence = self._publish(table, stage, name, offsets, ranges, files)
+                position = current.moved(ranges, topic_ids)
+                sequence = self._publish(table, stage, name, position, ranges, gaps, files)
                 if sequence is not None:
                     break
         remove_all_but(stage, files)
-        return commit_of_now(sequence, name, stage.load_id, ranges, files, {name: offsets})
+        return commit_of_now(sequence, name, stage.load_id, ranges, files, position, gaps)
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
@@ -171,8 +187,9 @@ class IcebergTarget:
         table: Table,
         stage: Stage,
         name: str,
-        offsets: Offsets,
+        position: Position,
         ranges: Sequence[OffsetRange],
+        gaps: Sequence[OffsetRange],
         files: Sequence[DataFile],
     ) -> int | None:
         """The snapshot that this commit became; None when another commit was faster."""
@@ -180,11 +197,12 @@ class IcebergTarget:
         summary = {
             LOAD_ID: stage.load_id,
             "kafkalog.name": name,
-            "kafkalog.ranges": json.dumps(
-                [[r.topic, r.partition, r.start_offset, r.until_offset] for r in sorted(ranges)]
-            ),
+            "kafkalog.ranges": json.dumps(ranges_to_json(ranges)),
+            **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
         }
-        properties = {_offsets_property(name): json.dumps(to_json(offsets))}
+        properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
+        if position.topic_ids:
+            properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
         scheme = "file://" if urlsplit(table.location()).scheme else ""
         paths = [scheme + staged_path(stage, file) for file in files]
         table.metadata.properties.update(_IN_MEMORY)
@@ -264,10 +282,16 @@ def _offsets_property(name: str) -> str:
     return f"kafkalog.{name}.offsets"
 
 
-def _offsets(table: Table, name: str) -> Offsets:
+def _ids_property(name: str) -> str:
+    return f"kafkalog.{name}.topic-ids"
+
+
+def _position(table: Table, name: str) -> Position:
     """Where load `name` goes on, in the table's metadata as it was loaded."""
-    text = table.metadata.properties.get(_offsets_property(name))
-    return from_json(json.loads(text)) if text else {}
+    properties = table.metadata.properties
+    offsets = json.loads(properties.get(_offsets_property(name), "{}"))
+    topic_ids = json.loads(properties.get(_ids_property(name), "{}"))
+    return Position(from_json(offsets), ids_from_json(topic_ids))
 
 
 def _data_directory(table: Table) -> str:

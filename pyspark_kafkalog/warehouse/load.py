@@ -23,7 +23,12 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog import errors
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    KafkalogError,
+    TopicRecreatedError,
+)
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -43,7 +48,7 @@ from pyspark_kafkalog.source.options import (
 from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
 from pyspark_kafkalog.warehouse.plan import (
     LoadPlan,
@@ -71,7 +76,9 @@ class LoadResult:
 
     `records` and `bytes` (of Parquet) count what is in `files`; `ranges` are the offsets that were
     passed, which compaction and transaction markers may make more. `commit_id` is that of the last
-    of its `commits`; None, and the rest empty, when there was nothing new.
+    of its `commits`; None, and the rest empty, when there was nothing new. `gaps` are offsets that
+    were gone before they could be loaded and were given up (failOnDataLoss=false); the commit
+    records them, too.
     """
 
     name: str
@@ -82,16 +89,19 @@ class LoadResult:
     files: tuple[DataFile, ...]
     commit_id: str | None
     commits: int = 1
+    gaps: tuple[OffsetRange, ...] = ()
 
     def __repr__(self) -> str:
         if self.commit_id is None:
             return f"<LoadResult {self.name!r} to {self.target}: nothing new>"
         partitions = {piece.topic_partition for piece in self.ranges}
         commits = f"{self.commits} commits up to" if self.commits > 1 else "commit"
+        lost = sum(gap.offset_count for gap in self.gaps)
         return (
             f"<LoadResult {self.name!r} to {self.target}: {commits} {self.commit_id}, "
             f"{self.records:,} records of {len(partitions)} partitions, "
-            f"{self.bytes:,} bytes in {len(self.files)} files>"
+            f"{self.bytes:,} bytes in {len(self.files)} files"
+            f"{f', {lost:,} offsets were gone' if lost else ''}>"
         )
 
 
@@ -260,9 +270,10 @@ def _find_work(
     opened = open_target(target)
     last = opened.last_offsets(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
+        meant = without_recreated(cluster, source, last, opened.last_topic_ids(name), name)
         if starting is not None and last:
-            check_passed(cluster, source, last, name)
-        ranges = plan(cluster, source, last, name)
+            check_passed(cluster, source, meant, name)
+        ranges = plan(cluster, source, meant, name)
         if most_bytes is not None:
             ranges = within_bytes(cluster, ranges, most_bytes)
         topic_ids = {
@@ -287,7 +298,7 @@ def _land(
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)
         raise
-    return work.target.commit(stage, work.name, work.last, pieces, files)
+    return work.target.commit(stage, work.name, work.last, pieces, files, work.topic_ids)
 
 
 def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> list[OffsetRange]:
@@ -334,6 +345,32 @@ def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> 
         or starts[whole.topic_partition] != wanted[whole.topic_partition]
         or (is_choice and whole.topic_partition in chosen)
     )
+
+
+def without_recreated(
+    cluster: Cluster, options: SourceOptions, last: Offsets, last_ids: TopicIds, name: str
+) -> Offsets:
+    """`last`, from the beginning for topics that were deleted and created again since then.
+
+    Raises TopicRecreatedError for them unless failOnDataLoss is false. Where brokers say no ids, or
+    the last commit has none, only a log that ends before its offsets gives that away.
+    """
+    topics = {tp.topic for tp in options.subscription.partitions(cluster)}
+    recreated = sorted(
+        topic
+        for topic in topics & last_ids.keys()
+        if cluster.topic_id(topic) not in (None, last_ids[topic])
+    )
+    if not recreated:
+        return last
+    what = f"{', '.join(recreated)}: deleted and created again since the last commit of load"
+    if options.fail_on_data_loss:
+        raise TopicRecreatedError(
+            f"{what} {name!r}, whose offsets mean other records now. To load what is there from "
+            "the beginning, set the option failOnDataLoss to false, or give the load another name."
+        )
+    _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
+    return {tp: 0 if tp.topic in recreated else offset for tp, offset in last.items()}
 
 
 def check_passed(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> None:
@@ -503,4 +540,5 @@ def _result(name: str, target: str, commits: Sequence[Commit]) -> LoadResult:
         files=files,
         commit_id=commits[-1].commit_id if commits else None,
         commits=len(commits),
+        gaps=tuple(gap for commit in commits for gap in commit.gaps),
     )

@@ -34,11 +34,16 @@ from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
+    NOWHERE,
     Commit,
     CommitLog,
     DataFile,
+    Position,
     Stage,
+    TopicIds,
     check_unmoved,
+    gaps_between,
     next_commit,
 )
 from pyspark_kafkalog.warehouse.staging import check_size, new_load_id
@@ -85,7 +90,11 @@ class ParquetTarget:
                         "a new or empty directory, since readers would take them for what was "
                         "loaded"
                     )
-            return dict(newest.offsets.get(name, {})) if newest else {}
+            return _position(newest, name).offsets
+
+    def last_topic_ids(self, name: str) -> TopicIds:
+        with self._explained(f"open the load target {self._storage}"):
+            return _position(self._log.newest(), name).topic_ids
 
     def stage(self, schema: "pa.Schema") -> Stage:
         load_id = new_load_id()
@@ -101,6 +110,7 @@ class ParquetTarget:
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
         files: Sequence[DataFile],
+        topic_ids: TopicIds = NO_IDS,
     ) -> Commit:
         with self._explained(
             f"commit to the load target {self._storage} (to run the load again is safe: it goes on "
@@ -119,6 +129,8 @@ class ParquetTarget:
                     stage.load_id,
                     ranges,
                     files,
+                    _position(newest, name).moved(ranges, topic_ids),
+                    gaps_between(planned_from, ranges),
                     _types(stage.schema),
                     self._idle_stages(stage),
                 )
@@ -238,6 +250,13 @@ def committed_files(path: str | os.PathLike[str]) -> list[str]:
     """
     place = os.fspath(path)
     return ParquetTarget(place if is_url(place) else os.path.abspath(place)).committed_files()
+
+
+def _position(newest: Commit | None, name: str) -> Position:
+    """Where load `name` goes on after the newest commit."""
+    if newest is None:
+        return NOWHERE
+    return Position(newest.offsets.get(name, {}), newest.topic_ids.get(name, NO_IDS))
 
 
 def _types(schema: "pa.Schema") -> dict[str, str]:

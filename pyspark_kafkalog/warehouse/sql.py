@@ -3,6 +3,8 @@
     TABLE              the rows; times in UTC (timestamptz; text in SQLite, which has no times)
     kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records
     kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
+    kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
+    kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
 
 Tasks write Parquet files to the driver's temporary directory (TMPDIR), which executors on other
 machines must share; the driver then copies them into TABLE by what the database has for it: COPY in
@@ -36,8 +38,10 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,16 +58,22 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
     Commit,
     DataFile,
+    Position,
     Stage,
+    TopicIds,
     check_unmoved,
     commit_of_now,
-    moved_offsets,
+    gaps_between,
 )
 from pyspark_kafkalog.warehouse.staging import check_staged, new_load_id, staged_path
 
 BATCH_ROWS = 50_000
+
+# By the columns that are a key's and their values: one more column and its value.
+_Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], tuple[str, Any]]
 
 _MISSING_FILE = (
     "Loads into a SQL database go by way of the driver's temporary directory: set TMPDIR to one "
@@ -160,6 +170,25 @@ class SqlTarget:
             sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
             sa.Column("next_offset", sa.BigInteger, nullable=False),
         )
+        self._topics = sa.Table(
+            "kafkalog_topics",
+            self._metadata,
+            sa.Column("table_name", sa.Text, primary_key=True),
+            sa.Column("load_name", sa.Text, primary_key=True),
+            sa.Column("topic", sa.Text, primary_key=True),
+            sa.Column("topic_id", sa.Text, nullable=False),
+        )
+        self._gaps = sa.Table(
+            "kafkalog_gaps",
+            self._metadata,
+            sa.Column("table_name", sa.Text, primary_key=True),
+            sa.Column("load_name", sa.Text, primary_key=True),
+            sa.Column("commit_number", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("topic", sa.Text, primary_key=True),
+            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("start_offset", sa.BigInteger, nullable=False),
+            sa.Column("until_offset", sa.BigInteger, nullable=False),
+        )
 
     def __repr__(self) -> str:
         return f"SqlTarget({self._shown_url!r}, {self.table!r})"
@@ -178,7 +207,15 @@ class SqlTarget:
         with self._explained(f"open the load target {self}"), self._transaction() as connection:
             if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
                 return {}
-            return self._offsets_of(connection, name)
+            return self._position(connection, name).offsets
+
+    def last_topic_ids(self, name: str) -> TopicIds:
+        if self._is_missing_file():
+            return NO_IDS
+        with self._explained(f"open the load target {self}"), self._transaction() as connection:
+            if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
+                return NO_IDS
+            return self._position(connection, name).topic_ids
 
     def _is_missing_file(self) -> bool:
         if self._url.get_backend_name() not in ("sqlite", "duckdb"):
@@ -201,6 +238,7 @@ class SqlTarget:
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
         files: Sequence[DataFile],
+        topic_ids: TopicIds = NO_IDS,
     ) -> Commit:
         with self._explained(
             f"commit to the load target {self} (to run the load again is safe: it goes on from the "
@@ -208,12 +246,14 @@ class SqlTarget:
         ):
             try:
                 check_staged(stage, files, _MISSING_FILE)
-                number, offsets = self._publish(stage, name, planned_from, ranges, files)
+                number, position, gaps = self._publish(
+                    stage, name, planned_from, ranges, files, topic_ids
+                )
             finally:
                 # Committed or not, the files have served: the rows are in the database, or the
                 # next load lands them again.
                 self.discard(stage)
-        return commit_of_now(number, name, stage.load_id, ranges, files, {name: offsets})
+        return commit_of_now(number, name, stage.load_id, ranges, files, position, gaps)
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
@@ -225,24 +265,27 @@ class SqlTarget:
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
         files: Sequence[DataFile],
-    ) -> tuple[int, Offsets]:
+        topic_ids: TopicIds,
+    ) -> tuple[int, Position, Sequence[OffsetRange]]:
+        gaps = gaps_between(planned_from, ranges)
         while True:
             with self._transaction() as connection:
                 newest = self._newest(connection, name)
             try:
                 with self._transaction() as connection:
                     self._take_number(connection, stage, name, newest + 1, files)
-                    current = self._offsets_of(connection, name)
-                    check_unmoved(name, str(self), current, planned_from, ranges)
-                    offsets = moved_offsets(current, ranges)
-                    self._move(connection, name, current, offsets)
+                    current = self._position(connection, name)
+                    check_unmoved(name, str(self), current.offsets, planned_from, ranges)
+                    position = current.moved(ranges, topic_ids)
+                    self._move(connection, name, current, position)
+                    self._record_gaps(connection, name, newest + 1, gaps)
                     self._copy(connection, stage, files)
-                return newest + 1, offsets
+                return newest + 1, position, gaps
             except SQLAlchemyError:
                 with self._transaction() as connection:
                     if self._has_committed(connection, stage):
                         # Only the answer was lost.
-                        return newest + 1, offsets
+                        return newest + 1, position, gaps
                     if self._newest(connection, name) == newest:
                         raise
                 # A load of the same name was faster, perhaps with other partitions.
@@ -277,30 +320,61 @@ class SqlTarget:
         query = sa.select(self._commits).where(self._commits.c.load_id == stage.load_id)
         return connection.execute(query).first() is not None
 
-    def _offsets_of(self, connection: sa.Connection, name: str) -> Offsets:
-        columns = self._offsets.c
-        query = sa.select(columns.topic, columns.partition, columns.next_offset).where(
-            columns.table_name == self._name, columns.load_name == name
-        )
-        return {
-            TopicPartition(topic, partition): offset
-            for topic, partition, offset in connection.execute(query)
+    def _position(self, connection: sa.Connection, name: str) -> Position:
+        """Where load `name` goes on."""
+        offsets = {
+            TopicPartition(row.topic, row.partition): row.next_offset
+            for row in connection.execute(self._rows_of(self._offsets, name))
         }
+        topic_ids = {}
+        # A database that was last loaded by an older version has no such table yet.
+        if sa.inspect(connection).has_table(self._topics.name, self._topics.schema):
+            for row in connection.execute(self._rows_of(self._topics, name)):
+                topic_ids[row.topic] = UUID(row.topic_id)
+        return Position(offsets, topic_ids)
+
+    def _rows_of(self, table: sa.Table, name: str) -> sa.Select[Any]:
+        columns = table.c
+        return sa.select(table).where(columns.table_name == self._name, columns.load_name == name)
 
     def _move(
-        self, connection: sa.Connection, name: str, current: Offsets, offsets: Offsets
+        self, connection: sa.Connection, name: str, current: Position, position: Position
     ) -> None:
-        columns = self._offsets.c
-        for key, offset in sorted(offsets.items()):
-            place = {"table_name": self._name, "load_name": name, **key._asdict()}
-            if key not in current:
-                connection.execute(self._offsets.insert(), {**place, "next_offset": offset})
-            elif offset != current[key]:
-                of_key = [columns[column] == value for column, value in place.items()]
-                connection.execute(self._offsets.update().where(*of_key), {"next_offset": offset})
+        rows = [_offset_rows(each.offsets) for each in (current, position)]
+        self._replace(connection, self._offsets, name, *rows)
+        rows = [_id_rows(each.topic_ids) for each in (current, position)]
+        self._replace(connection, self._topics, name, *rows)
+
+    def _replace(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        name: str,
+        current: _Rows,
+        wanted: _Rows,
+    ) -> None:
+        """Makes the rows of load `name`, which are `current` ones, those that are wanted."""
+        for key in sorted(current.keys() | wanted.keys()):
+            if current.get(key) == wanted.get(key):
+                continue
+            place = {"table_name": self._name, "load_name": name, **dict(key)}
+            of_key = [table.c[column] == value for column, value in place.items()]
+            if key not in wanted:
+                connection.execute(table.delete().where(*of_key))
+            elif key not in current:
+                connection.execute(table.insert(), {**place, **dict([wanted[key]])})
+            else:
+                connection.execute(table.update().where(*of_key), dict([wanted[key]]))
+
+    def _record_gaps(
+        self, connection: sa.Connection, name: str, number: int, gaps: Sequence[OffsetRange]
+    ) -> None:
+        of_commit = {"table_name": self._name, "load_name": name, "commit_number": number}
+        for gap in gaps:
+            connection.execute(self._gaps.insert(), {**of_commit, **asdict(gap)})
 
     def _create(self, schema: pa.Schema) -> None:
-        """Makes what is missing of the three tables; raises TargetError when a column is."""
+        """Makes what is missing of the tables; raises TargetError when a column is."""
         columns = [
             # Quoted, as not every dialect knows each keyword of its database.
             sa.Column(sa.quoted_name(field.name, quote=True), _column_type(field.type))
@@ -310,7 +384,7 @@ class SqlTarget:
         for attempt in range(1, _TIMES_TO_CREATE + 1):
             try:
                 with self._transaction() as connection:
-                    for wanted in (table, self._commits, self._offsets):
+                    for wanted in (table, *self._metadata.sorted_tables):
                         connection.execute(CreateTable(wanted, if_not_exists=True))
                     query = sa.select(sa.text("*")).select_from(table).limit(0)
                     there = list(connection.execute(query).keys())
@@ -388,6 +462,16 @@ class SqlTarget:
             for secret in filter(None, secrets):
                 hidden = hidden.replace(secret, "***")
             raise TargetError(hidden) from (error if hidden == message else None)
+
+
+def _offset_rows(offsets: Offsets) -> _Rows:
+    return {
+        tuple(key._asdict().items()): ("next_offset", offset) for key, offset in offsets.items()
+    }
+
+
+def _id_rows(topic_ids: TopicIds) -> _Rows:
+    return {(("topic", topic),): ("topic_id", str(one)) for topic, one in topic_ids.items()}
 
 
 def _make_duckdb_file(path: str) -> None:

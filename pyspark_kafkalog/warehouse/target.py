@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.commit import NO_IDS, Commit, DataFile, Stage, TopicIds
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.storage import is_url
 
@@ -40,6 +40,9 @@ class Target(Protocol):
         loader had published but not yet put in place, unless `read_only`: then nothing is changed,
         and nothing made that is missing."""
 
+    def last_topic_ids(self, name: str) -> TopicIds:
+        """The ids of the topics that `last_offsets` are of, as far as brokers said them."""
+
     def stage(self, schema: "pa.Schema") -> Stage:
         """A new place for the files of one load, which no reader of the target sees.
 
@@ -54,8 +57,9 @@ class Target(Protocol):
         planned_from: Offsets,
         ranges: Sequence[OffsetRange],
         files: Sequence[DataFile],
+        topic_ids: TopicIds = NO_IDS,
     ) -> Commit:
-        """Publishes `files` and the ends of `ranges` in one step.
+        """Publishes `files`, the ends of `ranges` and the ids of their topics in one step.
 
         Raises LoadConflictError, with nothing published, when the offsets of load `name` are no
         longer those of `planned_from`, which `last_offsets` gave when the ranges were planned.

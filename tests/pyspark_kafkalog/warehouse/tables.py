@@ -58,6 +58,10 @@ class Table:
         """The next offset of each partition of topic orders."""
         raise NotImplementedError
 
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        """What the last commit gave up: topic, partition, first offset, offset after the last."""
+        raise NotImplementedError
+
     def rows(self) -> Counter[bytes]:
         """The values, each of which names its load and offset, and how often they are there."""
         return Counter(self.arrow().column("value").to_pylist())
@@ -111,6 +115,10 @@ class ParquetTable(Table):
             return {}
         return numbers(json.loads(commits[-1].read_bytes())["offsets"].get(name, {}))
 
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        newest = max(self.directory.glob("table/_kafkalog/commits/*.json"))
+        return [tuple(gap.values()) for gap in json.loads(newest.read_bytes())["gaps"]]
+
 
 class S3Table(Table):
     """A prefix of its own in the one bucket of all tests; read through Arrow's own S3 client."""
@@ -141,6 +149,10 @@ class S3Table(Table):
             return {}
         with self.files().open_input_stream(commits[-1]) as file:
             return numbers(json.loads(file.read())["offsets"].get(name, {}))
+
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        with self.files().open_input_stream(max(self.listed("_kafkalog/commits"))) as file:
+            return [tuple(gap.values()) for gap in json.loads(file.read())["gaps"]]
 
     def staged(self, stage: Stage) -> list[str]:
         found = self.listed(f"_kafkalog/staging/{stage.load_id}")
@@ -181,6 +193,10 @@ class DeltaLakeTable(Table):
         }
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        newest = DeltaTable(f"{self.directory}/table").history(1)[0]
+        return [tuple(gap) for gap in json.loads(newest["kafkalog.gaps"])]
+
 
 class IcebergTable(Table):
     def __init__(self, directory: Path) -> None:
@@ -217,6 +233,13 @@ class IcebergTable(Table):
         text = table.properties.get(f"kafkalog.{name}.offsets") if table else None
         return numbers(json.loads(text or "{}"))
 
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        table = self.iceberg()
+        snapshot = table.current_snapshot() if table else None
+        assert snapshot
+        assert snapshot.summary
+        return [tuple(gap) for gap in json.loads(snapshot.summary["kafkalog.gaps"] or "")]
+
 
 class SqliteTable(Table):
     def __init__(self, directory: Path) -> None:
@@ -248,6 +271,9 @@ class SqliteTable(Table):
             return {}
         return dict(self.query(offsets_query(name)))
 
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        return [(row[0], row[1], row[2], row[3]) for row in self.query(GAPS_QUERY)]
+
 
 class DuckTable(Table):
     takes_two_processes = False
@@ -274,6 +300,9 @@ class DuckTable(Table):
             return {}
         rows = self.query(offsets_query(name)).to_pylist()
         return {row["partition"]: row["next_offset"] for row in rows}
+
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        return [tuple(row.values()) for row in self.query(GAPS_QUERY).to_pylist()]
 
 
 class PostgresTable(Table):
@@ -338,7 +367,11 @@ class PostgresTable(Table):
             int(partition): int(offset) for partition, offset in self.query(offsets_query(name))
         }
 
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        return [(row[0], int(row[1]), int(row[2]), int(row[3])) for row in self.query(GAPS_QUERY)]
 
+
+GAPS_QUERY = "SELECT topic, partition, start_offset, until_offset FROM kafkalog_gaps"
 POSTGRES_TYPES: dict[str, Callable[[str], Any]] = {
     "bytea": lambda text: bytes.fromhex(text.removeprefix("\\x")),
     "text": str,

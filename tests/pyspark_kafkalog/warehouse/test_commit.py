@@ -4,15 +4,27 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, CommitLog, DataFile, encode, next_commit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    Commit,
+    CommitLog,
+    DataFile,
+    Position,
+    checksum,
+    encode,
+    gaps_between,
+    next_commit,
+)
 from pyspark_kafkalog.warehouse.storage import COMMITS, DirectoryStorage
 
+ORDERS_ID = UUID(int=7)
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 
@@ -26,7 +38,46 @@ def commit_after(
 ) -> Commit:
     pieces = [OffsetRange("orders", *piece) for piece in ranges]
     files = [DataFile(f"part-{p.partition}.parquet", 10, 123) for p in pieces]
-    return next_commit(newest, name, load_id, pieces, files, {"value": "binary"}, abandoned)
+    known = (
+        Position(newest.offsets.get(name, {}), newest.topic_ids.get(name, {}))
+        if newest
+        else NOWHERE
+    )
+    return next_commit(
+        *(newest, name, load_id, pieces, files),
+        known.moved(pieces, {"orders": ORDERS_ID}),
+        [OffsetRange("orders", 0, 3, 4)],
+        {"value": "binary"},
+        abandoned,
+    )
+
+
+def test_a_recreated_topic_keeps_nothing_of_what_was():
+    known = Position({ORDERS_0: 5, ORDERS_1: 7}, {"orders": ORDERS_ID})
+    moved = known.moved(
+        [OffsetRange("orders", 0, 0, 3)], {"orders": UUID(int=8), "other": UUID(int=9)}
+    )
+    assert moved == Position({ORDERS_0: 3}, {"orders": UUID(int=8)})
+    assert known.moved([OffsetRange("orders", 0, 5, 6)], {}).offsets == {ORDERS_0: 6, ORDERS_1: 7}
+
+
+def test_gaps_are_what_lies_before_the_first_piece_of_a_partition():
+    planned_from = {ORDERS_0: 5, ORDERS_1: 7}
+    pieces = [OffsetRange("orders", 0, 12, 20), OffsetRange("orders", 0, 9, 12)]
+    pieces += [OffsetRange("orders", 1, 3, 4), OffsetRange("orders", 2, 3, 4)]
+    assert gaps_between(planned_from, pieces) == [OffsetRange("orders", 0, 5, 9)]
+
+
+def test_a_commit_of_an_older_version_has_no_ids(tmp_path):
+    path = published(tmp_path, commit_after(None))
+    fields = json.loads(path.read_text())
+    for name in ("crc32", "topic_ids", "gaps"):
+        del fields[name]
+    path.write_text(json.dumps({**fields, "crc32": checksum(fields)}))
+    newest = log_in(tmp_path).newest()
+    assert newest is not None
+    assert newest.offsets == {"nightly": {ORDERS_0: 10}}
+    assert (newest.topic_ids, newest.gaps) == ({}, ())
 
 
 def log_in(directory: Path) -> CommitLog:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -188,6 +189,48 @@ def test_the_first_load_may_have_no_rows(table):
     target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 12)], [])
     assert table.open().last_offsets("nightly") == {ORDERS_0: 12}
     assert table.rows() == Counter()
+
+
+def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
+    ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    payments = TopicPartition("payments", 0)
+
+    def commit(ranges, topic_ids):
+        target = table.open()
+        stage = target.stage(row_schema())
+        target.commit(stage, "nightly", target.last_offsets("nightly"), ranges, [], topic_ids)
+        return table.open().last_offsets("nightly"), table.open().last_topic_ids("nightly")
+
+    assert table.open().last_topic_ids("nightly") == {}
+    load(table.open(), "hourly", 2)
+    both = [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 1, 0, 7)]
+    both.append(OffsetRange("payments", 0, 0, 4))
+    offsets = {ORDERS_0: 5, ORDERS_1: 7, payments: 4}
+    assert commit(both, {}) == (offsets, {})
+    offsets[ORDERS_1] = 8
+    assert commit([OffsetRange("orders", 1, 7, 8)], ids) == (offsets, {"orders": UUID(int=1)})
+    offsets[payments] = 5
+    assert commit([OffsetRange("payments", 0, 4, 5)], ids) == (offsets, ids)
+    ids["orders"] = UUID(int=3)
+    assert commit([OffsetRange("orders", 1, 0, 2)], ids) == ({ORDERS_1: 2, payments: 5}, ids)
+    assert commit([OffsetRange("orders", 0, 0, 1)], {})[0] == {
+        ORDERS_0: 1,
+        ORDERS_1: 2,
+        payments: 5,
+    }
+    ids["orders"] = UUID(int=1)
+    assert commit([OffsetRange("orders", 0, 0, 9)], ids) == ({ORDERS_0: 9, payments: 5}, ids)
+    assert table.open().last_topic_ids("hourly") == {}
+
+
+def test_a_gap_is_recorded_in_the_commit(table):
+    load(table.open(), "nightly", 7)
+    target = table.open()
+    pieces = [OffsetRange("orders", 0, 10, 12), OffsetRange("orders", 1, 7, 12)]
+    last = target.last_offsets("nightly")
+    commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [])
+    assert commit.gaps == (OffsetRange("orders", 0, 7, 10),)
+    assert table.gaps() == [("orders", 0, 7, 10)]
 
 
 @pytest.mark.parametrize("damage", ["gone", "longer"])
