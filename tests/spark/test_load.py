@@ -13,6 +13,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ConsumerPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka.structs import TopicPartition
@@ -25,10 +26,14 @@ from pyspark_kafkalog.errors import (
     InvalidOptionError,
     LoadConflictError,
     TargetError,
+    TopicRecreatedError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse.commit import CommitLog
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
+from pyspark_kafkalog.warehouse.storage import DirectoryStorage
 
 pytestmark = pytest.mark.spark
 
@@ -228,19 +233,37 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
     assert ParquetTarget(path).last_offsets("nightly") == {}
 
 
-def test_a_recreated_topic_is_data_loss_and_going_on_is_a_choice(load, path, topics):
+@pytest.mark.parametrize("records", [4, 15])
+def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(load, path, topics, records):
     topic = topics.create()
     topics.fill(topic, 10)
     load(subscribe=topic)
     create_again(topics.servers, topic)
-    topics.fill(topic, 4)
-    with pytest.raises(DataLossError, match=r"ends at offset 4.*failOnDataLoss"):
+    topics.fill(topic, records)
+    with pytest.raises(TopicRecreatedError, match=r"deleted and created again.*failOnDataLoss"):
         load(subscribe=topic)
-    assert load(subscribe=topic, failOnDataLoss="false").records == 0
+    assert load(subscribe=topic, failOnDataLoss="false").records == records
     topics.fill(topic, 3)
-    load(subscribe=topic)
+    assert load(subscribe=topic).records == 3
     last = ParquetTarget(path).last_offsets("nightly")
-    assert last == {TopicPartition(topic, 0): 7}
+    assert last == {TopicPartition(topic, 0): records + 3}
+
+
+def test_what_retention_took_is_an_error_or_a_recorded_gap(load, path, topics):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    assert load(subscribe=topic).gaps == ()
+    topics.fill(topic, 10)
+    admin = AdminClient({"bootstrap.servers": topics.servers})
+    for deleted in admin.delete_records([ConsumerPartition(topic, 0, 15)]).values():
+        deleted.result(30)
+    with pytest.raises(DataLossError, match=r"begins at offset 15.*failOnDataLoss"):
+        load(subscribe=topic)
+    result = load(subscribe=topic, failOnDataLoss="false")
+    assert (result.records, result.gaps) == (5, (OffsetRange(topic, 0, 10, 15),))
+    assert "5 offsets were gone" in repr(result)
+    [newest] = [commit for commit in CommitLog(DirectoryStorage(path)) if commit.gaps]
+    assert newest.gaps == result.gaps
 
 
 def create_again(servers: str, topic: str) -> None:

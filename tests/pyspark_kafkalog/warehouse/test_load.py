@@ -2,12 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafkalog.client.cluster import EARLIEST
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    KafkalogError,
+    TopicRecreatedError,
+)
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -23,9 +29,11 @@ from pyspark_kafkalog.warehouse.load import (
     task_error,
     tasks_of,
     verified_files,
+    without_recreated,
 )
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
+ORDERS_ID = UUID(int=7)
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 
@@ -35,6 +43,9 @@ class FakeCluster:
 
     def __init__(self, *bounds: tuple[int, int]) -> None:
         self._bounds = bounds
+
+    def topic_id(self, topic):
+        return ORDERS_ID
 
     def topics(self, names):
         return {"orders": list(range(len(self._bounds)))}
@@ -146,6 +157,26 @@ def test_retention_that_overtook_the_load_is_data_loss():
 def test_a_log_that_ends_before_the_last_commit_is_data_loss():
     with pytest.raises(DataLossError, match=r"ends at offset 3.*topic that was recreated"):
         planned((0, 3), last={ORDERS_0: 6})
+
+
+def meant(ids: dict[str, UUID], **options: str) -> Offsets:
+    cluster = FakeCluster((0, 50), (0, 50))
+    last = {ORDERS_0: 6, ORDERS_1: 9}
+    source = batch_options({**OPTIONS, **options})
+    return without_recreated(cluster, source, last, ids, "nightly")  # type: ignore[arg-type]
+
+
+def test_a_recreated_topic_is_refused_also_when_its_log_is_longer_now():
+    with pytest.raises(TopicRecreatedError, match=r"orders: .*load 'nightly'.*failOnDataLoss"):
+        meant({"orders": UUID(int=1)})
+    assert meant({"orders": UUID(int=1)}, failOnDataLoss="false") == {ORDERS_0: 0, ORDERS_1: 0}
+
+
+def test_a_topic_of_which_no_id_is_known_goes_on():
+    unchanged = {ORDERS_0: 6, ORDERS_1: 9}
+    assert meant({"orders": ORDERS_ID}) == unchanged
+    assert meant({}) == unchanged
+    assert meant({"payments": UUID(int=1)}) == unchanged
 
 
 def test_going_on_after_data_loss_takes_what_is_there():
