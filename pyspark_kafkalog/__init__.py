@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
+    from pyspark_kafkalog.warehouse.vacuum import vacuum
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _HOME = {
     "LoadSink": "pyspark_kafkalog.warehouse.datasource",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "load": "pyspark_kafkalog.warehouse.load",
+    "vacuum": "pyspark_kafkalog.warehouse.vacuum",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "QueryLag",
     "__version__",
     "load",
+    "vacuum",
 ]
 
 

@@ -87,10 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_client_arguments(parser: argparse.ArgumentParser) -> None:
+def add_client_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """The arguments of every command that talks to a cluster; `client_config` reads them."""
     parser.add_argument(
-        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="brokers to ask first"
+        "--bootstrap-servers",
+        required=required,
+        metavar="HOST:PORT,...",
+        help="brokers to ask first",
     )
     parser.add_argument(
         "--property",
@@ -389,7 +392,7 @@ def _readable(data: bytes | None) -> str | dict[str, str] | None:
 
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "topics", nargs="+", metavar="TOPIC", help="several go into one atomic commit"
+        "topics", nargs="*", metavar="TOPIC", help="several go into one atomic commit"
     )
     parser.add_argument(
         "--to",
@@ -398,9 +401,7 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
         help="the target: parquet:PATH, delta:PATH, "
         "iceberg:NAMESPACE.TABLE?uri=...&warehouse=... or sql:SQLALCHEMY_URL#TABLE",
     )
-    parser.add_argument(
-        "--name", required=True, help="a load goes on where the last one of its name ended"
-    )
+    parser.add_argument("--name", help="a load goes on where the last one of its name ended")
     parser.add_argument(
         "--from",
         dest="starting",
@@ -423,7 +424,24 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
         help="commit about so much of the log at a time, until nothing is left",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be loaded, and change nothing"
+        "--dry-run",
+        action="store_true",
+        help="print what would be loaded (or removed), and change nothing",
+    )
+    parser.add_argument(
+        "--vacuum",
+        action="store_true",
+        help="load nothing, but remove what killed loads left in the target; needs --to alone",
+    )
+    parser.add_argument(
+        "--retention-hours",
+        type=float,
+        default=24.0,
+        metavar="HOURS",
+        help="how long --vacuum leaves alone what a load may be at (default: 24)",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="let --retention-hours be less than 24"
     )
     parser.add_argument(
         "--option",
@@ -435,10 +453,28 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="where Spark runs (default: Spark's own, all cores here)"
     )
-    add_client_arguments(parser)
+    add_client_arguments(parser, required=False)
+
+
+def _vacuum(options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.warehouse.vacuum import vacuum
+
+    how = {"dry_run": options.dry_run, "force": options.force}
+    removed = vacuum(options.to, options.retention_hours, **how)
+    for path in removed:
+        print(path)
+    what = "would be removed" if options.dry_run else "removed"
+    print(f"{len(removed)} directories and files of dead loads {what}.")
 
 
 def _load(options: argparse.Namespace) -> None:
+    if options.vacuum:
+        _vacuum(options)
+        return
+    if not (options.topics and options.name and options.bootstrap_servers):
+        raise InvalidOptionError(
+            "kafkalog load needs --bootstrap-servers, a TOPIC and --name NAME, or --vacuum"
+        )
     from pyspark_kafkalog.java import check_java
     from pyspark_kafkalog.warehouse.load import check_load, load, plan_load
     from pyspark_kafkalog.warehouse.target import open_target

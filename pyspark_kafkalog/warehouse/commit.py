@@ -149,6 +149,21 @@ def next_commit(
     )
 
 
+def sweeping_commit(newest: Commit | None, load_id: str, abandoned: Sequence[str]) -> Commit:
+    """A commit of no load: it leaves all as `newest` does, and names stages as abandoned."""
+    nothing = commit_of_now(1, "", load_id, [], [], NOWHERE, [])
+    if newest is None:
+        return replace(nothing, offsets={}, topic_ids={}, abandoned=tuple(abandoned))
+    return replace(
+        nothing,
+        sequence=newest.sequence + 1,
+        offsets=newest.offsets,
+        topic_ids=newest.topic_ids,
+        columns=newest.columns,
+        abandoned=tuple(abandoned),
+    )
+
+
 def commit_of_now(
     sequence: int,
     name: str,

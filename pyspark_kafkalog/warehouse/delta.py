@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import pyarrow as pa
@@ -65,6 +65,7 @@ from pyspark_kafkalog.warehouse.staging import (
     new_load_id,
     remove_all_but,
     staged_path,
+    sweep_directories,
 )
 from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 
@@ -137,6 +138,8 @@ class DeltaTarget:
             gaps = gaps_between(planned_from, ranges)
             while True:
                 table = DeltaTable(self.path)
+                # Again, after the table was opened: see sweep_directories.
+                check_staged(stage, files, _MISSING_FILE)
                 current = self._position(table, name)
                 offsets = _without_dropped(current.offsets)
                 try:
@@ -153,6 +156,37 @@ class DeltaTarget:
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        with _explained(f"sweep the load target {self.path}"):
+            if self._table() is None:
+                return []
+            return sweep_directories(self.path, idle_s, dry_run, self._named_files, self._fence)
+
+    def _named_files(self) -> set[str]:
+        """Every file that the log, as far back as it goes, adds or removes."""
+        log_path = os.path.join(self.path, "_delta_log")
+        found: set[str] = set()
+        for path in glob.glob(os.path.join(glob.escape(log_path), "**", "*"), recursive=True):
+            if path.endswith(".parquet"):
+                with pq.ParquetFile(path) as file:
+                    for kind in {"add", "remove"}.intersection(file.schema_arrow.names):
+                        column = file.read([f"{kind}.path"]).column(kind).drop_null()
+                        found.update(one["path"] for one in column.to_pylist())
+            elif path.endswith(".json"):
+                for kind in ("add", "remove"):
+                    found.update(action[kind]["path"] for action in _actions(path, kind))
+        return {unquote(path) for path in found}
+
+    def _fence(self) -> None:
+        """A log entry without files: whoever was about to write its number looks again."""
+        table = DeltaTable(self.path)
+        table.create_write_transaction(
+            [],
+            "append",
+            table.schema(),
+            commit_properties=CommitProperties(custom_metadata={"kafkalog.vacuum": "true"}),
+        )
 
     def _table(self) -> DeltaTable | None:
         try:

@@ -61,6 +61,7 @@ from pyspark_kafkalog.warehouse.staging import (
     new_load_id,
     remove_all_but,
     staged_path,
+    sweep_directories,
 )
 from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 
@@ -138,6 +139,8 @@ class IcebergTarget:
             gaps = gaps_between(planned_from, ranges)
             while True:
                 table = self._catalog_of_target().load_table(self.identifier)
+                # Again, after the table was loaded: see sweep_directories.
+                check_staged(stage, files, _MISSING_FILE)
                 current = _position(table, name)
                 try:
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
@@ -153,6 +156,38 @@ class IcebergTarget:
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        with self._explained(f"sweep the load target {self}"):
+            table = self._table() if _is_catalog_there(self._properties) else None
+            if table is None:
+                return []
+            data = _data_directory(table)
+            return sweep_directories(
+                data, idle_s, dry_run, lambda: self._named_files(data), self._fence
+            )
+
+    def _named_files(self, data: str) -> set[str]:
+        """The files that any snapshot names, relative to the directory `data`."""
+        table = self._catalog_of_target().load_table(self.identifier)
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in table.snapshots()
+            for manifest in snapshot.manifests(table.io)
+        }
+        return {
+            os.path.relpath(re.sub(r"\Afile:/*", "/", entry.data_file.file_path), data)
+            for manifest in manifests.values()
+            for entry in manifest.fetch_manifest_entry(table.io)
+        }
+
+    def _fence(self) -> None:
+        """A snapshot without files: whoever was about to follow the one before looks again."""
+        table = self._catalog_of_target().load_table(self.identifier)
+        with table.transaction() as transaction:
+            transaction.add_files(
+                [], snapshot_properties={"kafkalog.vacuum": "true"}, check_duplicate_files=False
+            )
 
     def _catalog_of_target(self) -> Catalog:
         if self._catalog is None:

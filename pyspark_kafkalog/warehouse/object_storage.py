@@ -126,8 +126,22 @@ class ObjectStorage:
         return self._has(f"{STAGING}/{load_id}/{_MARKER}")
 
     def stages(self) -> dict[str, float]:
-        changed: dict[str, float] = {}
+        alive, changed = self._stages()
+        return {load_id: changed[load_id] for load_id in sorted(alive)}
+
+    def sweep(self) -> None:
+        alive, changed = self._stages()
+        with _as_os_errors():
+            for load_id in changed.keys() - alive:
+                self._delete_below(load_id)
+
+    def stage_path(self, load_id: str) -> str:
+        return f"{self._place.shown}/{STAGING}/{load_id}"
+
+    def _stages(self) -> tuple[set[str], dict[str, float]]:
+        """The load ids of stages, and when each prefix of one, also of a discarded one, changed."""
         alive: set[str] = set()
+        changed: dict[str, float] = {}
         with _as_os_errors():
             for found in self._place.store.list(STAGING):
                 for one in found:
@@ -136,12 +150,10 @@ class ObjectStorage:
                     changed[load_id] = max(when, changed.get(load_id, when))
                     if name == _MARKER:
                         alive.add(load_id)
-            for load_id in changed.keys() - alive:
-                self._delete_below(load_id)
-        return {load_id: changed[load_id] for load_id in sorted(alive)}
+        return alive, changed
 
     def staged_path(self, load_id: str, name: str) -> str:
-        return f"{self._place.shown}/{STAGING}/{load_id}/{name}{STAGED_SUFFIX}"
+        return f"{self.stage_path(load_id)}/{name}{STAGED_SUFFIX}"
 
     def staged_sizes(self, load_id: str, names: Sequence[str]) -> dict[str, int]:
         with _as_os_errors():

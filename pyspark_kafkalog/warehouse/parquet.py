@@ -45,6 +45,7 @@ from pyspark_kafkalog.warehouse.commit import (
     check_unmoved,
     gaps_between,
     next_commit,
+    sweeping_commit,
 )
 from pyspark_kafkalog.warehouse.staging import check_size, new_load_id
 from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX, is_url, open_storage
@@ -116,13 +117,14 @@ class ParquetTarget:
             f"commit to the load target {self._storage} (to run the load again is safe: it goes on "
             "from the newest commit, whether that is this one or not)"
         ):
-            self._storage.sync_stage(stage.load_id)
+            self._storage.sweep()
             while True:
                 newest = self._settle()
                 if newest is not None:
                     self._check_unmoved(newest, stage, name, planned_from, ranges)
                 self._check_columns(newest, stage.schema)
                 self._check_staged(stage, files)
+                self._storage.sync_stage(stage.load_id)
                 commit = next_commit(
                     newest,
                     name,
@@ -132,7 +134,7 @@ class ParquetTarget:
                     _position(newest, name).moved(ranges, topic_ids),
                     gaps_between(planned_from, ranges),
                     _types(stage.schema),
-                    self._idle_stages(stage),
+                    self._idle_stages(stage.load_id, ABANDONED_AFTER_S),
                 )
                 if self._log.publish(commit):
                     break
@@ -146,6 +148,24 @@ class ParquetTarget:
     def discard(self, stage: Stage) -> None:
         with suppress(OSError):
             self._storage.discard_stage(stage.load_id)
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        """A commit without files names the idle stages as abandoned, as any other one would."""
+        with self._explained(f"sweep the load target {self._storage}"):
+            newest = self._log.newest() if dry_run else self._settle()
+            if not dry_run:
+                self._storage.sweep()
+            idle = self._idle_stages(newest.load_id if newest else "", idle_s)
+            if idle and not dry_run:
+                load_id = new_load_id()
+                self._storage.make_stage(load_id)
+                while True:
+                    idle = self._idle_stages(load_id, idle_s)
+                    if self._log.publish(sweeping_commit(newest, load_id, idle)):
+                        break
+                    newest = self._settle()
+                self._settle()
+            return [self._storage.stage_path(load_id) for load_id in idle]
 
     def committed_files(self) -> list[str]:
         """Paths of all committed files, oldest commit first, wherever each of them is now."""
@@ -222,13 +242,11 @@ class ParquetTarget:
             path = self._storage.staged_path(stage.load_id, file.name)
             check_size(path, file, sizes.get(file.name), _SWEPT)
 
-    def _idle_stages(self, own: Stage) -> list[str]:
-        """Load ids of stages in which nothing has happened for a long time."""
-        oldest = time.time() - ABANDONED_AFTER_S
+    def _idle_stages(self, own: str, idle_s: float) -> list[str]:
+        """Load ids of stages other than `own` in which nothing has happened for `idle_s`."""
+        oldest = time.time() - idle_s
         stages = self._storage.stages().items()
-        return [
-            load_id for load_id, changed in stages if load_id != own.load_id and changed < oldest
-        ]
+        return [load_id for load_id, changed in stages if load_id != own and changed < oldest]
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:

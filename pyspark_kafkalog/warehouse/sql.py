@@ -31,6 +31,7 @@ import binascii
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -68,7 +69,8 @@ from pyspark_kafkalog.warehouse.commit import (
     commit_of_now,
     gaps_between,
 )
-from pyspark_kafkalog.warehouse.staging import check_staged, new_load_id, staged_path
+from pyspark_kafkalog.warehouse.staging import LOAD_ID, check_staged, new_load_id, staged_path
+from pyspark_kafkalog.warehouse.storage import last_change
 
 BATCH_ROWS = 50_000
 
@@ -79,6 +81,7 @@ _MISSING_FILE = (
     "Loads into a SQL database go by way of the driver's temporary directory: set TMPDIR to one "
     "that the driver and all executors share."
 )
+_STAGE = re.compile(f"kafkalog-{LOAD_ID}")
 _DIALECTS = ("postgresql", "sqlite", "duckdb")
 # How long a loader waits for another one that writes to the same SQLite file.
 _SQLITE_WAIT_S = 600
@@ -257,6 +260,17 @@ class SqlTarget:
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        """Staged files name no database: those of any load by way of this machine's directory are
+        swept. A loader that wakes up finds them missing, and its transaction is rolled back."""
+        directory, oldest = tempfile.gettempdir(), time.time() - idle_s
+        names = sorted(name for name in os.listdir(directory) if _STAGE.fullmatch(name))
+        paths = [os.path.join(directory, name) for name in names]
+        idle = [path for path in paths if last_change(path) < oldest]
+        for path in [] if dry_run else idle:
+            shutil.rmtree(path, ignore_errors=True)
+        return idle
 
     def _publish(
         self,

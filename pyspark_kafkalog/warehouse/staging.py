@@ -1,19 +1,27 @@
 """The directory that the tasks of one load write to, as the driver handles it.
 
 Owns the load id, which names the directory, and what all targets do with such a directory: check
-before a commit that the files are there, and remove those that no commit names.
+before a commit that the files are there, and remove those that no commit names, at once and after
+long.
 
 Called by the driver. Never decides whether a file is committed: each target does.
 """
 
 import os
+import re
+import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.storage import last_change
+
+LOAD_ID = r"\d{8}T\d{6}Z-[0-9a-f]{12}"
+_ASIDE = ".discarded"
+_LOAD_DIRECTORY = re.compile(f"load-{LOAD_ID}(\\{_ASIDE})?")
 
 
 def new_load_id() -> str:
@@ -46,6 +54,67 @@ def check_size(path: str, file: DataFile, size_bytes: int | None, advice: str) -
             f"{'does not see it' if size_bytes is None else f'sees {size_bytes}'}; nothing was "
             f"published. {advice}"
         )
+
+
+def sweep_directories(
+    parent: str,
+    idle_s: float,
+    dry_run: bool,
+    named: Callable[[], set[str]],
+    fence: Callable[[], None],
+) -> list[str]:
+    """Removes what dead loads left in their directories `load-<load id>` below `parent`; returns
+    the paths. For tables whose files stay where tasks write them.
+
+    `named` gives the files that any commit names, relative to `parent`. A directory of which there
+    is none may be that of a loader which sleeps before its commit. So it is put aside first, then
+    `fence` makes a commit: a loader that had looked for its files before cannot commit any more, or
+    has done so by now, and then the directory is put back.
+    """
+    oldest = time.time() - idle_s
+    committed = named()
+    swept, aside = [], []
+    for name in sorted(os.listdir(parent) if os.path.isdir(parent) else []):
+        path = os.path.join(parent, name)
+        if not _LOAD_DIRECTORY.fullmatch(name) or last_change(path) >= oldest:
+            continue
+        unnamed = [file for file in _files_below(path) if f"{name}/{file}" not in committed]
+        if not name.endswith(_ASIDE) and len(unnamed) < len(_files_below(path)):
+            swept += [os.path.join(path, file) for file in unnamed]
+        else:
+            aside.append(path.removesuffix(_ASIDE))
+    if dry_run:
+        return swept + aside
+    for path in swept:
+        os.unlink(path)
+    return swept + (_sweep_aside(parent, aside, named, fence) if aside else [])
+
+
+def _sweep_aside(
+    parent: str, paths: Sequence[str], named: Callable[[], set[str]], fence: Callable[[], None]
+) -> list[str]:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.rename(path, path + _ASIDE)
+    fence()
+    committed = {name.partition("/")[0] for name in named()}
+    swept = []
+    for path in paths:
+        if os.path.relpath(path, parent) in committed:
+            os.rename(path + _ASIDE, path)
+        else:
+            shutil.rmtree(path + _ASIDE)
+            swept.append(path)
+    return swept
+
+
+def _files_below(path: str) -> list[str]:
+    """Relative paths of all files."""
+    return sorted(
+        os.path.relpath(os.path.join(directory, name), path)
+        for directory, _, names in os.walk(path)
+        for name in names
+    )
 
 
 def remove_all_but(stage: Stage, files: Sequence[DataFile]) -> None:

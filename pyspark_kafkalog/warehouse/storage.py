@@ -64,8 +64,13 @@ class Storage(Protocol):
         """Whether it was made and not discarded."""
 
     def stages(self) -> dict[str, float]:
-        """The load ids of all stages, and when each last changed, in seconds. Removes what is left
-        of discarded ones."""
+        """The load ids of all stages, and when each last changed, in seconds."""
+
+    def sweep(self) -> None:
+        """Removes what is left of discarded stages."""
+
+    def stage_path(self, load_id: str) -> str:
+        """A stage, as a user may see it."""
 
     def staged_path(self, load_id: str, name: str) -> str:
         """Where the staged form of a file lies."""
@@ -179,7 +184,7 @@ class DirectoryStorage:
 
     def create_commit(self, name: str, content: bytes, load_id: str) -> bool:
         path = os.path.join(self._commits, name)
-        scratch = os.path.join(self._stage(load_id), f"commit-{name}")
+        scratch = os.path.join(self.stage_path(load_id), f"commit-{name}")
         with open(scratch, "wb") as file:
             file.write(content)
             file.flush()
@@ -197,7 +202,7 @@ class DirectoryStorage:
         sync_directory(self._commits)
 
     def make_stage(self, load_id: str) -> str:
-        path = self._stage(load_id)
+        path = self.stage_path(load_id)
         make_directory(self._commits)
         make_directory(path)
         # Another loader, killed since, may have made these and not synced them.
@@ -211,24 +216,25 @@ class DirectoryStorage:
         return path
 
     def sync_stage(self, load_id: str) -> None:
-        sync_directory(self._stage(load_id))
+        sync_directory(self.stage_path(load_id))
 
     def has_stage(self, load_id: str) -> bool:
-        return os.path.isdir(self._stage(load_id))
+        return os.path.isdir(self.stage_path(load_id))
 
     def stages(self) -> dict[str, float]:
-        found = {}
-        names = os.listdir(self._staging) if os.path.isdir(self._staging) else []
-        for name in sorted(names):
-            path = self._stage(name)
+        return {
+            name: last_change(self.stage_path(name))
+            for name in self._staging_names()
+            if not name.endswith(_DISCARDED_SUFFIX)
+        }
+
+    def sweep(self) -> None:
+        for name in self._staging_names():
             if name.endswith(_DISCARDED_SUFFIX):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                found[name] = last_change(path)
-        return found
+                shutil.rmtree(self.stage_path(name), ignore_errors=True)
 
     def staged_path(self, load_id: str, name: str) -> str:
-        return os.path.join(self._stage(load_id), name + STAGED_SUFFIX)
+        return os.path.join(self.stage_path(load_id), name + STAGED_SUFFIX)
 
     def staged_sizes(self, load_id: str, names: Sequence[str]) -> dict[str, int]:
         sizes = {}
@@ -250,13 +256,16 @@ class DirectoryStorage:
         return missing
 
     def discard_stage(self, load_id: str) -> None:
-        path = self._stage(load_id)
+        path = self.stage_path(load_id)
         with suppress(FileNotFoundError):
             os.rename(path, path + _DISCARDED_SUFFIX)
         shutil.rmtree(path + _DISCARDED_SUFFIX, ignore_errors=True)
 
-    def _stage(self, load_id: str) -> str:
+    def stage_path(self, load_id: str) -> str:
         return os.path.join(self._staging, load_id)
+
+    def _staging_names(self) -> list[str]:
+        return sorted(os.listdir(self._staging)) if os.path.isdir(self._staging) else []
 
 
 class DirectoryStageFiles:

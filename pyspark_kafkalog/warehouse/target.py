@@ -68,6 +68,10 @@ class Target(Protocol):
     def discard(self, stage: Stage) -> None:
         """Drops what a failed load staged. Never called once `commit` was."""
 
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        """Removes what no commit names and no load has touched for `idle_s`; returns paths. What is
+        removed cannot be published any more, by whoever wakes up. `dry_run` changes nothing."""
+
 
 def open_target(target: str) -> Target:
     """The target named `KIND:PLACE`, such as `parquet:/data/orders`. Reads and writes nothing.

@@ -178,6 +178,9 @@ class DeltaLakeTable(Table):
         super().__init__(directory)
         self.name = f"delta:{directory}/table"
 
+    def delta(self) -> DeltaTable:
+        return DeltaTable(f"{self.directory}/table")
+
     def arrow(self) -> pa.Table:
         if not DeltaTable.is_deltatable(f"{self.directory}/table"):
             return NOTHING

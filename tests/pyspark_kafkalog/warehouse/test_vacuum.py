@@ -1,0 +1,189 @@
+"""Sweeping what killed loads left behind: nothing that is committed, or that may still be."""
+
+import tempfile
+
+import pytest
+
+from pyspark_kafkalog import cli, vacuum
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.warehouse.delta import DeltaTarget
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
+
+
+def make_table(kind, directory, monkeypatch):
+    """A table, and a temporary directory for this test, into which SQL targets stage."""
+    (directory / "the place").mkdir()
+    (directory / "temporary").mkdir()
+    table = KINDS[kind](directory / "the place")
+    monkeypatch.setattr(tempfile, "tempdir", str(directory / "temporary"))
+    return table
+
+
+@pytest.fixture(params=KINDS)
+def table(request, tmp_path, monkeypatch):
+    return make_table(request.param, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def files_that_stay(request, tmp_path, monkeypatch):
+    """A table whose files stay where tasks wrote them."""
+    return make_table(request.param, tmp_path, monkeypatch)
+
+
+def begin(table, name="nightly", until_offset=7):
+    """A load that has landed and not committed: its target and what `commit` takes."""
+    target = table.open()
+    last, ranges = plan(target, name, until_offset)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, name, piece)]
+    return target, (stage, name, last, ranges, files)
+
+
+def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table):
+    load(table.open(), "hourly", 4)
+    target, landed = begin(table)
+    stage = landed[0]
+    staged = table.staged(stage)
+    assert vacuum(table.name) == []
+    listed = vacuum(table.name, 0, force=True, dry_run=True)
+    assert [path.rpartition("/")[2] for path in listed] == [stage.path.split("?")[0].split("/")[-1]]
+    assert table.staged(stage) == staged
+    assert vacuum(table.name, 0, force=True) == listed
+    assert table.staged(stage) == []
+    assert vacuum(table.name, 0, force=True) == []
+    with pytest.raises(TargetError, match="nothing was published"):
+        target.commit(*landed)
+    assert table.rows() == expected_rows("hourly", 4)
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
+
+
+def test_a_target_without_commits_is_swept_too(table):
+    assert vacuum(table.name, 0, force=True) == []
+    begin(table)
+    assert len(vacuum(table.name, 0, force=True)) == 1
+    assert table.open().last_offsets("nightly") == {}
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_a_load_that_is_touched_goes_on(table):
+    target, landed = begin(table)
+    load(table.open(), "hourly", 4)
+    assert vacuum(table.name, 1, force=True) == []
+    target.commit(*landed)
+    assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
+
+
+def test_a_short_retention_has_to_be_forced(table):
+    with pytest.raises(InvalidOptionError, match="use force"):
+        vacuum(table.name, 23.9)
+    with pytest.raises(InvalidOptionError):
+        vacuum(table.name, float("nan"), force=True)
+
+
+def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay):
+    table = files_that_stay
+    target, landed = begin(table)
+    target.commit(*landed)
+    [twin] = write_rows(landed[0], "late twin", landed[3][0])
+    load(table.open(), "hourly", 4)
+    assert vacuum(table.name, 0, force=True) == [f"{landed[0].path}/{twin.name}"]
+    assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
+
+
+def test_files_that_only_an_old_version_of_the_table_names_are_kept(tmp_path, monkeypatch):
+    table = make_table("delta", tmp_path, monkeypatch)
+    load(table.open(), "nightly", 3)
+    load(table.open(), "nightly", 7)
+    delta = table.delta()
+    delta.optimize.compact()
+    delta.create_checkpoint()
+    assert vacuum(table.name, 0, force=True) == []
+    delta.load_as_version(1)
+    assert delta.to_pyarrow_table().num_rows == 6
+
+
+def before_the_commit(target, call):
+    """Has `call` made at the commit point of `target`, once, with what commits."""
+    place = target if isinstance(target, DeltaTarget) else target._catalog_of_target()
+    name = "_publish" if place is target else "commit_table"
+    publish = getattr(place, name)
+
+    def publishing(*arguments):
+        setattr(place, name, publish)
+        return call(lambda: publish(*arguments))
+
+    setattr(place, name, publishing)
+
+
+def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(files_that_stay):
+    """It was about to commit when the sweep began, after long."""
+    table = files_that_stay
+    load(table.open(), "hourly", 4)
+    target, landed = begin(table)
+    sweeper, removed, published = table.open(), [], []
+    fence = sweeper._fence
+
+    def sweep(publish):
+        sweeper._fence = lambda: (published.append(publish()), fence())
+        removed.extend(sweeper.vacuum(-1, False))
+        return published[0]
+
+    before_the_commit(target, sweep)
+    target.commit(*landed)
+    assert (removed, len(published)) == ([], 1)
+    assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
+
+
+def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(files_that_stay):
+    table = files_that_stay
+    load(table.open(), "hourly", 4)
+    target, landed = begin(table)
+
+    def sweep(publish):
+        assert len(table.open().vacuum(-1, False)) == 1
+        return publish()
+
+    before_the_commit(target, sweep)
+    with pytest.raises(TargetError, match="the driver does not see it; nothing was published"):
+        target.commit(*landed)
+    assert table.rows() == expected_rows("hourly", 4)
+
+
+def test_a_killed_sweep_is_finished_by_the_next_or_undone(files_that_stay, monkeypatch):
+    table = files_that_stay
+    load(table.open(), "hourly", 4)
+    begin(table)
+
+    class Killed(BaseException):
+        pass
+
+    def kill():
+        raise Killed
+
+    sweeper = table.open()
+    monkeypatch.setattr(sweeper, "_fence", kill)
+    with pytest.raises(Killed):
+        sweeper.vacuum(-1, False)
+    assert len(table.open().vacuum(-1, False)) == 1
+    assert table.open().vacuum(-1, False) == []
+    assert table.rows() == expected_rows("hourly", 4)
+
+
+def test_the_command_line_sweeps(tmp_path, monkeypatch, capsys):
+    table = make_table("parquet", tmp_path, monkeypatch)
+    _, landed = begin(table)
+    assert cli.main(["load", "--vacuum", "--to", table.name]) == 0
+    assert capsys.readouterr().out == "0 directories and files of dead loads removed.\n"
+    arguments = ["load", "--vacuum", "--to", table.name, "--retention-hours", "0", "--force"]
+    assert cli.main([*arguments, "--dry-run"]) == 0
+    would = f"{landed[0].path}\n1 directories and files of dead loads would be removed.\n"
+    assert capsys.readouterr().out == would
+    assert cli.main(arguments) == 0
+    assert table.staged(landed[0]) == []
+    assert cli.main(["load", "--to", table.name]) == 1
+    assert "a TOPIC" in capsys.readouterr().err
