@@ -4,9 +4,9 @@
 new process, the driver, leads a group of its own and calls `load()`; only Spark's part in it, to
 run tasks and to start them again when their worker dies, is played by WORKERS forked processes,
 some of which run a task that another one runs too (a speculative twin). Printed: `driver PID
-WORKER...`, then what the driver is about to do (`landing`, `landed`), then `ended CODE TEXT`: 0 and
-the result, 1 and an error of the connector, or what killed it. To fork, this process keeps without
-threads.
+WORKER...`, then what the driver is about to do (`landing`, `landed`), then `result CODE TEXT`, 0
+and the result or 1 and an error of the connector, unless it was killed before, and at last `ended
+HOW`. To fork, this process keeps without threads.
 """
 
 import encodings.idna  # noqa: F401 - as below
@@ -107,43 +107,57 @@ def _work(driver: Connection) -> None:
             os._exit(0)
 
 
+def tell_before(function: str, phase: str) -> None:
+    """Has a function of the module `load` say what begins with it."""
+    original = getattr(load_module, function)
+
+    def telling(*arguments: Any) -> Any:
+        tell(phase)
+        return original(*arguments)
+
+    setattr(load_module, function, telling)
+
+
 def drive(target: str, servers: str, topic: str, name: str, seed: int) -> int:
-    """One load; the exit code."""
+    """One load whose tasks are run by forked workers; the exit code."""
     workers = Workers()
     tell(f"driver {os.getpid()} {' '.join(map(str, workers.ids))}")
     chance = random.Random(seed)
 
     def run_tasks(_spark: object, landing: Landing, ranges: Sequence[Any]) -> list[Landed]:
-        tell("landing")
         return workers.run(landing, load_module.tasks_of(ranges), chance)
 
-    verified_files = load_module.verified_files
-
-    def landed(*arguments: Any) -> Any:
-        tell("landed")
-        return verified_files(*arguments)
-
     setattr(load_module, "_run_tasks", run_tasks)  # noqa: B010 - mypy refuses the plain form
-    setattr(load_module, "verified_files", landed)  # noqa: B010
+    tell_before("_run_tasks", "landing")
+    tell_before("verified_files", "landed")
+    return load(None, target, servers, topic, name)
+
+
+def load(spark: Any, target: str, servers: str, topic: str, name: str) -> int:
+    """One load, and how it ended; the exit code."""
     options = {
         "kafka.bootstrap.servers": servers,
         "kafka.request.timeout.ms": "4000",
         "subscribe": topic,
     }
-    spark: Any = None
     try:
         result = load_module.load(spark, name, target, options)
     except KafkalogError as error:
-        tell(f"ended 1 {type(error).__name__}: {' '.join(str(error).split())}")
+        tell(f"result 1 {type(error).__name__}: {' '.join(str(error).split())}")
         return 1
-    tell(f"ended 0 {result}")
+    tell(f"result 0 {result}")
     return 0
 
 
-def main(target: str, servers: str, topic: str) -> None:
+def cut_small() -> None:
+    """Many tasks, files and row groups, to be killed between."""
     load_module.MOST_OFFSETS_PER_TASK = MOST_OFFSETS_PER_TASK
     load_module.FEW_OFFSETS = MOST_OFFSETS_PER_TASK
     staged_files.ROW_GROUP_ROWS = ROW_GROUP_ROWS
+
+
+def main(target: str, servers: str, topic: str) -> None:
+    cut_small()
     open_target(target)
     # What a worker would import with its first file, pandas among it, is imported once.
     pq.write_table(pa.table({"offset": [0]}), io.BytesIO())
@@ -161,8 +175,8 @@ def main(target: str, servers: str, topic: str) -> None:
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             tell(f"ended {signal.Signals(os.WTERMSIG(status)).name}")
-        elif os.WEXITSTATUS(status) == 70:
-            tell("ended 70 an error that is not the connector's")
+        else:
+            tell(f"ended {os.WEXITSTATUS(status)}")
 
 
 if __name__ == "__main__":

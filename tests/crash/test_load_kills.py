@@ -6,10 +6,12 @@ see whole commits, each record once, and the offsets equal the data; then the ne
 there, and is killed. At the end one clean load of each name has every record.
 
 Spark's part, to run tasks and to try them again, is played by loader_child.py, which makes a kill
-cost half a second; test_load_crash kills the real one. KAFKALOG_CRASH_KILLS says how often each
-target is killed (2; `make loads` asks for 100), KAFKALOG_CRASH_SEED replays a run.
+cost about a second; a fifth as many kills meet Spark itself, with a JVM that stays warm unless its
+driver is killed. KAFKALOG_CRASH_KILLS says how often each target is killed (2; `make loads` asks
+for 100), KAFKALOG_CRASH_SEED replays a run, KAFKALOG_CRASH_VERBOSE=1 tells of each kill.
 """
 
+import glob
 import itertools
 import os
 import queue
@@ -20,10 +22,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 from confluent_kafka import Producer
@@ -38,6 +40,7 @@ pytestmark = pytest.mark.crash
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "2"))
+VERBOSE = bool(os.environ.get("KAFKALOG_CRASH_VERBOSE"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 TOPIC = "orders"
 MOST_RECORDS_PER_ROUND = 500
@@ -77,71 +80,108 @@ class Records:
         assert not failed
 
 
-@dataclass
 class Loader:
-    """A loader_child: one driver at a time."""
+    """A child program that loads, one driver at a time; started again when it was killed itself."""
 
-    process: "subprocess.Popen[str]"
-    lines: "queue.Queue[str]" = field(default_factory=queue.Queue)
-    driver: int = 0
-    workers: list[int] = field(default_factory=list)
+    program = "tests.crash.loader_child"
+
+    def __init__(self, table: Table, servers: str, log: Path) -> None:
+        self._arguments = [table.name, servers, TOPIC]
+        self._log = log
+        self._threads: list[threading.Thread] = []
+        self._workers: list[int] = []
+        self._result = ""
+        self.driver = 0
+        self._spawn()
 
     def start(self, name: str, seed: int) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(f"{name} {seed}\n")
-        self.process.stdin.flush()
-
-    def next_line(self) -> str:
-        line = self.lines.get(timeout=TIMEOUT_S)
-        assert line, "the loader ended"
-        if line.startswith("driver"):
-            self.driver, *self.workers = map(int, line.split()[1:])
-        return line
+        if self._process.poll() is not None:
+            self._spawn()
+        assert self._process.stdin
+        self._result = ""
+        self._process.stdin.write(f"{name} {seed}\n")
+        self._process.stdin.flush()
 
     def wait_for(self, phase: str) -> str:
         """The end of the load when it comes before `phase`; otherwise nothing."""
-        while not (line := self.next_line()).startswith("ended"):
+        while not (line := self._next_line()).startswith("ended"):
+            if line.startswith("driver"):
+                self.driver, *self._workers = map(int, line.split()[1:])
+            elif line.startswith("result"):
+                # A driver may be killed after that.
+                self._result = line.removeprefix("result ")
             if line.startswith(phase):
                 return ""
-        return line
+        return f"ended {self._result or line.removeprefix('ended ')}"
 
     def wait(self) -> str:
         """How the load ended."""
         return self.wait_for("ended").removeprefix("ended ")
 
-    def collect(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.lines.put(line.rstrip("\n"))
-        self.lines.put("")
+    def worker_ids(self) -> list[int]:
+        return self._workers
 
-
-@contextmanager
-def loader(table: Table, servers: str, log: Path) -> Iterator[Loader]:
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.loader_child", table.name, servers, TOPIC],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-    running = Loader(process)
-    thread = threading.Thread(target=running.collect)
-    thread.start()
-    try:
-        yield running
-    finally:
-        assert process.stdin
-        process.stdin.close()
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(TIMEOUT_S)
-        process.kill()
-        thread.join()
-        assert process.stdout
-        process.stdout.close()
+            self._process.wait(TIMEOUT_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for thread in self._threads:
+            thread.join()
+
+    def _spawn(self) -> None:
+        with self._log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.program, *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                start_new_session=True,
+            )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._threads.append(
+            threading.Thread(target=_collect, args=(self._process.stdout, self._lines))
+        )
+        self._threads[-1].start()
+
+    def _next_line(self) -> str:
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            code = self._process.poll()
+            with suppress(queue.Empty):
+                return self._lines.get(timeout=0.1)
+            if code is not None:
+                return f"ended {signal.Signals(-code).name if code < 0 else code}"
+        raise AssertionError(f"nothing heard from a loader for {TIMEOUT_S} s")
+
+
+def _collect(stdout: IO[str], lines: "queue.Queue[str]") -> None:
+    with stdout:
+        for line in stdout:
+            lines.put(line.rstrip("\n"))
+
+
+class SparkLoader(Loader):
+    """One with a JVM, which stays for as long as its driver."""
+
+    program = "tests.crash.spark_loader_child"
+
+    def worker_ids(self) -> list[int]:
+        """Spark's Python workers: children of its daemon, which has the same command line."""
+        parents = {}
+        for path in glob.glob("/proc/[0-9]*"):
+            with suppress(OSError):
+                if b"pyspark.daemon" in Path(path, "cmdline").read_bytes():
+                    fields = Path(path, "stat").read_text().rpartition(")")[2].split()
+                    if int(fields[3]) == self._process.pid:
+                        parents[int(path.rpartition("/")[2])] = int(fields[1])
+        return [worker for worker, parent in parents.items() if parent in parents]
 
 
 class Campaign:
@@ -216,7 +256,9 @@ class Campaign:
             elif victim == "driver":
                 os.kill(self.victim.driver, signal.SIGKILL)
             else:
-                os.kill(self.chance.choice(self.victim.workers), signal.SIGKILL)
+                workers = self.victim.worker_ids()
+                if workers:
+                    os.kill(self.chance.choice(workers), signal.SIGKILL)
 
     def judge(self, end: str, victim: str) -> None:
         allowed = ["0 ", "1 LoadConflictError"]
@@ -260,7 +302,15 @@ class Campaign:
         assert Counter(self.table.arrow().column("value").to_pylist()) == twice
 
 
-@pytest.fixture(params=KINDS)
+# Others when they are asked for, by `make loads`.
+SHORT_RUN = ("parquet", "s3", "delta")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=[] if kind in SHORT_RUN else [pytest.mark.long]) for kind in KINDS
+    ]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()
@@ -268,22 +318,41 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 
 def test_every_record_is_there_once_after_kills_at_random_instants(table, tmp_path, capsys):
+    run_campaign(table, tmp_path, Loader, KILLS, capsys)
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_every_record_is_there_once_after_kills_of_spark(table, tmp_path, capsys):
+    run_campaign(table, tmp_path, SparkLoader, max(1, KILLS // 5), capsys)
+
+
+def run_campaign(
+    table: Table,
+    directory: Path,
+    kind: type[Loader],
+    kills: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     chance = random.Random(f"{SEED} {type(table).__name__}")
-    server = Kafkalog(tmp_path / "broker")
+    server = Kafkalog(directory / "broker")
     server.start()
+    log = directory / "loaders.log"
     with ExitStack() as stack, capsys.disabled():
         stack.callback(server.stop)
-        log = tmp_path / "loaders.log"
-        loaders = [
-            stack.enter_context(loader(table, server.bootstrap_servers, log)) for _ in range(2)
-        ]
-        print(f"\n  {type(table).__name__}: {KILLS} kills, KAFKALOG_CRASH_SEED={SEED}")
+        loaders = [each(table, server.bootstrap_servers, log) for each in (kind, Loader)]
+        for each in loaders:
+            stack.callback(each.close)
+        print(
+            f"\n  {type(table).__name__}, {kind.__name__}: {kills} kills, "
+            f"KAFKALOG_CRASH_SEED={SEED}"
+        )
         campaign = Campaign(table, server, loaders, chance)
         try:
             campaign.measure()
-            for number in range(KILLS):
+            for number in range(kills):
                 caught = campaign.kill_once()
-                if KILLS < 10 or os.environ.get("KAFKALOG_CRASH_VERBOSE"):
+                if VERBOSE:
                     print(f"    kill {number + 1}: {caught}")
                 campaign.check()
             campaign.finish()

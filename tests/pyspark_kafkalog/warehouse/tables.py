@@ -127,6 +127,7 @@ class S3Table(Table):
         super().__init__(directory)
         self.prefix = f"p{uuid.uuid4().hex[:12]}/the table"
         self.name = f"parquet:{s3().url(self.prefix)}"
+        self._read: dict[str, pa.Table] = {}
 
     @staticmethod
     def files() -> S3FileSystem:
@@ -141,7 +142,10 @@ class S3Table(Table):
         files = [path for path in self.listed() if path.endswith(".parquet")]
         if not files:
             return NOTHING
-        return pa.concat_tables(pq.read_table(path, filesystem=self.files()) for path in files)
+        # An object that has its name does not change.
+        for path in set(files) - self._read.keys():
+            self._read[path] = pq.read_table(path, filesystem=self.files())
+        return pa.concat_tables(self._read[path] for path in files)
 
     def offsets(self, name: str) -> dict[int, int]:
         commits = sorted(self.listed("_kafkalog/commits"))

@@ -1,0 +1,32 @@
+"""Child program of test_load_kills: loads again and again, with Spark.
+
+`python -m tests.crash.spark_loader_child TARGET SERVERS TOPIC`, with lines in and out as those of
+loader_child.py. Its workers are Spark's: processes below its JVM. A task is tried four times.
+"""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from tests.crash.loader_child import cut_small, load, tell, tell_before
+
+
+def main(target: str, servers: str, topic: str) -> None:
+    cut_small()
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    tell_before("_run_tasks", "landing")
+    tell_before("verified_files", "landed")
+    for line in sys.stdin:
+        tell(f"driver {os.getpid()}")
+        tell(f"ended {load(spark, target, servers, topic, line.split()[0])}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
