@@ -174,9 +174,9 @@ class Fetcher:
 
         Raises DataLossError where offsets of the range are gone, also when the log ends below them
         for `poll_timeout_ms`; TopicRecreatedError; FetchTimeoutError without an answer for so long;
-        BrokersUnreachableError when no broker answers; CorruptRecordError where records come
-        damaged again and again; and the broker's own error (`kafka.errors`) where it refuses, such
-        as TopicAuthorizationFailedError.
+        BrokersUnreachableError when no broker was reached for as long; CorruptRecordError where
+        records come damaged again and again; and the broker's own error (`kafka.errors`) where it
+        refuses, such as TopicAuthorizationFailedError.
         """
         try:
             while self.position < self._until_offset:
@@ -205,10 +205,11 @@ class Fetcher:
         except (CorruptRecordError, KafkaProtocolError) as error:
             self._ask_anew_for_damaged(error)
             return None
-        except BrokersUnreachableError:
-            if self._patience.expired and self._trouble:
-                raise self._timed_out(self._trouble) from None
-            raise
+        except BrokersUnreachableError as error:
+            if self._patience.expired and not self._trouble:
+                raise
+            self._wait_after(str(error))
+            return None
         except UnknownTopicError:
             raise self._gone("it does not exist any more") from None
         self._handle(error_type)
