@@ -69,6 +69,10 @@ class InvalidRowError(KafkalogError, ValueError):
     """A DataFrame to be written has no usable column, topic or type for a record."""
 
 
+class BadRecordError(KafkalogError, ValueError):
+    """A record's value could not be decoded, and the load was not told to go on."""
+
+
 class TransactionError(KafkalogError):
     """A write with the option transactionalIdPrefix cannot go on; what it wrote is not visible."""
 

@@ -200,7 +200,7 @@ def _write_rows(
     rows_to_records = None
     for batch in batches:
         if batch.num_rows:
-            rows_to_records = rows_to_records or _RowsToRecords(options, producer())
+            rows_to_records = rows_to_records or RowsToRecords(options, producer())
             rows_to_records.write(batch)
             record_count += batch.num_rows
     if rows_to_records is not None:
@@ -240,7 +240,7 @@ def warn_of_records_that_stay(messages: Sequence[WriterCommitMessage | None]) ->
     )
 
 
-class _RowsToRecords:
+class RowsToRecords:
     """Sends rows on to a producer, with one encoder for each topic. One task, one thread.
 
     Memory: _MOST_OPEN_BYTES of open batches, in however many topics; those of the topic that was

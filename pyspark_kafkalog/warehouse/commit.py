@@ -31,6 +31,8 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.warehouse.layout import Partitioning
+
 FORMAT = "kafkalog-commit"
 VERSION = 1
 
@@ -45,11 +47,16 @@ NO_IDS: TopicIds = {}
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """One written file of `records` rows. What offsets they are from, its commit's ranges say: a
-    transformation may have left rows out, or made others of them."""
+    transformation may have left rows out, or made others of them.
+
+    `name` is that below the target's root, with the directories of a Hive-style partition; a staged
+    file lies in its stage without these. `partition` has a value for each of the stage's fields.
+    """
 
     name: str
     records: int
     size_bytes: int
+    partition: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +64,15 @@ class Stage:
     """Where and how the tasks of one load write.
 
     `path` is a directory that no other load touches; the files have the columns of `schema`, of the
-    types of row_types.storable, field ids included, and names that end in `suffix`.
+    types of row_types.storable, field ids included, but for what `partitioning` leaves out, and
+    names that end in `suffix`.
     """
 
     load_id: str
     path: str
     schema: "pa.Schema"
     suffix: str = ""
+    partitioning: "Partitioning | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +112,9 @@ class Commit:
     `offsets` holds the next offset of every partition of this load's name, `topic_ids` the ids that
     their topics had, as far as brokers said them; in a Parquet target, those of every other name
     too. `gaps` are the offsets that this load gave up, because they were gone. Of a Parquet target
-    alone: `columns`, the Arrow type of every column that any of its files has, and `abandoned`, the
-    staging directories of dead loads that this commit declared unable to commit.
+    alone: `columns`, the Arrow type of every column that any of its files has, `partition_by`, what
+    the last files were partitioned by, and `abandoned`, the staging directories of dead loads that
+    this commit declared unable to commit.
     """
 
     sequence: int
@@ -117,6 +127,7 @@ class Commit:
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
     gaps: tuple[OffsetRange, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
     abandoned: tuple[str, ...] = ()
 
     @property
@@ -134,6 +145,7 @@ def next_commit(
     position: Position,
     gaps: Sequence[OffsetRange],
     columns: Mapping[str, str],
+    partition_by: Sequence[str] = (),
     abandoned: Sequence[str] = (),
 ) -> Commit:
     """The commit that follows `newest`: its offsets, with `name` moved to `position`, and its
@@ -145,6 +157,7 @@ def next_commit(
         offsets={**(newest.offsets if newest else {}), **commit.offsets},
         topic_ids={**(newest.topic_ids if newest else {}), **commit.topic_ids},
         columns={**(newest.columns if newest else {}), **(columns if files else {})},
+        partition_by=tuple(newest.partition_by if newest and not files else partition_by),
         abandoned=tuple(abandoned),
     )
 
@@ -160,6 +173,7 @@ def sweeping_commit(newest: Commit | None, load_id: str, abandoned: Sequence[str
         offsets=newest.offsets,
         topic_ids=newest.topic_ids,
         columns=newest.columns,
+        partition_by=newest.partition_by,
         abandoned=tuple(abandoned),
     )
 
@@ -296,6 +310,7 @@ def encode(commit: Commit) -> bytes:
         "topic_ids": {name: ids_to_json(ids) for name, ids in commit.topic_ids.items()},
         "gaps": [asdict(piece) for piece in commit.gaps],
         "columns": dict(commit.columns),
+        "partition_by": list(commit.partition_by),
         "abandoned": list(commit.abandoned),
     }
     return json.dumps({**fields, "crc32": checksum(fields)}, indent=1).encode() + b"\n"
@@ -326,6 +341,7 @@ def decode(content: bytes, sequence: int) -> Commit:
         topic_ids={name: ids_from_json(ids) for name, ids in fields.get("topic_ids", {}).items()},
         gaps=tuple(OffsetRange(**piece) for piece in fields.get("gaps", [])),
         columns=dict(fields["columns"]),
+        partition_by=tuple(fields["partition_by"]),
         abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),
     )
 
@@ -336,8 +352,9 @@ def checksum(fields: Mapping[str, Any]) -> str:
 
 
 def _data_file(fields: Mapping[str, Any]) -> DataFile:
-    _plain(fields["name"])
-    return DataFile(**fields)
+    for part in fields["name"].split("/"):
+        _plain(part)
+    return DataFile(**{**fields, "partition": tuple(fields["partition"])})
 
 
 def _plain(name: str) -> str:

@@ -23,8 +23,9 @@ handle that was opened later. So a commit is tried at one log number only, the o
 whose offsets were compared with the plan (`max_commit_retries=0`); whoever is too late looks again.
 
 Commit.sequence is Delta's table version. A commit is as durable as deltalake makes it. Tables that
-are partitioned, or have column mapping or constraints, are refused: landed files are added as they
-are. Needs the same path on driver and executors. Called by the driver, from any thread or process.
+are partitioned in another way than the load, or have column mapping or constraints, are refused:
+landed files are added as they are. Needs the same path on driver and executors. Called by the
+driver, from any thread or process.
 """
 
 import glob
@@ -60,6 +61,7 @@ from pyspark_kafkalog.warehouse.commit import (
     gaps_between,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
     new_load_id,
@@ -109,15 +111,18 @@ class DeltaTarget:
             table = self._table()
             return self._position(table, name).topic_ids if table else NO_IDS
 
-    def stage(self, schema: pa.Schema) -> Stage:
+    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()
         path = self._stage_path(load_id)
         with _explained(f"write to the load target {self.path}"):
             make_directory(self.path)
-            table = self._table() or self._create(schema)
-            _refuse_unfit(table, schema, self.path)
+            whole = _with_partitions(schema, partition_by)
+            names = [field.name for field in partition_by]
+            table = self._table() or self._create(whole, names)
+            _refuse_unfit(table, whole, names, self.path)
             make_directory(path)
-        return Stage(load_id, path, schema)
+        partitioning = Partitioning(tuple(partition_by)) if partition_by else None
+        return Stage(load_id, path, schema, partitioning=partitioning)
 
     def commit(
         self,
@@ -194,10 +199,15 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
 
-    def _create(self, schema: pa.Schema) -> DeltaTable:
+    def _create(self, schema: pa.Schema, partition_columns: Sequence[str]) -> DeltaTable:
         _refuse_foreign_files(self.path)
         try:
-            return DeltaTable.create(self.path, Schema.from_arrow(schema), mode="error")
+            return DeltaTable.create(
+                self.path,
+                Schema.from_arrow(schema),
+                mode="error",
+                partition_by=list(partition_columns),
+            )
         except DeltaError:
             # Another loader was faster, and killed or not, what it made is a table.
             return DeltaTable(self.path)
@@ -264,7 +274,11 @@ class DeltaTarget:
         )
         try:
             table.create_write_transaction(
-                list(adds), "append", table.schema(), commit_properties=properties
+                list(adds),
+                "append",
+                table.schema(),
+                partition_by=table.metadata().partition_columns or None,
+                commit_properties=properties,
             )
         except (DeltaError, OSError) as error:
             # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
@@ -341,15 +355,28 @@ def _actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _add_action(stage: Stage, file: DataFile) -> AddAction:
-    path = staged_path(stage, file)
+    path = staged_path(stage, file.name)
     return AddAction(
         path=f"{os.path.basename(stage.path)}/{file.name}",
         size=file.size_bytes,
-        partition_values={},
+        partition_values=_partition_values(stage, file),
         modification_time=os.stat(path).st_mtime_ns // 1_000_000,
         data_change=True,
         stats=json.dumps(_statistics(pq.read_metadata(path))),
     )
+
+
+def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
+    fields = stage.partitioning.fields if stage.partitioning else ()
+    return {field.name: value for field, value in zip(fields, file.partition, strict=True)}
+
+
+def _with_partitions(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
+    """The table's columns: those of days and hours are beside the rows' own."""
+    for field in fields:
+        if field.type is not None:
+            schema = schema.append(pa.field(field.name, field.type))
+    return schema
 
 
 def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
@@ -408,12 +435,15 @@ def _refuse_foreign_files(path: str) -> None:
         )
 
 
-def _refuse_unfit(table: DeltaTable, schema: pa.Schema, path: str) -> None:
+def _refuse_unfit(
+    table: DeltaTable, schema: pa.Schema, partition_columns: Sequence[str], path: str
+) -> None:
     """Raises TargetError unless files of `schema` can be added to the table as they are."""
     metadata = table.metadata()
     problem = None
-    if metadata.partition_columns:
-        problem = f"is partitioned by {', '.join(metadata.partition_columns)}"
+    if list(metadata.partition_columns) != list(partition_columns):
+        now = ", ".join(metadata.partition_columns) or "nothing"
+        problem = f"is partitioned by {now}, not by {', '.join(partition_columns) or 'nothing'}"
     elif metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         problem = "has column mapping"
     elif any(key.startswith("delta.constraints.") for key in metadata.configuration):

@@ -20,7 +20,8 @@ the property to what the summaries up to that snapshot say.
 
 Commit.sequence is the snapshot id. The catalog is named `kafkalog`; its properties are the target's
 query, and those of pyiceberg's own environment variables and configuration file, where secrets are
-better kept. Partitioned tables and locations that are no local or mounted directory are refused.
+better kept. Tables that are partitioned in another way than the load, and locations that are no
+local or mounted directory, are refused.
 Needs the same path on driver and executors. Called by the driver, from any thread or process.
 """
 
@@ -29,14 +30,33 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import date, datetime, timedelta, timezone
+from itertools import count
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    parquet_file_to_data_file,
+    pyarrow_to_schema,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.partitioning import (
+    PARTITION_FIELD_ID_START,
+    UNPARTITIONED_PARTITION_SPEC,
+    PartitionSpec,
+)
+from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+from pyiceberg.typedef import Record
+from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 from pyiceberg.utils.config import Config
 
 from pyspark_kafkalog.errors import KafkalogError, LoadConflictError, TargetError
@@ -56,6 +76,7 @@ from pyspark_kafkalog.warehouse.commit import (
     ids_to_json,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.layout import DAYS, HOURS, PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
     new_load_id,
@@ -81,6 +102,14 @@ _IN_MEMORY = {
         for column in ("key", "value", "headers.element.key", "headers.element.value")
     },
 }
+_TRANSFORMS: Mapping[str | None, Transform[Any, Any]] = {
+    None: IdentityTransform(),
+    DAYS: DayTransform(),
+    HOURS: HourTransform(),
+}
+# The place of the partition in pyiceberg's DataFile.
+_PARTITION = 3
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SHOWN_PROPERTIES = ("type", "uri", "warehouse")
 
 
@@ -112,14 +141,16 @@ class IcebergTarget:
             table = self._table() if there else None
             return _position(table, name).topic_ids if table else NO_IDS
 
-    def stage(self, schema: pa.Schema) -> Stage:
+    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):
-            table = self._table() or self._create(schema)
-            _refuse_unfit(table, schema, self.identifier)
+            table = self._table() or self._create(schema, partition_by)
+            _refuse_unfit(table, schema, partition_by, self.identifier)
             path = os.path.join(_data_directory(table), f"load-{load_id}")
             make_directory(path)
-            return Stage(load_id, path, _with_field_ids(schema, table))
+            fields = tuple(partition_by)
+            partitioning = Partitioning(fields, in_files=True) if fields else None
+            return Stage(load_id, path, _with_field_ids(schema, table), partitioning=partitioning)
 
     def commit(
         self,
@@ -205,7 +236,7 @@ class IcebergTarget:
         except NoSuchTableError:
             return None
 
-    def _create(self, schema: pa.Schema) -> Table:
+    def _create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> Table:
         catalog = self._catalog_of_target()
         namespace = catalog.identifier_to_tuple(self.identifier)[:-1]
         for length in range(1, len(namespace) + 1):
@@ -215,7 +246,20 @@ class IcebergTarget:
                 # Another loader may make it at this instant, which each catalog says in its way.
                 if not catalog.namespace_exists(namespace[:length]):
                     raise
-        return catalog.create_table_if_not_exists(self.identifier, schema)
+        numbers = count(1)
+        numbered = pyarrow_to_schema(pa.schema([_numbered(field, numbers) for field in schema]))
+        fields = [
+            IcebergField(
+                numbered.find_field(field.column).field_id,
+                PARTITION_FIELD_ID_START + number,
+                _TRANSFORMS[field.transform],
+                field.name,
+            )
+            for number, field in enumerate(partition_by)
+        ]
+        return catalog.create_table_if_not_exists(
+            self.identifier, numbered, partition_spec=PartitionSpec(*fields)
+        )
 
     def _publish(
         self,
@@ -239,7 +283,7 @@ class IcebergTarget:
         if position.topic_ids:
             properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
         scheme = "file://" if urlsplit(table.location()).scheme else ""
-        paths = [scheme + staged_path(stage, file) for file in files]
+        paths = {scheme + staged_path(stage, file.name): file for file in files}
         table.metadata.properties.update(_IN_MEMORY)
         try:
             try:
@@ -293,12 +337,58 @@ def _is_catalog_there(properties: Mapping[str, str]) -> bool:
 
 
 def _commit(
-    table: Table, properties: dict[str, str], paths: list[str], summary: dict[str, str]
+    table: Table,
+    properties: dict[str, str],
+    files: Mapping[str, DataFile],
+    summary: dict[str, str],
 ) -> None:
     with table.transaction() as transaction:
         transaction.set_properties(properties)
         # Also without files: it is the snapshot that makes a commit conflict with another one.
-        transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
+        if table.spec().is_unpartitioned():
+            transaction.add_files(
+                list(files), snapshot_properties=summary, check_duplicate_files=False
+            )
+        else:
+            with transaction.update_snapshot(summary).fast_append() as append:
+                for data_file in _data_files(table, transaction.table_metadata, files):
+                    append.append_data_file(data_file)
+
+
+def _data_files(
+    table: Table, metadata: TableMetadata, files: Mapping[str, DataFile]
+) -> Iterator[IcebergFile]:
+    """The files as Iceberg describes them. pyiceberg takes their partition from bounds, which are
+    not there where a time has no date; it was known when they were written."""
+    spec, schema = metadata.spec(), metadata.schema()
+    types = [schema.find_type(field.source_id) for field in spec.fields]
+    without = metadata.model_copy(
+        update={"partition_specs": [UNPARTITIONED_PARTITION_SPEC], "default_spec_id": 0}
+    )
+
+    def describe(path: str) -> IcebergFile:
+        data_file = parquet_file_to_data_file(table.io, without, path)
+        fields = zip(spec.fields, types, files[path].partition, strict=True)
+        values = [_partition_value(field, kind, text) for field, kind, text in fields]
+        data_file[_PARTITION] = Record(*values)
+        data_file.spec_id = spec.spec_id
+        return data_file
+
+    with ThreadPoolExecutor() as threads:
+        yield from threads.map(describe, files)
+
+
+def _partition_value(field: IcebergField, kind: IcebergType, text: str | None) -> Any:
+    if text is None:
+        return None
+    if isinstance(field.transform, HourTransform):
+        moment = datetime.strptime(text, "%Y-%m-%d-%H").replace(tzinfo=timezone.utc)
+        return (moment - _EPOCH) // timedelta(hours=1)
+    if isinstance(field.transform, DayTransform) or isinstance(kind, DateType):
+        return (date.fromisoformat(text) - _EPOCH.date()).days
+    if isinstance(kind, BooleanType):
+        return text == "true"
+    return int(text) if isinstance(kind, (IntegerType, LongType)) else text
 
 
 def _hidden(text: str, properties: Mapping[str, str]) -> str:
@@ -341,12 +431,19 @@ def _data_directory(table: Table) -> str:
     return path.rstrip("/")
 
 
-def _refuse_unfit(table: Table, schema: pa.Schema, identifier: str) -> None:
+def _refuse_unfit(
+    table: Table, schema: pa.Schema, partition_by: Sequence[PartitionField], identifier: str
+) -> None:
     """Raises TargetError unless files of `schema` can be added to the table as they are."""
-    if not table.spec().is_unpartitioned():
+    spec = [
+        (table.schema().find_column_name(field.source_id), str(field.transform))
+        for field in table.spec().fields
+    ]
+    if spec != [(field.column, str(_TRANSFORMS[field.transform])) for field in partition_by]:
+        there = ", ".join(f"{transform}({column})" for column, transform in spec) or "nothing"
         raise TargetError(
-            f"the Iceberg table {identifier} is partitioned by {table.spec()}: landed files cannot "
-            "be added to it; name another table"
+            f"the Iceberg table {identifier} is partitioned by {there}, not by "
+            f"{', '.join(map(str, partition_by)) or 'nothing'}: say the same, or name another table"
         )
     there = schema_to_pyarrow(table.schema(), include_field_ids=False)
     for field in schema:
@@ -379,6 +476,20 @@ def _same_type(there: pa.DataType, wanted: pa.DataType) -> bool:
         )
     small = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
     return bool(small.get(there, there) == wanted)
+
+
+def _numbered(field: pa.Field, numbers: Iterator[int]) -> pa.Field:
+    """`field` with ids of its own, by which a partition spec names columns. A catalog gives the
+    table others."""
+    kind = field.type
+    if pa.types.is_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, numbers))
+    elif pa.types.is_map(kind):
+        key = _numbered(kind.key_field, numbers).with_nullable(False)
+        kind = pa.map_(key, _numbered(kind.item_field, numbers))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(child, numbers) for child in kind])
+    return pa.field(field.name, kind, metadata={"PARQUET:field_id": str(next(numbers))})
 
 
 def _with_field_ids(schema: pa.Schema, table: Table) -> pa.Schema:

@@ -1,7 +1,7 @@
 """What one Spark task of a load does: ranges of offsets into staged Parquet files.
 
-Wire to Parquet happens in this process, no row crosses into the JVM. Owns the reading side and the
-marks of progress; staged_files.py owns the files.
+Wire to Parquet happens in this process, no row crosses into the JVM. Owns what happens to records
+on the way (read, decode, transform) and the marks of progress; staged_files.py owns the files.
 
 Memory of a task: what staged_files.py says, a few batches of 4 MiB with room to spare, and the
 fetches in flight (two of 4 MiB, of 16 where the network is slow, and one decompressed record
@@ -13,42 +13,75 @@ Runs in Spark's Python workers, one thread. Never commits.
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 import pyarrow as pa
 
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.reader import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.dead_letters import DeadLetters
+from pyspark_kafkalog.warehouse.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
+from pyspark_kafkalog.warehouse.row_types import fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
+from pyspark_kafkalog.warehouse.transformation import Batches, transformed
+from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values
 
 _OFFSETS_BETWEEN_MARKS = 100_000
 _LONGEST_TOPIC_IN_NAME = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
-    """All that the tasks of a load have in common; travels to them pickled.
+class Reading:
+    """How the records of a load become rows; travels to the tasks pickled.
 
-    `topic_ids` are those of the topics when the load was planned, where brokers say them.
+    `columns` are the topic's, of which rows are made: decoded as `values` says and changed by
+    `transform`, a function of Arrow batches, on the way. `topic_ids` are those of the topics when
+    the load was planned, where brokers say them.
     """
 
     options: SourceOptions
-    stage: Stage
+    columns: tuple[str, ...]
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    values: Values | None = None
+    transform: Batches | None = None
+
+    def schema(self) -> pa.Schema:
+        """The columns of the rows, before any transformation, in types that targets hold."""
+        schema = row_schema(self.columns)
+        return schema if self.values is None else storable(self.values.schema(schema))
+
+    def rows_of(self, landed: "Landed") -> int | None:
+        """How many rows a range has to have become; None where the transformation decides."""
+        if self.transform is not None:
+            return None
+        left_out = self.values is not None and self.values.on_error == DEAD_LETTER
+        return landed.records - (landed.bad_records if left_out else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """All that the tasks of a load have in common; travels to them pickled."""
+
+    reading: Reading
+    stage: Stage
+    layout: Layout = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
     """What became of one range: how many records were read, from which offset to which (inclusive;
-    -1 for none), and the files that they went into."""
+    -1 for none), how many of them could not be decoded, and the files that the rows went into."""
 
     offset_range: OffsetRange
     records: int = 0
+    bad_records: int = 0
     first_offset: int = -1
     last_offset: int = -1
     files: tuple[DataFile, ...] = ()
@@ -60,20 +93,91 @@ class Landed:
     def from_json(cls, text: str) -> "Landed":
         fields = json.loads(text)
         fields["offset_range"] = OffsetRange(**fields["offset_range"])
-        fields["files"] = tuple(DataFile(**file) for file in fields["files"])
+        fields["files"] = tuple(map(file_from_json, fields["files"]))
         return cls(**fields)
+
+
+def file_from_json(fields: Mapping[str, Any]) -> DataFile:
+    return DataFile(**{**fields, "partition": tuple(fields["partition"])})
 
 
 def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
     """Lands ranges one after the other. Errors are raised: Spark's settings say how often it tries
     a task again."""
     for offset_range in ranges:
-        topic_id = landing.topic_ids.get(offset_range.topic)
-        columns = landing.stage.schema.names
-        batches = read_range(landing.options, columns, offset_range, topic_id)
-        records = _Records(batches, offset_range, landing.stage.path)
-        files = tuple(write_files(landing.stage, range_label(offset_range), records))
-        yield Landed(offset_range, records.count, records.first_offset, records.last_offset, files)
+        records = Records(landing.reading, offset_range, landing.stage.path)
+        label = range_label(offset_range)
+        files = tuple(write_files(landing.stage, label, records.rows(), landing.layout))
+        yield replace(records.landed(), files=files)
+
+
+class Records:
+    """The records of a range on their way: read once, counted, decoded, transformed."""
+
+    def __init__(self, reading: Reading, offset_range: OffsetRange, stage_path: str | None) -> None:
+        self._reading = reading
+        self._range = offset_range
+        self._count = self._bad = 0
+        self._first_offset = self._last_offset = -1
+        self._bytes = 0
+        self._stage_path = stage_path
+        self._attempt = uuid.uuid4().hex[:16]
+
+    def landed(self) -> Landed:
+        """What was read, and so far went into no file."""
+        return Landed(self._range, self._count, self._bad, self._first_offset, self._last_offset)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows; when the last one is there, every dead letter is acknowledged."""
+        values, transform = self._reading.values, self._reading.transform
+        batches = self._batches() if values is None else self._decoded(values)
+        if transform is None:
+            yield from batches
+        else:
+            for batch in batches:
+                yield from transformed(transform, batch)
+
+    def _decoded(self, values: Values) -> Iterator[pa.RecordBatch]:
+        schema = self._reading.schema()
+        decoded = values.schema(row_schema(self._reading.columns))
+        with DeadLetters(self._reading.options.client, values.letters_to) as letters:
+            for batch in self._batches():
+                rows, bad = values.rows(batch, decoded, letters)
+                self._bad += bad
+                yield fitted(rows, schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """The records as they are read, which go through here once."""
+        reading, marked = self._reading, self._range.start_offset
+        columns = reading.columns
+        if reading.values is not None:
+            columns = reading.values.columns_to_read(columns)
+        topic_id = reading.topic_ids.get(self._range.topic)
+        for batch in read_range(reading.options, columns, self._range, topic_id):
+            if batch.num_rows:
+                offsets = batch.column("offset")
+                if not self._count:
+                    self._first_offset = offsets[0].as_py()
+                self._last_offset = offsets[-1].as_py()
+                self._count += batch.num_rows
+                self._bytes += batch.nbytes
+            yield batch
+            if self._last_offset + 1 - marked >= _OFFSETS_BETWEEN_MARKS:
+                marked = self._last_offset + 1
+                self._mark(marked)
+        self._mark(self._range.until_offset)
+
+    def _mark(self, next_offset: int) -> None:
+        if self._stage_path is not None:
+            passed = Passed(
+                self._range.topic,
+                self._range.partition,
+                self._range.start_offset,
+                next_offset - self._range.start_offset,
+                self._count,
+                self._bytes,
+            )
+            tell_passed(self._stage_path, self._attempt, passed)
 
 
 def range_label(offset_range: OffsetRange) -> str:
@@ -82,45 +186,3 @@ def range_label(offset_range: OffsetRange) -> str:
     return (
         f"{topic}-{offset_range.partition}-{offset_range.start_offset}-{offset_range.until_offset}"
     )
-
-
-class _Records:
-    """The records of a range on their way: counts them, and marks how far they have come."""
-
-    def __init__(
-        self, batches: Iterable[pa.RecordBatch], offset_range: OffsetRange, stage_path: str
-    ) -> None:
-        self.count = 0
-        self.first_offset = self.last_offset = -1
-        self._batches = batches
-        self._range = offset_range
-        self._stage_path = stage_path
-        self._attempt = uuid.uuid4().hex[:16]
-        self._bytes = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        marked = self._range.start_offset
-        for batch in self._batches:
-            if batch.num_rows:
-                offsets = batch.column("offset")
-                if not self.count:
-                    self.first_offset = offsets[0].as_py()
-                self.last_offset = offsets[-1].as_py()
-                self.count += batch.num_rows
-                self._bytes += batch.nbytes
-            yield batch
-            if self.last_offset + 1 - marked >= _OFFSETS_BETWEEN_MARKS:
-                marked = self.last_offset + 1
-                self._mark(marked)
-        self._mark(self._range.until_offset)
-
-    def _mark(self, next_offset: int) -> None:
-        passed = Passed(
-            self._range.topic,
-            self._range.partition,
-            self._range.start_offset,
-            next_offset - self._range.start_offset,
-            self.count,
-            self._bytes,
-        )
-        tell_passed(self._stage_path, self._attempt, passed)

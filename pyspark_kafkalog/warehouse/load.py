@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog import errors
-from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import (
     DataLossError,
@@ -49,7 +50,9 @@ from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds
-from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
+from pyspark_kafkalog.warehouse.dead_letters import make_topics
+from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
+from pyspark_kafkalog.warehouse.layout import FILE_BYTES, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.plan import (
     LoadPlan,
     Place,
@@ -59,10 +62,15 @@ from pyspark_kafkalog.warehouse.plan import (
     within_bytes,
 )
 from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
+from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.target import Target, open_target
+from pyspark_kafkalog.warehouse.transformation import Batches, takes_batches, transformed_schema
+from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values, open_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.warehouse.dataframe import Frames
 
 MOST_OFFSETS_PER_TASK = 5_000_000
 """A longer range is split, so that one large partition keeps more than one core busy."""
@@ -75,10 +83,10 @@ class LoadResult:
     """What one load published.
 
     `records` and `bytes` (of Parquet) count what is in `files`; `ranges` are the offsets that were
-    passed, which compaction and transaction markers may make more. `commit_id` is that of the last
-    of its `commits`; None, and the rest empty, when there was nothing new. `gaps` are offsets that
-    were gone before they could be loaded and were given up (failOnDataLoss=false); the commit
-    records them, too.
+    passed, which compaction, transaction markers and transformations may make more. `bad_records`
+    counts those that could not be decoded. `commit_id` is that of the last of its `commits`; None,
+    and the rest empty, when there was nothing new. `gaps` are offsets that were gone before they
+    could be loaded and were given up (failOnDataLoss=false); the commit records them, too.
     """
 
     name: str
@@ -90,17 +98,19 @@ class LoadResult:
     commit_id: str | None
     commits: int = 1
     gaps: tuple[OffsetRange, ...] = ()
+    bad_records: int = 0
 
     def __repr__(self) -> str:
         if self.commit_id is None:
             return f"<LoadResult {self.name!r} to {self.target}: nothing new>"
         partitions = {piece.topic_partition for piece in self.ranges}
+        bad = f", {self.bad_records:,} bad records" if self.bad_records else ""
         commits = f"{self.commits} commits up to" if self.commits > 1 else "commit"
         lost = sum(gap.offset_count for gap in self.gaps)
         return (
             f"<LoadResult {self.name!r} to {self.target}: {commits} {self.commit_id}, "
             f"{self.records:,} records of {len(partitions)} partitions, "
-            f"{self.bytes:,} bytes in {len(self.files)} files"
+            f"{self.bytes:,} bytes in {len(self.files)} files{bad}"
             f"{f', {lost:,} offsets were gone' if lost else ''}>"
         )
 
@@ -120,6 +130,15 @@ class _Work:
     topic_ids: Mapping[str, UUID]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What becomes of records on the way, and how they lie in files."""
+
+    layout: Layout
+    values: Values | None
+    transform: "Batches | Frames | None"
+
+
 @overload
 def load(
     spark: "SparkSession",
@@ -132,6 +151,16 @@ def load(
     until: Place | None = None,
     max_bytes: int | str | None = None,
     chunk_bytes: int | str | None = None,
+    transform: "Batches | Frames | None" = None,
+    value_format: str = "binary",
+    value_schema: str | None = None,
+    registry: Mapping[str, str] | None = None,
+    on_error: str = "fail",
+    dead_letter_topic: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    sort_by: str | Sequence[str] = (),
+    compression: str = "zstd",
+    target_file_bytes: int = FILE_BYTES,
     dry_run: Literal[False] = False,
 ) -> LoadResult: ...
 
@@ -148,6 +177,16 @@ def load(
     until: Place | None = None,
     max_bytes: int | str | None = None,
     chunk_bytes: int | str | None = None,
+    transform: "Batches | Frames | None" = None,
+    value_format: str = "binary",
+    value_schema: str | None = None,
+    registry: Mapping[str, str] | None = None,
+    on_error: str = "fail",
+    dead_letter_topic: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    sort_by: str | Sequence[str] = (),
+    compression: str = "zstd",
+    target_file_bytes: int = FILE_BYTES,
     dry_run: Literal[True],
 ) -> LoadPlan: ...
 
@@ -163,6 +202,16 @@ def load(
     until: Place | None = None,
     max_bytes: int | str | None = None,
     chunk_bytes: int | str | None = None,
+    transform: "Batches | Frames | None" = None,
+    value_format: str = "binary",
+    value_schema: str | None = None,
+    registry: Mapping[str, str] | None = None,
+    on_error: str = "fail",
+    dead_letter_topic: str | None = None,
+    partition_by: str | Sequence[str] = (),
+    sort_by: str | Sequence[str] = (),
+    compression: str = "zstd",
+    target_file_bytes: int = FILE_BYTES,
     dry_run: bool = False,
 ) -> LoadResult | LoadPlan:
     """Lands what is new in some topics since the last load of this `name` into this `target`.
@@ -182,16 +231,38 @@ def load(
     is many commits, up to an end that is fixed when it begins. `dry_run` returns the plan and
     changes nothing.
 
+    `transform` changes the rows on the way: a function of Arrow batches, whose parameter is
+    annotated as `pyarrow.RecordBatch` (or Table), runs in the tasks; any other function is called
+    with a DataFrame of exactly the planned records and returns one (see transformation.py). Either
+    is called once before that, to learn which columns it makes. The offsets committed are those
+    planned, whatever it leaves out.
+
+    `value_format` (binary, string, json, avro, protobuf) with `value_schema` or `registry` decodes
+    values: the fields of a struct become columns in the place of `value` (see values.py).
+    `on_error` says what becomes of a value that cannot be decoded: `fail`; `null`, which keeps the
+    row, with the reason in the column value_error; or `deadletter`, which sends the record to
+    `dead_letter_topic` (the topic's name and -dead-letters), made when it is missing.
+
+    `partition_by` takes columns, `days(column)` and `hours(column)`; `sort_by` columns, each with
+    ` desc` or not, by which every file is sorted; `compression` zstd, snappy, gzip, lz4 or none; a
+    file that has reached `target_file_bytes` is followed by another one.
+
     Raises LoadConflictError when another load of the same name committed meanwhile; DataLossError
     when retention took offsets before they were loaded, or the topic was recreated (with
     failOnDataLoss=false: warns and goes on with what is there); TargetError; InvalidOptionError;
-    UnknownTopicError; BrokersUnreachableError. After any error and after a kill, nothing of the
-    commit at work is published or all of it, and loading again is right.
+    UnknownTopicError; BrokersUnreachableError; with value_format InvalidSchemaError, BadRecordError
+    and DeliveryError. After any error and after a kill, nothing of the commit at work is published
+    or all of it, and loading again is right.
     """
 
     def session_zone() -> tzinfo:
         return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
+    shape = _Shape(
+        make_layout(partition_by, sort_by, compression, target_file_bytes),
+        open_values(value_format, value_schema, registry, on_error, dead_letter_topic),
+        transform,
+    )
     if dry_run:
         return plan_load(
             name, target, options, starting, until, max_bytes, chunk_bytes, session_zone
@@ -201,12 +272,16 @@ def load(
     )
     chunks = chunks_of(work.ranges, _taker(work.source, chunk_bytes))
     commits: list[Commit] = []
+    bad_records = 0
+    _make_letter_topics(work, shape)
     with reported(progress, work.ranges) as watch:
         for chunk in chunks:
-            commits.append(_land(spark, work, pieces_of(chunk), watch))
+            commit, bad = _land(spark, work, shape, pieces_of(chunk), watch)
+            commits.append(commit)
+            bad_records += bad
             # What was just committed is what the next one is planned from.
-            work = replace(work, last=commits[-1].offsets[name])
-    return _result(name, str(work.target), commits)
+            work = replace(work, last=commit.offsets[name])
+    return _result(name, str(work.target), commits, bad_records)
 
 
 def plan_load(
@@ -284,21 +359,91 @@ def _find_work(
     return _Work(source, opened, name, last, tuple(ranges), topic_ids)
 
 
+def _make_letter_topics(work: _Work, shape: _Shape) -> None:
+    if work.ranges and shape.values is not None and shape.values.on_error == DEAD_LETTER:
+        with Cluster(work.source.client) as cluster:
+            make_topics(cluster, (piece.topic for piece in work.ranges), shape.values.letters_to)
+
+
 def _land(
-    spark: "SparkSession", work: _Work, pieces: Sequence[OffsetRange], watch: Watch
-) -> Commit:
-    """Lands and commits some of the work."""
+    spark: "SparkSession",
+    work: _Work,
+    shape: _Shape,
+    pieces: Sequence[OffsetRange],
+    watch: Watch,
+) -> tuple[Commit, int]:
+    """Lands and commits some of the work; also how many records could not be decoded."""
     columns = (*DEFAULT_COLUMNS, "headers") if work.source.include_headers else DEFAULT_COLUMNS
-    stage = work.target.stage(row_schema(columns))
+    reading = Reading(work.source, columns, work.topic_ids, shape.values)
+    query: Any = shape.transform
+    if shape.transform is not None and takes_batches(shape.transform):
+        reading, query = replace(reading, transform=shape.transform), None
+    schema = _columns_of(spark, reading, query, pieces)
+    check_layout(shape.layout, schema)
+    stage = work.target.stage(schema, shape.layout.partition_by)
     try:
         with watch(stage.path, pieces):
-            landed = _run_tasks(spark, Landing(work.source, stage, work.topic_ids), pieces)
-        files = verified_files(pieces, landed)
+            landing = Landing(reading, stage, shape.layout)
+            files, bad_records = _run(spark, landing, query, pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)
         raise
-    return work.target.commit(stage, work.name, work.last, pieces, files, work.topic_ids)
+    commit = work.target.commit(stage, work.name, work.last, pieces, files, work.topic_ids)
+    return commit, bad_records
+
+
+def _columns_of(
+    spark: "SparkSession", reading: Reading, query: "Frames | None", ranges: Sequence[OffsetRange]
+) -> pa.Schema:
+    """The columns that the load's files are going to have."""
+    if query is not None:
+        from pyspark_kafkalog.warehouse.dataframe import planned_rows, result_schema
+
+        return result_schema(query(planned_rows(spark, reading, tasks_of(ranges), None)))
+    if reading.transform is not None:
+        return transformed_schema(reading.transform, reading.schema())
+    return reading.schema()
+
+
+def _run(
+    spark: "SparkSession", landing: Landing, query: "Frames | None", pieces: Sequence[OffsetRange]
+) -> tuple[list[DataFile], int]:
+    """The files of a commit, and how many records could not be decoded."""
+    if query is None:
+        landed = _run_tasks(spark, landing, pieces)
+        bad_records = sum(result.bad_records for result in landed)
+        return verified_files(pieces, landed, landing.reading.rows_of), bad_records
+    return _run_query(spark, landing, query, pieces) if tasks_of(pieces) else ([], 0)
+
+
+def _run_query(
+    spark: "SparkSession", landing: Landing, query: "Frames", ranges: Sequence[OffsetRange]
+) -> tuple[list[DataFile], int]:
+    from pyspark.errors import PySparkException
+
+    from pyspark_kafkalog.warehouse.dataframe import (
+        bad_records,
+        planned_rows,
+        result_schema,
+        written_files,
+    )
+
+    stage = landing.stage
+    result = query(planned_rows(spark, landing.reading, tasks_of(ranges), stage.path))
+    found = result_schema(result)
+    if not found.equals(storable(stage.schema)):
+        raise InvalidOptionError(
+            f"transform made other columns when it was called again: {found.names} of types "
+            f"{[str(kind) for kind in found.types]}"
+        )
+    try:
+        files = written_files(spark, result, stage, landing.layout)
+    except PySparkException as error:
+        raise task_error(str(error)) from error
+    if len({file.name for file in files}) < len(files) or not all(file.records for file in files):
+        raise KafkalogError(f"Spark's tasks name files twice, nothing was published: {files}")
+    return files, bad_records(stage.path)
 
 
 def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> list[OffsetRange]:
@@ -440,8 +585,15 @@ def _zone(name: str) -> tzinfo:
         ) from None
 
 
-def verified_files(ranges: Sequence[OffsetRange], landed: Sequence[Landed]) -> list[DataFile]:
-    """The files of a load, in the order of `ranges`; raises unless they account for every range."""
+def verified_files(
+    ranges: Sequence[OffsetRange],
+    landed: Sequence[Landed],
+    rows_of: Callable[[Landed], int | None],
+) -> list[DataFile]:
+    """The files of a load, in the order of `ranges`; raises unless they account for every range.
+
+    `rows_of` says how many rows a range has to have become; None is any number.
+    """
     by_range = {result.offset_range: result for result in landed}
     wanted = [piece for piece in ranges if piece.offset_count]
     if len(landed) != len(wanted) or by_range.keys() != set(wanted):
@@ -450,24 +602,26 @@ def verified_files(ranges: Sequence[OffsetRange], landed: Sequence[Landed]) -> l
             "was published. Run the load again."
         )
     for result in landed:
-        _check(result)
+        _check(result, rows_of(result))
     files = [file for piece in wanted for file in by_range[piece].files]
     if len({file.name for file in files}) < len(files):
         raise KafkalogError(f"two results name one file, nothing was published: {files}")
     return files
 
 
-def _check(landed: Landed) -> None:
+def _check(landed: Landed, row_count: int | None) -> None:
     piece, files = landed.offset_range, landed.files
     if landed.records:
         fits = (
             piece.start_offset <= landed.first_offset <= landed.last_offset < piece.until_offset
             and 0 < landed.records <= landed.last_offset - landed.first_offset + 1
+            and 0 <= landed.bad_records <= landed.records
         )
     else:
         fits = not files
-    every_row = landed.records == sum(file.records for file in files)
-    if not (fits and every_row and all(file.records > 0 for file in files)):
+    if row_count is not None:
+        fits &= row_count == sum(file.records for file in files)
+    if not (fits and all(file.records > 0 for file in files)):
         raise KafkalogError(f"what landed does not fit {piece}, nothing was published: {landed}")
 
 
@@ -529,7 +683,7 @@ def task_error(text: str) -> KafkalogError:
     return KafkalogError(f"A task of the load failed and nothing was published: {last}")
 
 
-def _result(name: str, target: str, commits: Sequence[Commit]) -> LoadResult:
+def _result(name: str, target: str, commits: Sequence[Commit], bad_records: int) -> LoadResult:
     files = tuple(file for commit in commits for file in commit.files)
     return LoadResult(
         name=name,
@@ -541,4 +695,5 @@ def _result(name: str, target: str, commits: Sequence[Commit]) -> LoadResult:
         commit_id=commits[-1].commit_id if commits else None,
         commits=len(commits),
         gaps=tuple(gap for commit in commits for gap in commit.gaps),
+        bad_records=bad_records,
     )

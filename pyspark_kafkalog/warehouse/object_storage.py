@@ -35,7 +35,7 @@ from obstore.store import from_url
 
 from pyspark_kafkalog.client.config import Secret
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.warehouse.storage import COMMITS, STAGED_SUFFIX, STAGING
+from pyspark_kafkalog.warehouse.storage import COMMITS, STAGED_SUFFIX, STAGING, staged_name
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -153,7 +153,7 @@ class ObjectStorage:
         return alive, changed
 
     def staged_path(self, load_id: str, name: str) -> str:
-        return f"{self.stage_path(load_id)}/{name}{STAGED_SUFFIX}"
+        return f"{self.stage_path(load_id)}/{staged_name(name)}{STAGED_SUFFIX}"
 
     def staged_sizes(self, load_id: str, names: Sequence[str]) -> dict[str, int]:
         with _as_os_errors():
@@ -162,11 +162,11 @@ class ObjectStorage:
                 for found in self._place.store.list(f"{STAGING}/{load_id}")
                 for one in found
             }
-        return {name: sizes[name] for name in names if name in sizes}
+        return {name: sizes[staged_name(name)] for name in names if staged_name(name) in sizes}
 
     def put_in_place(self, load_id: str, names: Sequence[str]) -> list[str]:
         def is_missing(name: str) -> bool:
-            staged = f"{STAGING}/{load_id}/{name}{STAGED_SUFFIX}"
+            staged = f"{STAGING}/{load_id}/{staged_name(name)}{STAGED_SUFFIX}"
             try:
                 with _as_os_errors():
                     self._place.store.copy(staged, name)

@@ -1,6 +1,7 @@
 """A Parquet directory as a load target: exactly-once without a table format.
 
-    TARGET/part-orders-0-0-5000-<attempt>.parquet      committed files: all that a reader sees
+    TARGET/part-orders-0-0-5000-<attempt>-0.parquet    committed files: all that a reader sees
+    TARGET/day=2026-11-21/part-...                     ... of a load with partition_by
     TARGET/_kafkalog/commits/00000000000000000007.json the commits (commit.py), newest = the truth
     TARGET/_kafkalog/staging/<load id>/*.staged        files of loads that are not committed yet
 
@@ -21,7 +22,7 @@ TARGET is a directory, which needs hard links, atomic rename, and the same path 
 executors, or a place in an object store with conditional puts: how each of them carries out the
 steps is storage.py's and object_storage.py's; the protocol is this one.
 Called by the driver, from any thread or process, any number of loaders at a time. Never imports
-Spark or Arrow, never touches files that it did not publish.
+Spark, never touches files that it did not publish.
 """
 
 import os
@@ -47,6 +48,7 @@ from pyspark_kafkalog.warehouse.commit import (
     next_commit,
     sweeping_commit,
 )
+from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import check_size, new_load_id
 from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX, is_url, open_storage
 
@@ -97,12 +99,13 @@ class ParquetTarget:
         with self._explained(f"open the load target {self._storage}"):
             return _position(self._log.newest(), name).topic_ids
 
-    def stage(self, schema: "pa.Schema") -> Stage:
+    def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self._storage}"):
-            self._check_columns(self._log.newest(), schema)
+            self._check_shape(self._log.newest(), schema, _texts(partition_by))
             path = self._storage.make_stage(load_id)
-        return Stage(load_id, path, schema, STAGED_SUFFIX)
+        partitioning = Partitioning(tuple(partition_by), in_names=True) if partition_by else None
+        return Stage(load_id, path, schema, STAGED_SUFFIX, partitioning)
 
     def commit(
         self,
@@ -118,11 +121,12 @@ class ParquetTarget:
             "from the newest commit, whether that is this one or not)"
         ):
             self._storage.sweep()
+            partition_by = _texts(stage.partitioning.fields if stage.partitioning else ())
             while True:
                 newest = self._settle()
                 if newest is not None:
                     self._check_unmoved(newest, stage, name, planned_from, ranges)
-                self._check_columns(newest, stage.schema)
+                self._check_shape(newest, stage.schema, partition_by)
                 self._check_staged(stage, files)
                 self._storage.sync_stage(stage.load_id)
                 commit = next_commit(
@@ -134,6 +138,7 @@ class ParquetTarget:
                     _position(newest, name).moved(ranges, topic_ids),
                     gaps_between(planned_from, ranges),
                     _types(stage.schema),
+                    partition_by,
                     self._idle_stages(stage.load_id, ABANDONED_AFTER_S),
                 )
                 if self._log.publish(commit):
@@ -226,8 +231,11 @@ class ParquetTarget:
             self.discard(stage)
             raise
 
-    def _check_columns(self, newest: Commit | None, schema: "pa.Schema") -> None:
-        """Raises TargetError for a column that committed files have with another type."""
+    def _check_shape(
+        self, newest: Commit | None, schema: "pa.Schema", partition_by: Sequence[str]
+    ) -> None:
+        """Raises TargetError for a column that committed files have with another type, and when
+        these are partitioned in another way: readers could not read both."""
         there = newest.columns if newest else {}
         for name, kind in _types(schema).items():
             if there.get(name, kind) != kind:
@@ -235,6 +243,12 @@ class ParquetTarget:
                     f"the files in {self._storage} have a column {name} of type {there[name]}, not "
                     f"{kind}, so readers could not read both: name another directory"
                 )
+        if newest and there and tuple(partition_by) != newest.partition_by:
+            raise TargetError(
+                f"the files in {self._storage} are partitioned by "
+                f"{', '.join(newest.partition_by) or 'nothing'}, not by "
+                f"{', '.join(partition_by) or 'nothing'}: say the same, or name another directory"
+            )
 
     def _check_staged(self, stage: Stage, files: Sequence[DataFile]) -> None:
         sizes = self._storage.staged_sizes(stage.load_id, [file.name for file in files])
@@ -275,6 +289,10 @@ def _position(newest: Commit | None, name: str) -> Position:
     if newest is None:
         return NOWHERE
     return Position(newest.offsets.get(name, {}), newest.topic_ids.get(name, NO_IDS))
+
+
+def _texts(partition_by: Sequence[PartitionField]) -> tuple[str, ...]:
+    return tuple(map(str, partition_by))
 
 
 def _types(schema: "pa.Schema") -> dict[str, str]:

@@ -69,6 +69,7 @@ from pyspark_kafkalog.warehouse.commit import (
     commit_of_now,
     gaps_between,
 )
+from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.staging import LOAD_ID, check_staged, new_load_id, staged_path
 from pyspark_kafkalog.warehouse.storage import last_change
 
@@ -226,7 +227,12 @@ class SqlTarget:
         path = str(self._url.database or "")
         return not path.startswith(("md:", "file:")) and not os.path.exists(path)
 
-    def stage(self, schema: pa.Schema) -> Stage:
+    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
+        if partition_by:
+            raise InvalidOptionError(
+                f"partition_by has no meaning for {self}: tables of databases are partitioned "
+                "where they are created"
+            )
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):
             self._create(schema)
@@ -420,7 +426,7 @@ class SqlTarget:
         names = stage.schema.names
         table = preparer.format_table(sa.Table(self._name, sa.MetaData(self._metadata.schema)))
         into = f"{table} ({', '.join(map(_quoted, names))})"
-        paths = [staged_path(stage, file) for file in files]
+        paths = [staged_path(stage, file.name) for file in files]
         if connection.dialect.name == "duckdb":
             columns = ", ".join(map(_quoted, names))
             for path in paths:

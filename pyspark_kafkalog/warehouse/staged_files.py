@@ -1,13 +1,14 @@
 """How rows become Parquet files of a stage.
 
-Owns how the files are written: zstd; the topics' own key and value as DELTA_LENGTH_BYTE_ARRAY
+Owns how the files are written: the topics' own key and value as DELTA_LENGTH_BYTE_ARRAY
 (lengths apart from bytes: a third faster and a tenth smaller than plain, and a dictionary would
 only be built to be thrown away), offset and timestamp as DELTA_BINARY_PACKED; dictionaries for all
 other columns, which Parquet gives up where they grow. Statistics for all but key, value and
 headers, so that readers skip row groups by them. Spark, Arrow and DuckDB read all of these.
 
 Memory: a row group's rows (ROW_GROUP_BYTES and one Arrow batch), and its encoded and compressed
-pages.
+pages; a row group is written to each partition that it has rows of, so that many partitions take no
+more, but make small row groups. Sorted, SORTED_BYTES twice instead: a file is sorted as a whole.
 
 File names end in an id of the attempt, so a retried or speculative task never writes a name that
 another wrote; what no task reports is never published. A file gets its staged name when it is
@@ -16,6 +17,7 @@ imports Spark.
 """
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,13 +26,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, directory, partitions
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
-from pyspark_kafkalog.warehouse.storage import open_stage
+from pyspark_kafkalog.warehouse.storage import open_stage, staged_name
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 ROW_GROUP_ROWS = 1_000_000
-FILE_BYTES = 512 * 1024 * 1024
-"""A file that has reached this size, compressed, is closed and the rows go on in another."""
+SORTED_BYTES = 128 * 1024 * 1024
+SORTED_ROWS = 4_000_000
+"""What is sorted is sorted in memory: a file holds no more of it."""
+
+MOST_OPEN_FILES = 64
+"""A task whose rows go to more partitions closes the file that it wrote to longest ago."""
+
 
 _BATCHES_COPIED_TOGETHER = 4
 # Columns of topics whose values do not repeat; what is called so and has another type is none.
@@ -44,35 +52,45 @@ _PLAIN_ENCODINGS = {
 _WITHOUT_STATISTICS = ("key", "value", "headers")
 
 
-def write_files(stage: Stage, label: str, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+def write_files(
+    stage: Stage, label: str, batches: Iterable[pa.RecordBatch], layout: Layout = PLAIN
+) -> Iterator[DataFile]:
     """Writes rows with the columns of `stage.schema` into as many files as they take.
 
     Yields a file when it is complete and on disk; no file for no rows. `label`, part of the files'
-    names, tells a person where the rows are from.
+    names, tells a person where the rows are from. Partitions are those of the stage, not of
+    `layout`.
     """
-    attempt = uuid.uuid4().hex[:16]
-    count = 0
-    file: _StagedFile | None = None
+    files = _OpenFiles(stage, label, layout)
     try:
-        for table in _row_groups(stage.schema, batches):
-            if file is not None and file.size_bytes >= FILE_BYTES:
-                yield file.complete()
-                file = None
-            if file is None:
-                file = _StagedFile(stage, f"part-{label}-{attempt}-{count}.parquet")
-                count += 1
-            file.write(table)
-            # Else this row group would stay in memory while the next one is gathered.
+        for table in _gathered(stage.schema, batches, *_most_together(layout)):
+            for partition, rows in _partitions(table, stage):
+                yield from files.write(partition, rows)
+                # Else this row group would stay in memory while the next one is gathered.
+                del rows
             del table
-        if file is not None:
-            yield file.complete()
+        yield from files.complete()
     finally:
-        if file is not None:
-            file.close()
+        files.close()
 
 
-def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Gathers batches into tables of about ROW_GROUP_BYTES, at most ROW_GROUP_ROWS.
+def _most_together(layout: Layout) -> tuple[int, int]:
+    """How many bytes and rows are gathered before they are written."""
+    if layout.sort_by:
+        return min(SORTED_BYTES, layout.file_bytes), SORTED_ROWS
+    return min(ROW_GROUP_BYTES, layout.file_bytes), ROW_GROUP_ROWS
+
+
+def _partitions(table: pa.Table, stage: Stage) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    if stage.partitioning is None:
+        return iter([((), table)])
+    return partitions(table, stage.partitioning.fields)
+
+
+def _gathered(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: int
+) -> Iterator[pa.Table]:
+    """Gathers batches into tables of about `most_bytes`, at most `most_rows`.
 
     A few batches at a time are copied together: each comes with room for more rows than it has,
     and a row group full of such rooms would take several times its size.
@@ -84,13 +102,13 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     schema = storable(schema)
     for unfitted in batches:
         batch = fitted(unfitted, schema)
-        if rows and rows + batch.num_rows > ROW_GROUP_ROWS:
+        if rows and rows + batch.num_rows > most_rows:
             yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
             joined, loose, rows, size_bytes = [], [], 0, 0
         loose.append(batch)
         rows += batch.num_rows
         size_bytes += batch.nbytes
-        if size_bytes >= ROW_GROUP_BYTES:
+        if size_bytes >= most_bytes:
             yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
             joined, loose, rows, size_bytes = [], [], 0, 0
         elif len(loose) == _BATCHES_COPIED_TOGETHER:
@@ -100,7 +118,66 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
         yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
 
 
-def _writer_options(schema: pa.Schema) -> dict[str, Any]:
+class _OpenFiles:
+    """The files that one task is writing: one for each partition, MOST_OPEN_FILES at a time."""
+
+    def __init__(self, stage: Stage, label: str, layout: Layout) -> None:
+        self._stage = stage
+        self._label = label
+        self._layout = layout
+        self._left_out = _left_out(stage)
+        fields = [field for field in stage.schema if field.name not in self._left_out]
+        self._schema = pa.schema(fields)
+        self._options = _writer_options(self._schema, layout.compression)
+        self._attempt = uuid.uuid4().hex[:16]
+        self._count = 0
+        self._open: OrderedDict[tuple[str | None, ...], _StagedFile] = OrderedDict()
+
+    def write(self, partition: tuple[str | None, ...], rows: pa.Table) -> Iterator[DataFile]:
+        """Writes rows of a partition; yields the files that are complete because of it."""
+        row_groups = 1
+        if self._layout.sort_by:
+            rows = rows.sort_by(list(self._layout.sort_by))
+            row_groups = max(1, -(-rows.nbytes // ROW_GROUP_BYTES))
+        if self._left_out:
+            rows = rows.drop_columns(self._left_out)
+        file = self._open.pop(partition, None)
+        if file is None:
+            if len(self._open) == MOST_OPEN_FILES:
+                yield self._open.popitem(last=False)[1].complete()
+            file = self._new_file(partition)
+        self._open[partition] = file
+        file.write(rows, row_groups)
+        # What is sorted is a file's whole content.
+        if self._layout.sort_by or file.size_bytes >= self._layout.file_bytes:
+            yield self._open.pop(partition).complete()
+
+    def complete(self) -> Iterator[DataFile]:
+        while self._open:
+            yield self._open.popitem(last=False)[1].complete()
+
+    def close(self) -> None:
+        """Drops the files that were not completed."""
+        for file in self._open.values():
+            file.close()
+
+    def _new_file(self, partition: tuple[str | None, ...]) -> "_StagedFile":
+        name = f"part-{self._label}-{self._attempt}-{self._count}.parquet"
+        self._count += 1
+        partitioning = self._stage.partitioning
+        if partitioning is not None and partitioning.in_names:
+            name = f"{directory(partitioning.fields, partition)}/{name}"
+        return _StagedFile(self._stage, name, partition, self._schema, self._options)
+
+
+def _left_out(stage: Stage) -> list[str]:
+    """The columns that the partition of a file says, not the file."""
+    if stage.partitioning is None or stage.partitioning.in_files:
+        return []
+    return [field.column for field in stage.partitioning.fields if field.transform is None]
+
+
+def _writer_options(schema: pa.Schema, compression: str) -> dict[str, Any]:
     encodings = {
         field.name: encoding
         for field in schema
@@ -108,7 +185,7 @@ def _writer_options(schema: pa.Schema) -> dict[str, Any]:
     }
     leaves = {field.name: list(_leaves(field.name, field.type)) for field in schema}
     return {
-        "compression": "zstd",
+        "compression": compression,
         "use_dictionary": _of_columns(leaves, {*encodings, "headers"}),
         "column_encoding": encodings,
         "write_statistics": _of_columns(leaves, _WITHOUT_STATISTICS),
@@ -136,26 +213,34 @@ def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
 class _StagedFile:
     """One Parquet file being written; removed when writing it fails."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        name: str,
+        partition: tuple[str | None, ...],
+        schema: pa.Schema,
+        options: Mapping[str, Any],
+    ) -> None:
         self._name = name
-        self._sink = open_stage(stage.path).create(name + stage.suffix)
-        self._writer = pq.ParquetWriter(self._sink, stage.schema, **_writer_options(stage.schema))
+        self._partition = partition
+        self._sink = open_stage(stage.path).create(staged_name(name) + stage.suffix)
+        self._writer = pq.ParquetWriter(self._sink, schema, **options)
         self._records = 0
 
     @property
     def size_bytes(self) -> int:
         return self._sink.tell()
 
-    def write(self, table: pa.Table) -> None:
+    def write(self, table: pa.Table, row_groups: int) -> None:
         self._records += table.num_rows
-        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
 
     def complete(self) -> DataFile:
         """Finishes the file, which then has the staged form of its final name."""
         self._writer.close()
         size_bytes = self._sink.tell()
         self._sink.complete()
-        return DataFile(self._name, self._records, size_bytes)
+        return DataFile(self._name, self._records, size_bytes, self._partition)
 
     def close(self) -> None:
         """Drops the file if it was not completed."""

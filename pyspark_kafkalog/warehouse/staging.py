@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-from pyspark_kafkalog.warehouse.storage import last_change
+from pyspark_kafkalog.warehouse.storage import last_change, staged_name
 
 LOAD_ID = r"\d{8}T\d{6}Z-[0-9a-f]{12}"
 _ASIDE = ".discarded"
@@ -29,15 +29,15 @@ def new_load_id() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:12]}"
 
 
-def staged_path(stage: Stage, file: DataFile) -> str:
-    """Where a task of the load wrote `file`."""
-    return os.path.join(stage.path, file.name + stage.suffix)
+def staged_path(stage: Stage, name: str) -> str:
+    """Where a task of the load writes the file that is going to be called `name`."""
+    return os.path.join(stage.path, staged_name(name) + stage.suffix)
 
 
 def check_staged(stage: Stage, files: Sequence[DataFile], advice: str) -> None:
     """Raises TargetError, which ends in `advice`, unless the driver sees all files whole."""
     for file in files:
-        path = staged_path(stage, file)
+        path = staged_path(stage, file.name)
         try:
             size_bytes: int | None = os.stat(path).st_size
         except FileNotFoundError:
@@ -120,7 +120,7 @@ def _files_below(path: str) -> list[str]:
 def remove_all_but(stage: Stage, files: Sequence[DataFile]) -> None:
     """Removes from a committed load's directory what no commit names: files of tasks that ran
     twice, marks of progress. Whatever cannot be removed stays, invisible."""
-    kept = {file.name + stage.suffix for file in files}
+    kept = {os.path.basename(staged_path(stage, file.name)) for file in files}
     with suppress(OSError):
         for name in os.listdir(stage.path):
             if name not in kept:

@@ -116,6 +116,11 @@ class Sink(Protocol):
         """Removes the file, unless it was completed."""
 
 
+def staged_name(name: str) -> str:
+    """What a file is called in its stage: without the directories of its partition."""
+    return name.rpartition("/")[2]
+
+
 def is_url(path: str) -> bool:
     """Whether a target's or stage's path is that of an object store."""
     return "://" in path
@@ -234,7 +239,7 @@ class DirectoryStorage:
                 shutil.rmtree(self.stage_path(name), ignore_errors=True)
 
     def staged_path(self, load_id: str, name: str) -> str:
-        return os.path.join(self.stage_path(load_id), name + STAGED_SUFFIX)
+        return os.path.join(self.stage_path(load_id), staged_name(name) + STAGED_SUFFIX)
 
     def staged_sizes(self, load_id: str, names: Sequence[str]) -> dict[str, int]:
         sizes = {}
@@ -247,11 +252,14 @@ class DirectoryStorage:
         missing = []
         for name in names:
             final = os.path.join(self._root, name)
+            make_directory(os.path.dirname(final))
             try:
                 os.rename(self.staged_path(load_id, name), final)
             except FileNotFoundError:
                 if not os.path.exists(final):
                     missing.append(name)
+        for path in {os.path.dirname(os.path.join(self._root, name)) for name in names}:
+            sync_directory(path)
         sync_directory(self._root)
         return missing
 

@@ -20,6 +20,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import NO_IDS, Commit, DataFile, Stage, TopicIds
+from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.storage import is_url
 
@@ -43,11 +44,12 @@ class Target(Protocol):
     def last_topic_ids(self, name: str) -> TopicIds:
         """The ids of the topics that `last_offsets` are of, as far as brokers said them."""
 
-    def stage(self, schema: "pa.Schema") -> Stage:
+    def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         """A new place for the files of one load, which no reader of the target sees.
 
-        Makes the table when it is missing, with nullable columns as in `schema`; raises TargetError
-        when it has other ones.
+        Makes the table when it is missing, with nullable columns as in `schema`, whose types are
+        those of row_types.storable; raises TargetError when it has other ones, or is partitioned in
+        another way, and InvalidOptionError when it cannot be partitioned.
         """
 
     def commit(

@@ -20,9 +20,11 @@ from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.landing import (
     Landed,
     Landing,
+    Reading,
     land,
     range_label,
 )
+from pyspark_kafkalog.warehouse.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.progress import passed_in
 from pyspark_kafkalog.warehouse.staged_files import write_files
 
@@ -57,10 +59,13 @@ def written(
     until: int,
     batches: list[pa.RecordBatch],
     columns: Sequence[str] = WITH_HEADERS,
+    layout: Layout = PLAIN,
 ) -> list[DataFile]:
     offset_range = OffsetRange(batches[0].column("topic")[0].as_py(), 3, 0, until)
     selected = [batch.select(columns) for batch in batches]
-    return list(write_files(stage_in(directory, columns), range_label(offset_range), selected))
+    return list(
+        write_files(stage_in(directory, columns), range_label(offset_range), selected, layout)
+    )
 
 
 def stage_in(directory: str, columns: Sequence[str] = WITH_HEADERS) -> Stage:
@@ -69,7 +74,7 @@ def stage_in(directory: str, columns: Sequence[str] = WITH_HEADERS) -> Stage:
 
 def a_landing(directory: str, topic_ids: Mapping[str, UUID] | None = None) -> Landing:
     options = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
-    return Landing(options, stage_in(directory), topic_ids or {})
+    return Landing(Reading(options, WITH_HEADERS, topic_ids or {}), stage_in(directory))
 
 
 def staged(directory: str, file: DataFile) -> str:
@@ -141,11 +146,11 @@ def test_a_row_group_holds_no_more_memory_than_its_rows(tmp_path, monkeypatch):
 
 def test_a_large_range_becomes_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr(staged_files, "FILE_BYTES", 1)
+    layout = Layout(file_bytes=1)
     batches = [rows(0, 100), rows(150, 200), rows(200, 250), rows(300, 390)]
-    files = written(str(tmp_path), 400, batches)
+    files = written(str(tmp_path), 400, batches, layout=layout)
     tables = [pq.read_table(staged(str(tmp_path), file)) for file in files]
-    assert [file.records for file in files] == [100, 100, 90]
+    assert [file.records for file in files] == [100, 50, 50, 90]
     assert pa.concat_tables(tables) == pa.Table.from_batches(batches)
     assert {file.name[:18] for file in files} == {"part-orders-3-0-40"}
 

@@ -223,21 +223,25 @@ def landed(
         DataFile(f"part-{piece.partition}-{number}.parquet", rows, 100)
         for number, rows in enumerate([records] if files is None else files)
     ]
-    return Landed(piece, records, first, last, tuple(named))
+    return Landed(piece, records, 0, first, last, tuple(named))
+
+
+def every_record(landed: Landed) -> int:
+    return landed.records
 
 
 def test_the_files_come_in_the_order_of_the_ranges_whatever_order_tasks_end_in():
     other = landed(OTHER, 0, 4, 5)
-    found = verified_files([PIECE, OTHER], [other, landed()])
+    found = verified_files([PIECE, OTHER], [other, landed()], every_record)
     assert found == [*landed().files, *other.files]
 
 
 def test_a_range_may_have_gaps_no_rows_or_several_files():
-    assert verified_files([PIECE], [Landed(PIECE)]) == []
+    assert verified_files([PIECE], [Landed(PIECE)], every_record) == []
     several = landed(last=16, records=3, files=[2, 1])
-    assert verified_files([PIECE], [several]) == list(several.files)
+    assert verified_files([PIECE], [several], every_record) == list(several.files)
     empty = OffsetRange("orders", 7, 3, 3)
-    assert verified_files([empty, PIECE], [Landed(PIECE)]) == []
+    assert verified_files([empty, PIECE], [Landed(PIECE)], every_record) == []
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_a_range_may_have_gaps_no_rows_or_several_files():
 )
 def test_results_that_do_not_account_for_the_ranges_are_refused(results):
     with pytest.raises(KafkalogError, match="nothing was published"):
-        verified_files([PIECE], results)
+        verified_files([PIECE], results, every_record)
 
 
 TRACEBACK = """An exception was thrown from the Python worker:

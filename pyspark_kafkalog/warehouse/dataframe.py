@@ -1,0 +1,189 @@
+"""A load with Spark SQL in between: planned ranges as a DataFrame, its result as staged files.
+
+Two Python data sources that live as long as a session and are known to this load alone: one reads
+exactly the ranges that were planned, as rows (landing.py), the other writes the partitions of what
+the function made of them as files of the stage (staged_files.py). Spark hands the files of the
+attempts that count to the writer's commit, which runs in a process beside the JVM and leaves their
+list in the stage for the driver; a twin's files are in no list. Reading tasks leave beside it how
+many records they could not decode, under a name that a second attempt writes again.
+
+The driver calls `planned_rows` and `written_files`, in one thread for each load. Never commits.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.landing import Reading, Records, file_from_json, range_label
+from pyspark_kafkalog.warehouse.layout import Layout
+from pyspark_kafkalog.warehouse.row_types import fitted, storable
+from pyspark_kafkalog.warehouse.staged_files import write_files
+from pyspark_kafkalog.warehouse.storage import open_stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Frames = Callable[["DataFrame"], "DataFrame"]
+
+_WRITTEN = "written.json"
+_BAD_SUFFIX = ".bad"
+
+
+def result_schema(result: object) -> pa.Schema:
+    """The columns of what a function of DataFrames returned; raises InvalidOptionError when that
+    is no DataFrame, or has columns that cannot be loaded."""
+    schema = getattr(result, "schema", None)
+    if not isinstance(schema, StructType):
+        raise InvalidOptionError(
+            f"transform returned a {type(result).__name__} for a DataFrame: return a DataFrame, or "
+            "annotate its parameter as pyarrow.RecordBatch if it is a function of Arrow batches"
+        )
+    if getattr(result, "isStreaming", False):
+        raise InvalidOptionError("transform returned a streaming DataFrame: return a plain one")
+    return storable(to_arrow_schema(schema, timezone="UTC"))
+
+
+def planned_rows(
+    spark: "SparkSession",
+    reading: Reading,
+    tasks: Sequence[Sequence[OffsetRange]],
+    stage_path: str | None,
+) -> "DataFrame":
+    """The rows of the planned ranges, each element of `tasks` a partition; nothing is read yet.
+
+    What is read leaves its counts in the stage at `stage_path`, if there is one.
+    """
+    schema = reading.schema()
+    reader = _Reader(reading, schema, [tuple(task) for task in tasks], stage_path)
+    return spark.read.format(_registered(spark, _Source(schema, reader=reader))).load()
+
+
+def written_files(
+    spark: "SparkSession", result: "DataFrame", stage: Stage, layout: Layout
+) -> list[DataFile]:
+    """Runs the query and writes its rows to the stage; the files that count."""
+    source = _registered(spark, _Source(stage.schema, writer=_Writer(stage, layout)))
+    result.write.format(source).mode("append").save()
+    lists = open_stage(stage.path).read(_WRITTEN)
+    if not lists:
+        raise KafkalogError(
+            f"Spark ended the query and left no list of files in {stage.path}, where the driver "
+            "looks for it: nothing was published. The target has to be where the driver and all "
+            "executors reach it."
+        )
+    return [file_from_json(fields) for fields in json.loads(lists[0])]
+
+
+def bad_records(stage_path: str) -> int:
+    """How many records the readers that left counts in a stage could not decode."""
+    return sum(int(count or 0) for count in open_stage(stage_path).read(_BAD_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What one of the two data sources does: reads or writes."""
+
+    schema: pa.Schema
+    reader: "_Reader | None" = None
+    writer: "_Writer | None" = None
+
+
+def _registered(spark: "SparkSession", source: _Source) -> str:
+    """The name of a data source that this session knows from now on.
+
+    A class of its own, which takes what it does along when it is pickled: options are texts, and
+    can be seen in plans.
+    """
+    name = f"kafkalog_load_{uuid.uuid4().hex}"
+
+    class LoadSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> StructType:
+            return from_arrow_schema(source.schema)
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            assert source.reader is not None
+            return source.reader
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            assert source.writer is not None
+            return source.writer
+
+    spark.dataSource.register(LoadSource)
+    return name
+
+
+class _Reader(DataSourceReader):
+    def __init__(
+        self,
+        reading: Reading,
+        schema: pa.Schema,
+        tasks: Sequence[tuple[OffsetRange, ...]],
+        stage_path: str | None,
+    ) -> None:
+        self._reading = reading
+        self._schema = schema
+        self._tasks = tasks
+        self._stage_path = stage_path
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        with PlainErrors():
+            for offset_range in partition.value:
+                records = Records(self._reading, offset_range, self._stage_path)
+                for batch in records.rows():
+                    yield fitted(batch, self._schema)
+                bad = records.landed().bad_records
+                if bad and self._stage_path:
+                    name = range_label(offset_range) + _BAD_SUFFIX
+                    open_stage(self._stage_path).write(name, b"%d" % bad)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written(WriterCommitMessage):
+    files: tuple[DataFile, ...]
+
+
+class _Writer(DataSourceArrowWriter):
+    def __init__(self, stage: Stage, layout: Layout) -> None:
+        self._stage = stage
+        self._layout = layout
+
+    @PlainErrors()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+        context = TaskContext.get()
+        label = f"sql-{context.partitionId() if context else 0}"
+        return _Written(tuple(write_files(self._stage, label, iterator, self._layout)))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        files = [
+            asdict(file)
+            for message in messages
+            if isinstance(message, _Written)
+            for file in message.files
+        ]
+        open_stage(self._stage.path).write(_WRITTEN, json.dumps(files).encode())

@@ -1,0 +1,116 @@
+"""Dead letters: records whose values could not be decoded, sent to a topic as they came.
+
+A letter has the record's key, value and headers, and says in further headers where it came from and
+why: `kafkalog.topic`, `kafkalog.partition`, `kafkalog.offset`, `kafkalog.timestamp` (milliseconds)
+and `kafkalog.reason`, each as text. Its own time is the clock's, so that retention counts from
+the load. Letters are acknowledged before the load commits. They are sent at least once: a task that
+Spark runs again, or a load that fails afterwards, sends them again.
+
+A task has one thread and one DeadLetters; the producer is made for the first letter.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+
+import pyarrow as pa
+from kafka.errors import TopicAlreadyExistsError
+
+from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
+from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.options import SinkOptions
+from pyspark_kafkalog.source.writer import RowsToRecords
+
+SUFFIX = "-dead-letters"
+
+
+class DeadLetters:
+    """A context manager: leaving it without an error waits until every letter is acknowledged."""
+
+    def __init__(self, client: ClientConfig, letters_to: str | None) -> None:
+        self._client = client
+        self._letters_to = letters_to
+        self._exits = ExitStack()
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> "DeadLetters":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._exits.__exit__(kind, error, traceback)
+
+    def send(self, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Sends records, which have all columns, headers included; not waited for.
+
+        Raises DeliveryError, also for letters that were sent before.
+        """
+        if self._producer is None:
+            self._producer = self._exits.enter_context(Producer(self._client))
+        topic = records.column("topic")[0].as_py()
+        options = SinkOptions(self._client, dead_letter_topic(topic, self._letters_to))
+        letters = RowsToRecords(options, self._producer)
+        letters.write(
+            pa.RecordBatch.from_arrays(
+                [records.column("key"), records.column("value"), with_origin(records, reasons)],
+                names=["key", "value", "headers"],
+            )
+        )
+        letters.finish()
+
+
+def dead_letter_topic(topic: str, letters_to: str | None) -> str:
+    """Where the letters of a topic go: its own name and SUFFIX, if no other was given."""
+    return topic + SUFFIX if letters_to is None else letters_to
+
+
+def checked_topic(name: str | None) -> str | None:
+    """The name that was given for a topic; raises InvalidOptionError for none at all."""
+    if name is not None and not name.strip():
+        raise InvalidOptionError("dead_letter_topic is empty: name a topic, or leave it out")
+    return name
+
+
+def make_topics(cluster: Cluster, topics: Iterable[str], letters_to: str | None) -> None:
+    """Makes the topics for the letters of `topics`, where they are not there.
+
+    Raises InvalidOptionError when one of them is loaded itself.
+    """
+    sources = sorted(set(topics))
+    wanted = {dead_letter_topic(topic, letters_to) for topic in sources}
+    for topic in sorted(wanted):
+        if topic in sources:
+            raise InvalidOptionError(
+                f"the dead letters would go to {topic}, which this load reads: name another "
+                "dead_letter_topic, or leave it out of the subscription"
+            )
+    for topic in sorted(wanted - cluster.topics(None).keys()):
+        # Another load may be faster.
+        with suppress(TopicAlreadyExistsError):
+            create_topic(cluster, topic)
+
+
+def with_origin(records: pa.RecordBatch, reasons: Sequence[str]) -> pa.Array:
+    """The headers of letters: the records' own, and where and why."""
+    times_us = records.column("timestamp").cast(pa.int64()).to_pylist()
+    said = {
+        **{name: records.column(name).to_pylist() for name in ("topic", "partition", "offset")},
+        "timestamp": ["" if time_us is None else time_us // 1000 for time_us in times_us],
+        "reason": reasons,
+    }
+    headers = [
+        [
+            *(old or []),
+            *({"key": f"kafkalog.{name}", "value": str(said[name][row]).encode()} for name in said),
+        ]
+        for row, old in enumerate(records.column("headers").to_pylist())
+    ]
+    return pa.array(headers, HEADERS_TYPE)

@@ -1,0 +1,157 @@
+"""The values of records as columns, on their way into the files of a load.
+
+A struct's fields become columns in the place of `value`; anything else, such as a string, becomes
+the column `value`. A field that is called like a column of the topic (key, topic, timestamp ...)
+becomes `value_<field>`. With `null`, a record that could not be decoded keeps its row: the decoded
+columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
+instead. Made on the driver; travels pickled to tasks, where one thread uses it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
+from pyspark_kafkalog.decoding.decoder import Decoded, Decoder, open_decoder
+from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
+from pyspark_kafkalog.warehouse.dead_letters import DeadLetters, checked_topic
+
+FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
+ON_ERROR = (FAIL, DEAD_LETTER, NULL)
+ERROR_COLUMN = "value_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """How the values of a load are decoded, and what becomes of bad ones.
+
+    `letters_to` names a topic for all dead letters; None is one for each topic.
+    """
+
+    decoder: Decoder
+    on_error: str = FAIL
+    letters_to: str | None = None
+
+    def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """What has to be read to make rows of the topic's `columns`."""
+        wanted = dict.fromkeys((*columns, "value", "topic", "partition", "offset"))
+        if self.on_error == DEAD_LETTER:
+            wanted |= dict.fromkeys(("key", "timestamp", "headers"))
+        return tuple(name for name in COLUMN_TYPES if name in wanted)
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of rows whose topic's columns are `schema`.
+
+        Raises InvalidOptionError where two would have one name.
+        """
+        fields: list[pa.Field] = []
+        for field in schema:
+            fields += self._value_fields(schema) if field.name == "value" else [field]
+        if self.on_error == NULL:
+            fields.append(pa.field(ERROR_COLUMN, pa.string()))
+        names = [field.name.lower() for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidOptionError(
+                f"the value's schema gives two columns the name {twice[0]}: rename the field, or "
+                "load the value as binary"
+            )
+        return pa.schema(fields)
+
+    def rows(
+        self, records: pa.RecordBatch, schema: pa.Schema, letters: DeadLetters
+    ) -> tuple[pa.RecordBatch, int]:
+        """Rows with the columns of `schema`, and how many of the records were bad.
+
+        Raises BadRecordError, DeliveryError.
+        """
+        decoded = self.decoder.decode(records.column("value"))
+        errors = decoded.errors
+        if errors and self.on_error == FAIL:
+            raise BadRecordError(_told(records, errors))
+        columns = self._columns(records, decoded)
+        if self.on_error == NULL:
+            columns[ERROR_COLUMN] = _reasons(errors, records.num_rows)
+        rows = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        if errors and self.on_error == DEAD_LETTER:
+            bad = sorted(errors)
+            letters.send(records.take(pa.array(bad)), [errors[row] for row in bad])
+            rows = rows.filter(pc.invert(_mask(bad, records.num_rows)))
+        return rows, len(errors)
+
+    def _value_fields(self, schema: pa.Schema) -> list[pa.Field]:
+        kind = self.decoder.type
+        if not pa.types.is_struct(kind):
+            return [pa.field("value", kind)]
+        return [pa.field(_column_name(field.name), field.type) for field in kind]
+
+    def _columns(self, records: pa.RecordBatch, decoded: Decoded) -> dict[str, pa.Array]:
+        columns = dict(zip(records.schema.names, records.columns, strict=True))
+        kind = self.decoder.type
+        if not pa.types.is_struct(kind):
+            return {**columns, "value": decoded.column}
+        # A field of a struct that is null is null.
+        fields = decoded.column.flatten()
+        return columns | {
+            _column_name(field.name): child for field, child in zip(kind, fields, strict=True)
+        }
+
+
+def open_values(
+    value_format: str,
+    schema: str | None,
+    registry: Mapping[str, str] | None,
+    on_error: str,
+    letters_to: str | None,
+) -> Values | None:
+    """How to decode; None for values that stay as they are.
+
+    Raises InvalidOptionError, and what `open_decoder` raises.
+    """
+    if on_error not in ON_ERROR:
+        raise InvalidOptionError(
+            f"on_error is {on_error!r}: write one of {', '.join(ON_ERROR[:-1])} or {NULL}"
+        )
+    if letters_to is not None and on_error != DEAD_LETTER:
+        raise InvalidOptionError("dead_letter_topic has no effect without on_error=deadletter")
+    decoder = open_decoder(value_format, schema, registry)
+    if value_format == "binary":
+        if on_error != FAIL:
+            raise InvalidOptionError(
+                f"on_error={on_error} has no effect on values that are loaded as they are: say "
+                "their value_format"
+            )
+        return None
+    return Values(decoder, on_error, checked_topic(letters_to))
+
+
+def _column_name(field: str) -> str:
+    return f"value_{field}" if field.lower() in _TAKEN else field
+
+
+_TAKEN = {name.lower() for name in COLUMN_TYPES}
+
+
+def _told(records: pa.RecordBatch, errors: Mapping[int, str]) -> str:
+    row = min(errors)
+    topic, partition, offset = (
+        records.column(name)[row].as_py() for name in ("topic", "partition", "offset")
+    )
+    more = f" ({len(errors) - 1} more nearby)" if len(errors) > 1 else ""
+    return (
+        f"the value of {topic}-{partition} at offset {offset} cannot be decoded: {errors[row]}"
+        f"{more}. Nothing was published. With on_error=deadletter or null a load goes on."
+    )
+
+
+def _reasons(errors: Mapping[int, str], count: int) -> pa.Array:
+    if not errors:
+        return pa.nulls(count, pa.string())
+    return pa.array([errors.get(row) for row in range(count)], pa.string())
+
+
+def _mask(rows: list[int], count: int) -> pa.Array:
+    chosen = set(rows)
+    return pa.array([row in chosen for row in range(count)], pa.bool_())

@@ -1,0 +1,281 @@
+"""Values that become columns, and what becomes of those that cannot."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, HEADERS_TYPE, row_schema
+from pyspark_kafkalog.decoding.decoder import Decoded
+from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse import landing
+from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.dead_letters import dead_letter_topic, with_origin
+from pyspark_kafkalog.warehouse.landing import Landing, Reading, Records, land
+from pyspark_kafkalog.warehouse.transformation import takes_batches, transformed_schema
+from pyspark_kafkalog.warehouse.values import Values, open_values
+
+WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
+OPTIONS = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
+PIECE = OffsetRange("orders", 3, 10, 20)
+GOOD = [b'{"id": 1, "topic": "x", "n": 5}', None, b"{}"]
+BAD = b"no json"
+
+
+THREE_FIELDS = pa.struct([("id", pa.int64()), ("topic", pa.string()), ("n", pa.int16())])
+
+
+@dataclass(frozen=True)
+class Objects:
+    """JSON objects with three fields, of which one is called like a column of topics."""
+
+    type: pa.DataType = THREE_FIELDS
+
+    def decode(self, values: pa.Array) -> Decoded:
+        rows, errors = [], {}
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                rows.append(None if value is None else json.loads(value))
+            except ValueError:
+                rows.append(None)
+                errors[row] = f"no JSON: {value!r}"
+        return Decoded(pa.array(rows, self.type), errors)
+
+
+def records(values: list[bytes | None], columns=WITH_HEADERS) -> pa.RecordBatch:
+    count = len(values)
+    everything = {
+        "key": [b"k"] * count,
+        "value": values,
+        "topic": ["orders"] * count,
+        "partition": [3] * count,
+        "offset": list(range(10, 10 + count)),
+        "timestamp": [1_700_000_000_123_000] * count,
+        "timestampType": [0] * count,
+        "headers": [[{"key": "trace", "value": b"\x01"}], *[None] * (count - 1)],
+    }
+    return pa.RecordBatch.from_pydict(
+        {name: everything[name] for name in columns}, row_schema(columns)
+    )
+
+
+def read_as(monkeypatch, values: list[bytes | None], reading: Reading) -> Records:
+    def read(_options, columns, _piece, _topic_id) -> Iterator[pa.RecordBatch]:
+        yield records(values[:2], columns)
+        yield records([*values[:2], *values[2:]], columns).slice(2)
+
+    monkeypatch.setattr(landing, "read_range", read)
+    return Records(reading, PIECE, None)
+
+
+def rows_of(found: Records) -> list[dict[str, Any]]:
+    return [row for batch in found.rows() for row in batch.to_pylist()]
+
+
+def test_the_fields_of_a_struct_become_columns_in_the_place_of_the_value(monkeypatch):
+    reading = Reading(OPTIONS, DEFAULT_COLUMNS, {}, Values(Objects()))
+    found = read_as(monkeypatch, GOOD, reading)
+    rows = rows_of(found)
+    assert reading.schema().names == [
+        *("key", "id", "value_topic", "n", "topic", "partition", "offset", "timestamp"),
+        "timestampType",
+    ]
+    assert reading.schema().field("n").type == pa.int32()
+    assert list(rows[0]) == reading.schema().names
+    assert [(row["id"], row["value_topic"], row["n"]) for row in rows] == [
+        (1, "x", 5),
+        (None, None, None),
+        (None, None, None),
+    ]
+    assert [row["offset"] for row in rows] == [10, 11, 12]
+    assert found.landed().records == 3
+
+
+def test_a_bad_value_fails_the_load_and_is_named(monkeypatch):
+    reading = Reading(OPTIONS, DEFAULT_COLUMNS, {}, Values(Objects()))
+    said = r"orders-3 at offset 12 cannot be decoded: no JSON: b'no json' \(1 more nearby\)"
+    with pytest.raises(BadRecordError, match=said):
+        rows_of(read_as(monkeypatch, [*GOOD[:2], BAD, BAD], reading))
+
+
+def test_with_null_the_row_stays_and_says_why(monkeypatch):
+    reading = Reading(OPTIONS, ("value", "offset"), {}, Values(Objects(), "null"))
+    found = read_as(monkeypatch, [GOOD[0], None, BAD], reading)
+    rows = rows_of(found)
+    assert reading.schema().names == ["id", "value_topic", "n", "offset", "value_error"]
+    assert [row["value_error"] for row in rows] == [None, None, "no JSON: b'no json'"]
+    assert [row["id"] for row in rows] == [1, None, None]
+    assert found.landed().bad_records == 1
+
+
+class Letterbox:
+    """In the place of DeadLetters: what would have been sent."""
+
+    sent: list[tuple[str, dict[str, Any]]]
+
+    def __init__(self, _client, letters_to) -> None:
+        self._letters_to = letters_to
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def send(self, bad: pa.RecordBatch, reasons: list[str]) -> None:
+        topic = dead_letter_topic("orders", self._letters_to)
+        headers = with_origin(bad, reasons)
+        assert headers.type == HEADERS_TYPE
+        for row, found in zip(bad.to_pylist(), headers.to_pylist(), strict=True):
+            self.sent.append((topic, {**row, "headers": found}))
+
+
+def test_with_deadletter_the_record_goes_to_a_topic_as_it_came(monkeypatch, tmp_path):
+    monkeypatch.setattr(landing, "DeadLetters", Letterbox)
+    monkeypatch.setattr(Letterbox, "sent", [], raising=False)
+    reading = Reading(OPTIONS, ("value", "offset"), {}, Values(Objects(), "deadletter"))
+    found = read_as(monkeypatch, [BAD, GOOD[0], BAD], reading)
+    assert rows_of(found) == [{"id": 1, "value_topic": "x", "n": 5, "offset": 11}]
+    [(topic, first), (_, second)] = Letterbox.sent
+    assert topic == "orders-dead-letters"
+    assert (first["key"], first["value"]) == (b"k", BAD)
+    assert first["headers"] == [
+        {"key": "trace", "value": b"\x01"},
+        {"key": "kafkalog.topic", "value": b"orders"},
+        {"key": "kafkalog.partition", "value": b"3"},
+        {"key": "kafkalog.offset", "value": b"10"},
+        {"key": "kafkalog.timestamp", "value": b"1700000000123"},
+        {"key": "kafkalog.reason", "value": b"no JSON: b'no json'"},
+    ]
+    assert [header["value"] for header in second["headers"]][2] == b"12"
+    landed = found.landed()
+    assert (landed.records, landed.bad_records) == (3, 2)
+    assert reading.rows_of(landed) == 1
+    assert dead_letter_topic("orders", "letters") == "letters"
+    monkeypatch.setattr(Letterbox, "sent", [])
+    stage = Stage("load-1", str(tmp_path), reading.schema())
+    [result] = land(Landing(reading, stage), [PIECE])
+    assert [file.records for file in result.files] == [1]
+
+
+def test_fields_that_would_share_a_name_are_refused():
+    fields = pa.struct([("topic", pa.string()), ("VALUE_topic", pa.string())])
+    with pytest.raises(InvalidOptionError, match="two columns the name value_topic"):
+        Values(Objects(fields)).schema(row_schema())
+    error = pa.struct([("value_error", pa.string())])
+    with pytest.raises(InvalidOptionError, match="two columns the name value_error"):
+        Values(Objects(error), "null").schema(row_schema())
+
+
+def test_text_becomes_a_column_of_text(monkeypatch):
+    reading = Reading(
+        OPTIONS, ("value", "offset"), {}, open_values("string", None, None, "null", None)
+    )
+    rows = rows_of(read_as(monkeypatch, ["ä".encode(), None, b"\xff"], reading))
+    assert [row["value"] for row in rows] == ["ä", None, None]
+    assert rows[2]["value_error"].startswith("no text in UTF-8")
+
+
+def test_values_as_they_are_need_nothing():
+    assert open_values("binary", None, None, "fail", None) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("string", None, None, "skip", None), "on_error is 'skip': write one of fail"),
+        (("string", None, None, "null", "t"), "dead_letter_topic has no effect without"),
+        (("string", None, None, "deadletter", " "), "dead_letter_topic is empty"),
+        (("binary", None, None, "null", None), "on_error=null has no effect on values"),
+        (("xml", None, None, "fail", None), "value_format is 'xml'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, said):
+    with pytest.raises(InvalidOptionError, match=said):
+        open_values(*arguments)
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([batch.column("offset")], names=["n"])
+
+
+def first_of_each(table: pa.Table) -> "pa.Table":
+    assert isinstance(table, pa.Table)
+    return table[:1]
+
+
+def nothing(batch: "pa.RecordBatch"):
+    return None if batch.num_rows else batch
+
+
+def unknown(df):
+    return df
+
+
+class Callable:
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("function", "batches"),
+    [
+        (doubled, True),
+        (first_of_each, True),
+        (nothing, True),
+        (Callable(), True),
+        (unknown, False),
+        (lambda df: df, False),
+        (dict, False),
+    ],
+)
+def test_functions_of_batches_say_so_by_an_annotation(function, batches):
+    assert takes_batches(function) is batches
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(InvalidOptionError, match="transform is a str, and no function"):
+        takes_batches("module:function")
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"), [(doubled, [10, 11, 12]), (first_of_each, [10, 12]), (nothing, [])]
+)
+def test_a_function_of_batches_changes_rows_on_the_way(monkeypatch, tmp_path, function, rows):
+    reading = Reading(OPTIONS, ("value", "offset"), {}, None, function)
+    schema = transformed_schema(function, reading.schema())
+    read_as(monkeypatch, [b"a", b"b", b"c"], reading)
+    [landed] = land(Landing(reading, Stage("load-1", str(tmp_path), schema)), [PIECE])
+    assert (landed.records, landed.first_offset, landed.last_offset) == (3, 10, 12)
+    assert reading.rows_of(landed) is None
+    assert sum(file.records for file in landed.files) == len(rows)
+    assert pickle.loads(pickle.dumps(reading)).transform is function
+
+
+def test_a_function_has_to_tell_its_columns_and_to_keep_them(monkeypatch, tmp_path):
+    def silent(batch: pa.RecordBatch):
+        return None
+
+    def moody(batch: pa.RecordBatch):
+        return batch if batch.num_rows else batch.select(["offset"]).rename_columns(["n"])
+
+    def wrong(batch: pa.RecordBatch):
+        return [1] if batch.num_rows else batch
+
+    with pytest.raises(InvalidOptionError, match="returned a NoneType for a batch without rows"):
+        transformed_schema(silent, row_schema())
+    for function, error, said in (
+        (moody, InvalidRowError, "should have one column n"),
+        (wrong, InvalidOptionError, "transform returned a list"),
+    ):
+        reading = Reading(OPTIONS, ("value", "offset"), {}, None, function)
+        stage = Stage("load-1", str(tmp_path), transformed_schema(function, reading.schema()))
+        read_as(monkeypatch, [b"a"], reading)
+        with pytest.raises(error, match=said):
+            list(land(Landing(reading, stage), [PIECE]))
