@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -453,6 +454,7 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="where Spark runs (default: Spark's own, all cores here)"
     )
+    _shape_arguments(parser.add_argument_group("rows and files"))
     add_client_arguments(parser, required=False)
 
 
@@ -467,6 +469,91 @@ def _vacuum(options: argparse.Namespace) -> None:
     print(f"{len(removed)} directories and files of dead loads {what}.")
 
 
+def _shape_arguments(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--value-format",
+        default="binary",
+        metavar="FORMAT",
+        help="binary (the default), string, json, avro or protobuf: fields become columns",
+    )
+    parser.add_argument(
+        "--value-schema", metavar="FILE", help="the values' schema: DDL or JSON Schema, Avro, ..."
+    )
+    parser.add_argument("--registry", metavar="URL", help="the schema registry to ask instead")
+    parser.add_argument(
+        "--registry-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the registry, such as subject or basic.auth.user.info",
+    )
+    parser.add_argument(
+        "--on-error",
+        default="fail",
+        choices=["fail", "deadletter", "null"],
+        help="what becomes of a value that cannot be decoded (default: fail)",
+    )
+    parser.add_argument(
+        "--dead-letter-topic", metavar="TOPIC", help="default: the topic's name and -dead-letters"
+    )
+    parser.add_argument(
+        "--transform",
+        metavar="MODULE:FUNCTION",
+        help="a function of DataFrames, or of pyarrow.RecordBatch if its parameter says so",
+    )
+    parser.add_argument(
+        "--partition-by",
+        default="",
+        metavar="FIELD,...",
+        help="columns, or the days(timestamp) or hours(timestamp) of a time",
+    )
+    parser.add_argument(
+        "--sort-by", default="", metavar="COLUMN[ desc],...", help="the order within each file"
+    )
+    parser.add_argument(
+        "--compression", default="zstd", help="zstd (the default), snappy, gzip, lz4 or none"
+    )
+    parser.add_argument("--target-file-size", default="512m", metavar="SIZE", help="default: 512m")
+
+
+def _shape(options: argparse.Namespace) -> dict[str, Any]:
+    """What the arguments of `_shape_arguments` say, as the arguments of `load`."""
+    registry = _settings("--registry-option", options.registry_option)
+    if options.registry:
+        registry["schema.registry.url"] = options.registry
+    schema = options.value_schema
+    return {
+        "transform": options.transform and _function(options.transform),
+        "value_format": options.value_format,
+        "value_schema": schema and Path(schema).read_text(encoding="utf-8"),
+        "registry": registry or None,
+        "on_error": options.on_error,
+        "dead_letter_topic": options.dead_letter_topic,
+        "partition_by": options.partition_by,
+        "sort_by": options.sort_by,
+        "compression": options.compression,
+        "target_file_bytes": options.target_file_size,
+    }
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The function MODULE:FUNCTION; modules are looked for in this directory, too."""
+    from pyspark import cloudpickle
+
+    module_name, _, function_name = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+        function: Callable[..., Any] = getattr(module, function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidOptionError(
+            f"--transform {name} cannot be found: {error}. Write MODULE:FUNCTION."
+        ) from None
+    # Else tasks would have to find the module where they run.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return function
+
+
 def _load(options: argparse.Namespace) -> None:
     if options.vacuum:
         _vacuum(options)
@@ -477,6 +564,7 @@ def _load(options: argparse.Namespace) -> None:
         )
     from pyspark_kafkalog.java import check_java
     from pyspark_kafkalog.warehouse.load import check_load, load, plan_load
+    from pyspark_kafkalog.warehouse.shape import make_shape
     from pyspark_kafkalog.warehouse.target import open_target
 
     source = {f"kafka.{name}": value for name, value in client_properties(options).items()}
@@ -487,6 +575,8 @@ def _load(options: argparse.Namespace) -> None:
         "max_bytes": options.max_bytes,
         "chunk_bytes": options.chunk_bytes,
     }
+    shape = _shape(options)
+    make_shape(source, **shape)
     if options.dry_run:
         print(plan_load(options.name, options.to, source, **what))
         return
@@ -503,7 +593,7 @@ def _load(options: argparse.Namespace) -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = (builder.master(options.master) if options.master else builder).getOrCreate()
     try:
-        result = load(spark, options.name, options.to, source, progress=True, **what)
+        result = load(spark, options.name, options.to, source, progress=True, **what, **shape)
     finally:
         spark.stop()
     if result.commit_id is None:
@@ -514,6 +604,8 @@ def _load(options: argparse.Namespace) -> None:
             f"{commits} {result.commit_id}: {result.records} records in {len(result.files)} files "
             f"of {result.bytes} bytes."
         )
+        if result.bad_records:
+            print(f"{result.bad_records} records could not be decoded ({options.on_error}).")
 
 
 def _place(flag: str, text: str | None) -> str | datetime | None:

@@ -52,7 +52,7 @@ from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds
 from pyspark_kafkalog.warehouse.dead_letters import make_topics
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
-from pyspark_kafkalog.warehouse.layout import FILE_BYTES, Layout, check_layout, make_layout
+from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
 from pyspark_kafkalog.warehouse.plan import (
     LoadPlan,
     Place,
@@ -63,9 +63,10 @@ from pyspark_kafkalog.warehouse.plan import (
 )
 from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
 from pyspark_kafkalog.warehouse.row_types import storable
+from pyspark_kafkalog.warehouse.shape import Shape, make_shape
 from pyspark_kafkalog.warehouse.target import Target, open_target
-from pyspark_kafkalog.warehouse.transformation import Batches, takes_batches, transformed_schema
-from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values, open_values
+from pyspark_kafkalog.warehouse.transformation import Batches, transformed_schema
+from pyspark_kafkalog.warehouse.values import DEAD_LETTER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,15 +131,6 @@ class _Work:
     topic_ids: Mapping[str, UUID]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What becomes of records on the way, and how they lie in files."""
-
-    layout: Layout
-    values: Values | None
-    transform: "Batches | Frames | None"
-
-
 @overload
 def load(
     spark: "SparkSession",
@@ -160,7 +152,7 @@ def load(
     partition_by: str | Sequence[str] = (),
     sort_by: str | Sequence[str] = (),
     compression: str = "zstd",
-    target_file_bytes: int = FILE_BYTES,
+    target_file_bytes: int | str = FILE_BYTES,
     dry_run: Literal[False] = False,
 ) -> LoadResult: ...
 
@@ -186,7 +178,7 @@ def load(
     partition_by: str | Sequence[str] = (),
     sort_by: str | Sequence[str] = (),
     compression: str = "zstd",
-    target_file_bytes: int = FILE_BYTES,
+    target_file_bytes: int | str = FILE_BYTES,
     dry_run: Literal[True],
 ) -> LoadPlan: ...
 
@@ -211,7 +203,7 @@ def load(
     partition_by: str | Sequence[str] = (),
     sort_by: str | Sequence[str] = (),
     compression: str = "zstd",
-    target_file_bytes: int = FILE_BYTES,
+    target_file_bytes: int | str = FILE_BYTES,
     dry_run: bool = False,
 ) -> LoadResult | LoadPlan:
     """Lands what is new in some topics since the last load of this `name` into this `target`.
@@ -238,7 +230,9 @@ def load(
     planned, whatever it leaves out.
 
     `value_format` (binary, string, json, avro, protobuf) with `value_schema` or `registry` decodes
-    values: the fields of a struct become columns in the place of `value` (see values.py).
+    values: the fields of a struct become columns in the place of `value` (see values.py). A
+    `registry`, such as {"schema.registry.url": "http://..."}, gives the newest schema of its option
+    `subject` (TOPIC-value), where no schema is given.
     `on_error` says what becomes of a value that cannot be decoded: `fail`; `null`, which keeps the
     row, with the reason in the column value_error; or `deadletter`, which sends the record to
     `dead_letter_topic` (the topic's name and -dead-letters), made when it is missing.
@@ -258,10 +252,18 @@ def load(
     def session_zone() -> tzinfo:
         return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
-    shape = _Shape(
-        make_layout(partition_by, sort_by, compression, target_file_bytes),
-        open_values(value_format, value_schema, registry, on_error, dead_letter_topic),
+    shape = make_shape(
+        options,
         transform,
+        value_format,
+        value_schema,
+        registry,
+        on_error,
+        dead_letter_topic,
+        partition_by,
+        sort_by,
+        compression,
+        target_file_bytes,
     )
     if dry_run:
         return plan_load(
@@ -359,7 +361,7 @@ def _find_work(
     return _Work(source, opened, name, last, tuple(ranges), topic_ids)
 
 
-def _make_letter_topics(work: _Work, shape: _Shape) -> None:
+def _make_letter_topics(work: _Work, shape: Shape) -> None:
     if work.ranges and shape.values is not None and shape.values.on_error == DEAD_LETTER:
         with Cluster(work.source.client) as cluster:
             make_topics(cluster, (piece.topic for piece in work.ranges), shape.values.letters_to)
@@ -368,23 +370,20 @@ def _make_letter_topics(work: _Work, shape: _Shape) -> None:
 def _land(
     spark: "SparkSession",
     work: _Work,
-    shape: _Shape,
+    shape: Shape,
     pieces: Sequence[OffsetRange],
     watch: Watch,
 ) -> tuple[Commit, int]:
     """Lands and commits some of the work; also how many records could not be decoded."""
     columns = (*DEFAULT_COLUMNS, "headers") if work.source.include_headers else DEFAULT_COLUMNS
-    reading = Reading(work.source, columns, work.topic_ids, shape.values)
-    query: Any = shape.transform
-    if shape.transform is not None and takes_batches(shape.transform):
-        reading, query = replace(reading, transform=shape.transform), None
-    schema = _columns_of(spark, reading, query, pieces)
+    reading = Reading(work.source, columns, work.topic_ids, shape.values, shape.batches)
+    schema = _columns_of(spark, reading, shape.query, pieces)
     check_layout(shape.layout, schema)
     stage = work.target.stage(schema, shape.layout.partition_by)
     try:
         with watch(stage.path, pieces):
             landing = Landing(reading, stage, shape.layout)
-            files, bad_records = _run(spark, landing, query, pieces)
+            files, bad_records = _run(spark, landing, shape.query, pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)

@@ -394,6 +394,10 @@ def test_the_command_line_loads(servers, path, topics):
         (["--to", "parquet:/data", "--property", "no.such=1"], "no.such is no property"),
         (["--to", "parquet:/data", "--from", "soon"], "'soon' is no place where a load can begin"),
         (["--to", "parquet:/data", "--max-bytes", "ten"], "max_bytes must be a number of bytes"),
+        (["--to", "parquet:/data", "--value-format", "xml"], "value_format is 'xml'"),
+        (["--to", "parquet:/data", "--value-schema", "none.avsc"], "none.avsc: No such file"),
+        (["--to", "parquet:/data", "--transform", "no.such:function"], "cannot be found"),
+        (["--to", "parquet:/data", "--target-file-size", "big"], "target_file_bytes must be a"),
     ],
 )
 def test_the_command_line_says_what_is_wrong_before_spark_starts(given, said, capsys):

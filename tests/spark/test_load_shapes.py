@@ -1,0 +1,200 @@
+"""`load()` with Spark and a broker, of rows that change on the way."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kafka.structs import TopicPartition
+from pyspark.sql import functions as F
+
+import pyspark_kafkalog
+from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, KafkalogError
+from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse.parquet import ParquetTarget
+from tests.pyspark_kafkalog.warehouse.tables import KINDS
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "the warehouse")
+
+
+@pytest.fixture
+def load(spark, servers, path):
+    """`load(topic, ...)` into the test's own target."""
+
+    def loader(topic, **how):
+        options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+        return pyspark_kafkalog.load(spark, "nightly", f"parquet:{path}", options, **how)
+
+    return loader
+
+
+def rows_in(path: str) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist() if os.path.isdir(path) else []
+
+
+def offsets_in(path: str, topic: str) -> dict[int, int]:
+    found = ParquetTarget(path).last_offsets("nightly")
+    return {tp.partition: offset for tp, offset in found.items() if tp.topic == topic}
+
+
+def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
+    load, path, topics, monkeypatch
+):
+    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 4)
+    monkeypatch.setattr(load_module, "FEW_OFFSETS", 4)
+    topic = topics.create(2)
+    topics.fill(topic, 10, 5)
+    seen = []
+
+    def by_partition(df):
+        # What comes after the plan is for the next load.
+        seen.append(df.columns)
+        topics.fill(topic, 1)
+        return df.groupBy("partition").agg(F.count("*").alias("records"))
+
+    result = load(topic, transform=by_partition)
+    assert (result.records, result.bad_records) == (2, 0)
+    assert seen[0] == [
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    ]
+    counts = sorted((row["partition"], row["records"]) for row in rows_in(path))
+    assert counts == [(0, 10), (1, 5)]
+    assert offsets_in(path, topic) == {0: 10, 1: 5}
+    load(topic, transform=by_partition)
+    assert sorted(row["records"] for row in rows_in(path)) == [2, 5, 10]
+
+
+@pytest.mark.parametrize("kind", ["delta", "sqlite"])
+def test_offsets_move_when_nothing_is_left(spark, servers, topics, tmp_path, kind):
+    table = KINDS[kind](tmp_path)
+    topic = topics.create()
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+
+    def nothing(batch: pa.RecordBatch):
+        return batch.slice(0, 0) if batch.num_rows < 3 else None
+
+    for until, transform in enumerate([lambda df: df.where("value is null"), nothing], 1):
+        topics.fill(topic, 5)
+        result = pyspark_kafkalog.load(spark, "nightly", table.name, options, transform=transform)
+        assert (result.records, len(result.files)) == (0, 0)
+        assert result.commit_id is not None
+        last = table.open().last_offsets("nightly")
+        assert last == {TopicPartition(topic, 0): 5 * until}
+    assert table.all_rows() == []
+
+
+def test_what_is_wrong_with_a_query_is_said_and_nothing_is_published(load, path, topics):
+    topic = topics.create()
+    topics.fill(topic, 5)
+
+    @F.udf
+    def broken(value):
+        raise ZeroDivisionError("not today")
+
+    with pytest.raises(KafkalogError, match=r"A task of the load failed .*not today"):
+        load(topic, transform=lambda df: df.select(broken("value").alias("v")))
+    with pytest.raises(InvalidOptionError, match="returned a int for a DataFrame"):
+        load(topic, transform=lambda df: df.count())
+    with pytest.raises(InvalidOptionError, match="partition_by names day"):
+        load(topic, transform=lambda df: df.select("offset"), partition_by="day")
+    assert offsets_in(path, topic) == {}
+    assert not os.path.exists(f"{path}/_kafkalog/staging") or not os.listdir(
+        f"{path}/_kafkalog/staging"
+    )
+
+
+def test_bad_records_go_to_a_topic_before_the_commit(load, path, topics, read):
+    topic = topics.create()
+    good = [json.dumps({"id": n, "at": f"2026-11-{n:02}"}).encode() for n in (1, 2)]
+    topics.append(topic, [good[0], b"bad", good[1]], headers=[("trace", b"\x01")])
+    schema = {"value_format": "json", "value_schema": "id BIGINT, at DATE"}
+    with pytest.raises(BadRecordError, match=f"{topic}-0 at offset 1 cannot be decoded"):
+        load(topic, **schema)
+    result = load(
+        topic, **schema, on_error="deadletter", partition_by="days(at)", sort_by="id desc"
+    )
+    assert (result.records, result.bad_records, len(result.files)) == (2, 1, 2)
+    assert sorted((row["id"], row["offset"]) for row in rows_in(path)) == [(1, 0), (2, 2)]
+    assert os.path.isdir(f"{path}/at_day=2026-11-01")
+    [letter] = read(subscribe=f"{topic}-dead-letters", includeHeaders="true").load().collect()
+    headers = {header.key: bytes(header.value) for header in letter.headers}
+    assert bytes(letter.value) == b"bad"
+    assert (headers["trace"], headers["kafkalog.offset"]) == (b"\x01", b"1")
+    assert headers["kafkalog.topic"] == topic.encode()
+    assert headers["kafkalog.reason"]
+    topics.append(topic, [b"bad"])
+    with pytest.raises(InvalidOptionError, match="which this load reads"):
+        load(topic, **schema, on_error="deadletter", dead_letter_topic=topic)
+
+
+def test_a_query_counts_bad_records_and_reads_decoded_columns(load, path, topics):
+    topic = topics.create()
+    topics.append(topic, [b'{"id": 1}', b"bad", b'{"id": 3}'])
+    result = load(
+        topic,
+        value_format="json",
+        value_schema="id BIGINT",
+        on_error="null",
+        transform=lambda df: df.selectExpr("id", "value_error is null as good"),
+    )
+    assert result.bad_records == 1
+    assert sorted(map(str, rows_in(path))) == sorted(
+        ["{'id': 1, 'good': True}", "{'id': None, 'good': False}", "{'id': 3, 'good': True}"]
+    )
+
+
+def test_a_task_that_spark_runs_again_doubles_nothing(load, path, topics, tmp_path):
+    """Each task fails once after it has written: its first files are in no commit."""
+    topic = topics.create()
+    topics.fill(topic, 20)
+    marks = str(tmp_path)
+
+    def once(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows and not os.path.exists(f"{marks}/failed"):
+            Path(marks, "failed").touch()
+            raise ConnectionError("only once")
+        return batch.select(["offset"])
+
+    with pytest.raises(KafkalogError, match="only once"):
+        load(topic, transform=once)
+    assert load(topic, transform=once).records == 20
+    assert sorted(row["offset"] for row in rows_in(path)) == list(range(20))
+
+
+@pytest.mark.long
+def test_the_command_line_shapes_rows(servers, topics, path, tmp_path):
+    topic = topics.create()
+    topics.append(topic, [b'{"id": 1}', b"bad"])
+    (tmp_path / "schema.ddl").write_text("id BIGINT")
+    (tmp_path / "rows.py").write_text(
+        "import pyarrow as pa\n\n"
+        "def named(batch: pa.RecordBatch) -> pa.RecordBatch:\n"
+        "    return batch.select(['id', 'offset', 'value_error'])\n"
+    )
+    arguments = ["load", topic, "--bootstrap-servers", servers, "--name", "nightly"]
+    shape = ["--value-format", "json", "--value-schema", "schema.ddl", "--on-error", "null"]
+    files = ["--transform", "rows:named", "--compression", "gzip", "--target-file-size", "2m"]
+    command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, *shape, *files]
+    done = subprocess.run(
+        [*command, "--to", f"parquet:{path}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 records could not be decoded (null)."
+    assert [(row["id"], row["offset"]) for row in rows_in(path)] == [(1, 0), (None, 1)]
