@@ -61,15 +61,21 @@ class PartitionField:
         return f"{self.transform}({self.column})" if self.transform else self.column
 
     def values(self, table: pa.Table) -> pa.ChunkedArray:
-        """The partition that each row is in."""
+        """What tells the partition that each row is in; as text it is what `text` makes of it."""
         column = table.column(self.column)
         if pa.types.is_timestamp(column.type):
             column = _with_calendar(column.cast(pa.timestamp("us")))
         if self.transform == DAYS:
             return column.cast(pa.date32())
         if self.transform == HOURS:
-            return pc.strftime(pc.floor_temporal(column, unit="hour"), "%Y-%m-%d-%H")
+            return pc.floor_temporal(column, unit="hour")
         return column
+
+    def text(self, value: pa.Scalar) -> str | None:
+        """The name of a partition; None for null."""
+        if self.transform == HOURS and value.is_valid:
+            return str(pc.strftime(value, "%Y-%m-%d-%H").as_py())
+        return str(value.cast(pa.string()).as_py()) if value.is_valid else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +213,7 @@ def _texts(
 ) -> tuple[str | None, ...]:
     texts = []
     for name, field in zip(_numbers(fields), fields, strict=True):
-        text = groups.column(name)[number : number + 1].cast(pa.string())[0].as_py()
+        text = field.text(groups.column(name)[number])
         if text is not None and len(_escaped(text).encode()) > _LONGEST_VALUE_BYTES:
             raise InvalidRowError(
                 f"column {field.column} has a value of {len(text)} characters, which cannot be a "
