@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from nbclient import NotebookClient
@@ -71,8 +72,9 @@ def test_streaming(execute):
 def test_write_back(execute):
     done = execute("03_write_back.ipynb")
     flights = read_flights()
-    late = pc.sum(pc.greater(flights["arr_delay"], 60)).as_py()
-    june = pc.sum(pc.equal(flights["month"], 6)).as_py()
+    summer = flights.filter(pc.is_in(flights["month"], pa.array([6, 7, 8])))
+    late = pc.sum(pc.greater(summer["arr_delay"], 60)).as_py()
+    june = pc.sum(pc.equal(summer["month"], 6)).as_py()
     assert len(done.plots) == 2
     assert done.updates > 1
     assert done.printed == "True\n"
