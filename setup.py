@@ -106,7 +106,7 @@ setup(
         "iceberg": ICEBERG,
         "sql": SQL,
         "protobuf": PROTOBUF,
-        "notebooks": [*FLIGHTS, *NOTEBOOKS],
+        "notebooks": [*FLIGHTS, *NOTEBOOKS, *DELTA],
         "test": [
             "pyspark[connect]>=4.2,<4.4",
             "pytest>=8.3",

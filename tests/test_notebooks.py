@@ -81,3 +81,20 @@ def test_write_back(execute):
     assert str(late) in done.texts
     assert f"({late}, True)" in done.texts
     assert any(re.fullmatch(rf"\(\([1-9]\d+, 0\), {june}\)", text) for text in done.texts)
+
+
+def test_warehouse(execute):
+    done = execute("04_warehouse.ipynb")
+    flights = read_flights()
+    july = flights.filter(pc.equal(flights["month"], 7))
+    by_day = [pc.sum(pc.equal(july["day"], day)).as_py() for day in range(1, 6)]
+    first, second, third, fourth, fifth = by_day
+    assert len(done.plots) == 2
+    assert done.updates == 9
+    assert f"([{first}, {second}, {third + fourth}, {fifth}], 0)" in done.texts
+    (versions,) = [text for text in done.texts if "offsets" in text]
+    rows = [int(line.split()[-1]) for line in versions.splitlines()[1:]]
+    assert rows == [sum(by_day[:count]) for count in (1, 2, 4, 5)]
+    assert any(
+        re.fullmatch(rf"\(\d, {first + second}, {sum(by_day)}\)", text) for text in done.texts
+    )
