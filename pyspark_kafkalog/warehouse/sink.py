@@ -56,7 +56,7 @@ _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
     "partition": _INTEGERS,
     "offset": _INTEGERS,
 }
-_OPTIONS = ("target", "name")
+_OPTIONS = ("target", "name", "uncheckedOffsets")
 # Spark hands its own options of a write to the sink as well.
 _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
@@ -65,11 +65,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadSinkOptions:
-    """What a write was asked for; `checkpoint_location` is Spark's own."""
+    """What a write was asked for; `checkpoint_location` is Spark's own.
+
+    With `unchecked_offsets` a stream runs whose checkpoint cannot be read from Python.
+    """
 
     target: str
     name: str
     checkpoint_location: str | None = None
+    unchecked_offsets: bool = False
 
 
 def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
@@ -81,8 +85,18 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
     expected = {name.lower() for name in (*_OPTIONS, *_ENGINE_OPTIONS)}
     for name in values.keys() - expected:
         warn_once(f"Option {name} is unknown and ignored.{nearest(name, _OPTIONS)}")
+    unchecked = values.get("uncheckedoffsets", "false").strip().lower()
+    if unchecked not in ("true", "false"):
+        raise InvalidOptionError(
+            f"Option uncheckedOffsets must be true or false, got {unchecked[:80]!r}."
+        )
     open_target(values["target"])
-    return LoadSinkOptions(values["target"], values["name"], values.get("checkpointlocation"))
+    return LoadSinkOptions(
+        values["target"],
+        values["name"],
+        values.get("checkpointlocation"),
+        unchecked_offsets=unchecked == "true",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +162,7 @@ class LoadSinkWriter:
         seen, taken = spans_of(reports)
         try:
             self._check(seen, batch)
-        except InvalidRowError:
+        except (InvalidRowError, InvalidOptionError):
             target.discard(stage)
             raise
         left_out = sum(report.left_out_count for report in reports)
@@ -170,13 +184,20 @@ class LoadSinkWriter:
             return
         checkpoint = self._options.checkpoint_location
         reads = None if checkpoint is None else micro_batch(checkpoint, batch)
-        if reads is None:
-            warn_once(
-                "The checkpoint cannot be read from Python: rows that an operator held back, such "
-                "as a join of streams, would be taken for rows that are there, and left out."
-            )
-        else:
+        if reads is not None:
             reads.check(seen)
+        elif not self._options.unchecked_offsets:
+            raise InvalidOptionError(
+                "Which offsets this micro-batch reads is not to be found out, as "
+                + (
+                    "the option checkpointLocation is not set on the query"
+                    if checkpoint is None
+                    else f"the checkpoint {checkpoint} cannot be read from Python"
+                )
+                + ". Rows that an operator held back for a later batch, such as a join of streams, "
+                "would be taken for loaded ones. If the query has no such operator, set the option "
+                "uncheckedOffsets to true."
+            )
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         # Where all tasks reported, commit() may have published and failed after that.

@@ -3,7 +3,6 @@
 With Spark: tests/spark/test_load_sink.py.
 """
 
-import os
 import pickle
 import random
 from collections import Counter
@@ -24,7 +23,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, LoadConflictError
+from pyspark_kafkalog.errors import (
+    InvalidOptionError,
+    InvalidRowError,
+    LoadConflictError,
+    TargetError,
+)
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sink as sink_module
 from pyspark_kafkalog.warehouse.sink import (
@@ -69,8 +73,9 @@ def task_context(monkeypatch):
     monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
-def a_writer(table, name="nightly", kind=LoadStreamWriter):
-    return kind(load_sink_options({"TARGET": table.name, "name": name}), ROW)
+def a_writer(table, name="nightly", kind=LoadStreamWriter, **options):
+    given = {"TARGET": table.name, "name": name, "uncheckedOffsets": "true", **options}
+    return kind(load_sink_options(given), ROW)
 
 
 def planned(table, name="nightly"):
@@ -183,9 +188,10 @@ def test_an_abort_after_a_commit_that_may_have_published_drops_nothing(table):
 def test_an_abort_because_of_a_task_drops_what_the_others_wrote(table):
     writer = planned(table)
     message = writer.write(iter([rows((0, 0))]))
-    assert os.listdir(message.stage.path)
     a_writer(table).abort([None, message], 0)
-    assert not os.path.exists(message.stage.path)
+    with pytest.raises(TargetError):
+        a_writer(table).commit([message], 0)
+    assert table.rows() == Counter()
     a_writer(table).abort([None, None], 0)
     a_writer(table).abort([], 0)
 
@@ -193,6 +199,22 @@ def test_an_abort_because_of_a_task_drops_what_the_others_wrote(table):
 def test_writers_to_commit_and_abort_make_no_stage(table):
     a_writer(table)
     assert list(table.directory.iterdir()) == []
+
+
+def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(parquet, tmp_path):
+    for options in ({}, {"checkpointLocation": str(tmp_path / "gone")}):
+        message = planned(parquet).write(iter([rows((0, 0))]))
+        writer = a_writer(parquet, uncheckedOffsets="false", **options)
+        with pytest.raises(InvalidOptionError, match="set the option uncheckedOffsets to true"):
+            writer.commit([message], 0)
+    assert parquet.rows() == Counter()
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text('v1\n{}\n{"orders":{"0":1}}')
+    message = planned(parquet).write(iter([rows((0, 0))]))
+    checkpoint = str(tmp_path / "checkpoint")
+    a_writer(parquet, uncheckedOffsets="false", checkpointLocation=checkpoint).commit([message], 0)
+    assert parquet.rows() == expected(1)
 
 
 def test_the_ranges_of_a_commit_tile_each_partition(parquet):
@@ -237,6 +259,7 @@ def test_rows_need_the_places_of_records():
         ({"target": "parquet:/x"}, "Option name must be set"),
         ({"name": "nightly", "target": " "}, "Option target must be set"),
         ({"name": "nightly", "target": "/x"}, "does not name a kind of target"),
+        ({"name": "n", "target": "parquet:/x", "uncheckedOffsets": "no"}, "must be true or false"),
     ],
 )
 def test_options_that_are_missing_or_wrong(options, said):
