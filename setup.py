@@ -114,6 +114,7 @@ setup(
             "hypothesis>=6.112",
             "confluent-kafka[avro,json,protobuf,schemaregistry]>=2.6",
             "aiokafka>=0.12",
+            "fastavro>=1.10",
             "kio>=0.6",
             "lz4>=4.3",
             "zstandard>=0.22",

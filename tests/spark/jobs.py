@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 import pyspark_kafkalog
+from pyspark_kafkalog.functions import from_avro
 
 
 def serve() -> None:
@@ -51,6 +52,7 @@ def main(where: str, servers: str, directory: Path) -> None:
     for _ in range(2):
         stream(spark, options, directory)
         assert source(spark, options, "copies").load().count() == 1000
+    decodes(spark, options)
     fails(spark, options)
     if not where.startswith("sc://"):
         uses_executors(spark, options)
@@ -91,6 +93,12 @@ def stream(spark: SparkSession, options: dict[str, str], directory: Path) -> Non
     )
     assert query.awaitTermination(120)
     assert query.exception() is None
+
+
+def decodes(spark: SparkSession, options: dict[str, str]) -> None:
+    """One digit is the varint of a long; several are one with bytes left over."""
+    number = from_avro("value", '"long"', mode="PERMISSIVE")
+    assert source(spark, options).load().select(number.alias("n")).dropna().count() == 10
 
 
 def fails(spark: SparkSession, options: dict[str, str]) -> None:
