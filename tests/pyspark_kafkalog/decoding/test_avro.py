@@ -10,7 +10,7 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.decoding.decoder import open_decoder
@@ -484,7 +484,6 @@ def test_what_fastavro_writes_comes_back(data, form):
     assert found.column.to_pylist() == [as_arrow_shows(schema, value) for value in values]
 
 
-@settings(max_examples=50)
 @given(noise=st.lists(st.binary(max_size=60), max_size=20), form=st.sampled_from(sorted(FORMS)))
 def test_noise_is_values_or_errors(noise, form):
     found = decoded(FORMS[form], noise, WIDE)
