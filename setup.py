@@ -27,7 +27,7 @@ DELTA = ["deltalake>=1.6"]
 SQL = ["SQLAlchemy>=2.0", "psycopg[binary]>=3.2", "duckdb>=1.1", "duckdb-engine>=0.17"]
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
 # protobuf is as new as its compiler asks for.
-PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72"]
+PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72", "googleapis-common-protos>=1.70"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 EXT = os.environ.get("KAFKALOG_EXT", "auto")

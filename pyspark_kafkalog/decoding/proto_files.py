@@ -13,15 +13,41 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from pyspark_kafkalog.errors import InvalidSchemaError, MissingExtraError
 
 _MAIN = "schema-of-the-values.proto"
+_CONFLUENT = {
+    "confluent/meta.proto": """
+syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta {
+  string doc = 1;
+  map<string, string> params = 2;
+  repeated string tags = 3;
+  repeated Rule rules = 4;
+}
+message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+""",
+    "confluent/type/decimal.proto": """
+syntax = "proto3";
+package confluent.type;
+message Decimal { bytes value = 1; int32 precision = 2; int32 scale = 3; }
+""",
+}
 _TIMEOUT_S = 30
 _CACHED_SCHEMAS = 100
 
@@ -29,7 +55,7 @@ _CACHED_SCHEMAS = 100
 @lru_cache(_CACHED_SCHEMAS)
 def compile_proto(text: str, references: tuple[tuple[str, str], ...] = ()) -> bytes:
     """A serialized FileDescriptorSet, the last of which is `text`; `references` are names and texts
-    of files that it imports besides those of `google/protobuf`.
+    of files that it imports besides those that are always there.
 
     Raises InvalidSchemaError with what the compiler says, MissingExtraError.
     """
@@ -39,24 +65,31 @@ def compile_proto(text: str, references: tuple[tuple[str, str], ...] = ()) -> by
             "pip install 'pyspark-kafkalog[protobuf]'"
         )
     with tempfile.TemporaryDirectory() as folder:
-        for name, source in (*references, (_MAIN, text)):
+        for name, source in {**_CONFLUENT, **dict(references), _MAIN: text}.items():
             path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or not path.name:
+            # Nothing but .proto files: the compiler is a Python program.
+            if path.is_absolute() or ".." in path.parts or path.suffix != ".proto":
                 raise InvalidSchemaError(f"the Protobuf schema imports {name!r}")
             file = Path(folder, *path.parts)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(source, encoding="utf-8")
         compiled = Path(folder, "compiled")
-        # With -P the folder that the process runs in, which may be anything, brings no modules.
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
+        command += [f"--proto_path={path}" for path in _google_protos()]
         _run([*command, "--include_imports", f"--descriptor_set_out={compiled}", _MAIN], folder)
         return compiled.read_bytes()
+
+
+def _google_protos() -> list[Path]:
+    spec = find_spec("google.type")
+    locations = spec.submodule_search_locations if spec else None
+    return [Path(location).parent.parent for location in locations or ()]
 
 
 def _run(command: Sequence[str], folder: str) -> None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder, check=False
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise InvalidSchemaError(f"the Protobuf schema took over {_TIMEOUT_S} s") from None
@@ -88,6 +121,11 @@ def message_type(files: bytes, name: str) -> Descriptor:
         return found
     names = ", ".join(message.name for message in main.message_type)
     raise InvalidSchemaError(f"the Protobuf schema has no message {name!r}, only {names}")
+
+
+def message_class(files: bytes, name: str) -> Any:
+    """The class of that message, made at run time."""
+    return GetMessageClass(message_type(files, name))
 
 
 def message_at(files: bytes, path: Sequence[int]) -> str | None:

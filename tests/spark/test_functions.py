@@ -9,7 +9,7 @@ import fastavro
 import pyspark.errors
 import pytest
 
-from pyspark_kafkalog.decoding.proto_files import compile_proto, message_type
+from pyspark_kafkalog.decoding.proto_files import compile_proto, message_class
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.functions import (
     from_avro,
@@ -165,10 +165,7 @@ message Line { repeated sint32 counts = 1; }
 
 
 def test_protobuf_with_and_without_a_registry(spark, registry):
-    files = compile_proto(PROTO)
-    from google.protobuf.message_factory import GetMessageClass
-
-    order = GetMessageClass(message_type(files, "Order"))(id=2**64 - 1, cash=False)
+    order = message_class(compile_proto(PROTO), "Order")(id=2**64 - 1, cash=False)
     order.at.FromJsonString("2026-01-02T03:04:05.000006Z")
     order.took.FromMilliseconds(1500)
     order.lines[5].counts.extend([1, -1])

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_kafkalog.decoding import proto_files
 from pyspark_kafkalog.decoding.decoder import open_decoder
-from pyspark_kafkalog.decoding.proto_files import compile_proto, message_type
+from pyspark_kafkalog.decoding.proto_files import compile_proto
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError, MissingExtraError
 
 ORDERS = SerializationContext("orders", MessageField.VALUE)
@@ -56,7 +56,7 @@ message Everything {
 
 
 def message_class(text, name):
-    return GetMessageClass(message_type(compile_proto(text), name))
+    return proto_files.message_class(compile_proto(text), name)
 
 
 def rows(decoder, *values):
@@ -342,9 +342,25 @@ def test_schemas_that_import_others(registry):
     registry.register("orders-value", text, "PROTOBUF", [name])
     decoder = opened(registry, "")
     assert rows(decoder, b"\0\0\0\0\2\0\x0a\x02\x08\x07") == ([{"price": {"cents": 7}}], {})
-    registry.register("escaping", text, "PROTOBUF", [{**name, "name": "../../money.proto"}])
-    with pytest.raises(InvalidSchemaError, match=r"imports '\.\./\.\./money\.proto'"):
-        opened(registry, "", subject="escaping")
+    for number, path in enumerate(("../../money.proto", "/tmp/money.proto", "grpc_tools.py", "")):
+        subject = f"escaping-{number}"
+        registry.register(subject, f"{text}//{number}", "PROTOBUF", [{**name, "name": path}])
+        with pytest.raises(InvalidSchemaError, match="imports"):
+            opened(registry, "", subject=subject)
+
+
+def test_what_registries_take_for_granted_can_be_imported():
+    text = """syntax = "proto3";
+    import "confluent/meta.proto";
+    import "confluent/type/decimal.proto";
+    import "google/type/date.proto";
+    message Order {
+      confluent.type.Decimal price = 1 [(confluent.field_meta) = { doc: "in euro" }];
+      google.type.Date day = 2;
+    }"""
+    decimal = pa.struct([("value", pa.binary()), ("precision", pa.int32()), ("scale", pa.int32())])
+    day = pa.struct([("year", pa.int32()), ("month", pa.int32()), ("day", pa.int32())])
+    assert open_decoder("protobuf", text).type == pa.struct([("price", decimal), ("day", day)])
 
 
 @pytest.mark.parametrize("name", ["Other", "Order"])
