@@ -65,7 +65,13 @@ class JsonDecoder:
             document = self._loads(unframed(value)[1] if self.framed else value)
         except (ValueError, RecursionError) as error:
             raise BadValueError(f"no JSON document: {error}") from None
-        return self._convert(document) if self._convert and document is not None else document
+        if document is None or self._convert is None:
+            return document
+        try:
+            return self._convert(document)
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            # Numbers beyond every type, nesting too deep to be written as text.
+            raise BadValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _exact_loads(document: bytes) -> Any:
