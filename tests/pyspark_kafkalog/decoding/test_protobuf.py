@@ -268,6 +268,12 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
         open_decoder("protobuf", EVERYTHING)
 
 
+def test_the_compiler_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(proto_files, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="needs grpcio-tools"):
+        open_decoder("protobuf", 'syntax = "proto3"; message NeverCompiled {}')
+
+
 NESTED = """
 syntax = "proto3";
 package shop;
