@@ -20,7 +20,8 @@ PERMISSIVE (it becomes null). Null is null. Which types become which is said in
 `decoding/avro_schema.py`, `decoding/protobuf.py` and `decoding/json_type.py`.
 
 Functions raise InvalidOptionError, InvalidSchemaError, SchemaRegistryError or MissingExtraError
-where they are called."""
+where they are called.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any

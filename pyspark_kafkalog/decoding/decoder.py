@@ -5,7 +5,8 @@ to tasks, where one thread uses it. It takes values in batches of any size and n
 for what a value holds: a bad value is null in the column and named in `Decoded.errors`. It raises
 where nothing could be decoded for reasons outside of the values.
 
-`open_decoder` is the only door. Formats are imported when they are asked for.
+`open_decoder` is the door; a decoder with a writer's schema apart from the reader's is made by
+`avro.py` itself. Formats are imported when they are asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ class Decoder(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """What values are decoded to; all fields are nullable."""
+        """What values are decoded to; all but the keys of maps is nullable."""
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decodes an array of type binary."""
