@@ -15,7 +15,8 @@ checked against the bytes that are left before anything is allocated, items that
 limited to MOST_EMPTY_ITEMS, and nesting to MOST_NESTED.
 
 Compiled by Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower.
-One thread."""
+One thread.
+"""
 
 import struct
 from collections.abc import Callable

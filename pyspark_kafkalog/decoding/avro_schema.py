@@ -8,7 +8,8 @@ or bytes stays so here: times of day, timestamps in nanoseconds, durations. A ty
 itself has no Arrow type and is refused. All fields are nullable.
 
 A logical type that does not fit its schema is left out, as the specification has it. Pure
-functions."""
+functions.
+"""
 
 import json
 import re

@@ -4,7 +4,8 @@ The reader's schema is the one that is given, or the newest of a subject when th
 column keeps its type, whatever is registered later. Writers' schemas are asked for by id when a
 value names them, in the task, once for each process. An id that the registry does not know, or
 whose schema can never be read, is the error of its rows; a registry that does not answer is the
-task's, as no value is at fault."""
+task's, as no value is at fault.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
