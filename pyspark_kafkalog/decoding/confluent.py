@@ -22,6 +22,7 @@ from pyspark_kafkalog.decoding.registry import (
     NotRegisteredError,
     RegisteredSchema,
     RegistryConfig,
+    decoder_option,
     latest_schema,
     schema_by_id,
 )
@@ -48,16 +49,16 @@ def reader_schema(
     config = RegistryConfig.from_options(registry)
     if schema is not None:
         return config, RegisteredSchema(0, kind, schema)
-    subjects = [value for name, value in registry.items() if name.strip().lower() == SUBJECT]
-    if not subjects:
+    subject = decoder_option(registry, SUBJECT)
+    if subject is None:
         raise InvalidOptionError(
             "the reader's schema is missing: give the schema, or the option subject (by "
             "convention TOPIC-value), whose newest schema is taken."
         )
-    found = latest_schema(config, subjects[0])
+    found = latest_schema(config, subject)
     if found.kind != kind:
         raise InvalidOptionError(
-            f"the schema of subject {subjects[0]!r} is {found.kind}, but {kind} was asked for."
+            f"the schema of subject {subject!r} is {found.kind}, but {kind} was asked for."
         )
     return config, found
 

@@ -73,7 +73,8 @@ def open_decoder(
     `message` or the first.
 
     With `registry`, whose options `registry.py` names, values are in Confluent's wire format; its
-    option `subject` says whose newest schema is the reader's where `schema` is not given.
+    option `subject` says whose newest schema is the reader's where `schema` is not given, and
+    `message` the same as the argument.
 
     Raises InvalidOptionError, InvalidSchemaError for a schema that cannot be used,
     SchemaRegistryError, and MissingExtraError.

@@ -28,7 +28,7 @@ from pyspark_kafkalog.decoding.columns import decode_column
 from pyspark_kafkalog.decoding.confluent import Writers, reader_schema
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, Decoder, unframed
 from pyspark_kafkalog.decoding.proto_files import compile_proto, message_at, message_type
-from pyspark_kafkalog.decoding.registry import RegistryConfig
+from pyspark_kafkalog.decoding.registry import MESSAGE, RegistryConfig, decoder_option
 from pyspark_kafkalog.errors import InvalidSchemaError
 
 Convert = Callable[[Any], Any]
@@ -58,6 +58,7 @@ def open_confluent_protobuf(
     """The same of values in Confluent's wire format."""
     config, reader = reader_schema("PROTOBUF", schema, registry)
     files = compile_proto(reader.text, reader.references)
+    message = message or decoder_option(registry, MESSAGE) or ""
     return ConfluentProtobufDecoder(config, files, message, reader.id)
 
 

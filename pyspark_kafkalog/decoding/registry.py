@@ -30,7 +30,9 @@ from pyspark_kafkalog.client.security import tls_context
 from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
 
 SUBJECT = "subject"
-"""The option of a decoder that stands among the registry's: whose newest schema is the reader's."""
+MESSAGE = "message"
+"""Options of a decoder that stand among the registry's: whose newest schema is the reader's, and
+which message of a Protobuf schema it is."""
 
 _PREFIX = "schema.registry."
 _URL = "schema.registry.url"
@@ -67,7 +69,8 @@ class RegistryConfig:
     def from_options(cls, options: Mapping[str, str]) -> "RegistryConfig":
         """Raises InvalidOptionError, also for an option that it does not know."""
         given = {_option_name(name): str(value) for name, value in options.items()}
-        given.pop(SUBJECT, None)
+        for name in (SUBJECT, MESSAGE):
+            given.pop(name, None)
         urls, in_url = _urls(given.pop(_URL, ""))
         for name, choices in _SOURCES.items():
             if given.pop(name, choices[0]) not in choices:
@@ -85,11 +88,16 @@ class RegistryConfig:
         if unknown:
             raise InvalidOptionError(
                 f"a schema registry has no option {unknown[0]!r}. There are {_URL}, {SUBJECT}, "
-                f"{_USER_INFO}, {_TOKEN}, {_TIMEOUT} and ssl.*"
+                f"{MESSAGE}, {_USER_INFO}, {_TOKEN}, {_TIMEOUT} and ssl.*"
             )
         with _naming_the_registry():
             tls = ClientConfig.from_options({"bootstrap.servers": "registry:1", **given})
         return cls(urls, user_info, token, tls, int(timeout))
+
+
+def decoder_option(options: Mapping[str, str], name: str) -> str | None:
+    """SUBJECT or MESSAGE where it is among the options."""
+    return next((value for key, value in options.items() if key.strip().lower() == name), None)
 
 
 def _option_name(name: str) -> str:

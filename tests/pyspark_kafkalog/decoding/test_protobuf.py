@@ -290,9 +290,9 @@ def written(registry, message):
     return serialize(message, ORDERS)
 
 
-def opened(registry, message, **options):
+def opened(registry, name, **options):
     options = {"schema.registry.url": registry.url, "subject": "orders-value", **options}
-    return open_decoder("protobuf", None, options, message=message)
+    return open_decoder("protobuf", None, options, message=name)
 
 
 def test_confluents_wire_format(registry):
@@ -324,7 +324,7 @@ def test_confluents_wire_format(registry):
         8: "magic byte is 1",
     }.items():
         assert reason in errors[row]
-    nested = opened(registry, "Order.Line")
+    nested = opened(registry, None, message="Order.Line")
     assert rows(nested, head + b"\x04\x02\x00" + line) == ([{"sku": "a"}], {})
 
 
