@@ -258,9 +258,8 @@ class DirectoryStorage:
             except FileNotFoundError:
                 if not os.path.exists(final):
                     missing.append(name)
-        for path in {os.path.dirname(os.path.join(self._root, name)) for name in names}:
+        for path in {os.path.dirname(os.path.join(self._root, name)) for name in [*names, ""]}:
             sync_directory(path)
-        sync_directory(self._root)
         return missing
 
     def discard_stage(self, load_id: str) -> None:

@@ -26,7 +26,9 @@ def write_file(stage: Stage, name: str, offset_range: OffsetRange) -> DataFile:
     file_name = f"part-{offset_range.partition}-{uuid.uuid4().hex}.parquet"
     with open(os.path.join(stage.path, file_name + STAGED_SUFFIX), "w") as file:
         file.write(content)
-    return DataFile(file_name, len(offsets), len(content))
+    # As of a load with partition_by, whose directories are made after the commit.
+    directory = f"p={offset_range.partition}/q=0/" if offset_range.partition else ""
+    return DataFile(directory + file_name, len(offsets), len(content))
 
 
 def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Commit | None:

@@ -48,6 +48,7 @@ def commit_after(
         known.moved(pieces, {"orders": ORDERS_ID}),
         [OffsetRange("orders", 0, 3, 4)],
         {"value": "binary"},
+        ["days(timestamp)"],
         abandoned,
     )
 
@@ -216,7 +217,7 @@ def test_a_commit_under_another_number_is_refused(tmp_path):
 def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
     piece = OffsetRange("orders", 0, 0, 1)
     file = DataFile(name, 1, 1)
-    published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file], {}))
+    published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file], NOWHERE, [], {}))
     with pytest.raises(TargetError, match="is not a file name"):
         log_in(tmp_path).newest()
 
