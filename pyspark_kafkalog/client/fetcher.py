@@ -2,10 +2,10 @@
 
 A fetch is sent before the answer to the one before is handed out, so the kernel receives while the
 caller decodes; there is no thread. Where the answer has not even begun to arrive when the caller is
-done, the network's round trip takes longer than decoding, and the next fetch asks for twice as
-much, up to LARGEST_FETCH_BYTES: what is under way has to last for a round trip. What is handed out
-is a view of the one buffer that the answer was received into. Memory: the answer that the caller
-holds and the one being received, each of FETCH_BYTES where answers come in time, of what
+done, nor soon after, the network's round trip takes longer than reading, and the next fetch asks
+for twice as much, up to LARGEST_FETCH_BYTES: what is under way has to last for a round trip. What
+is handed out is a view of the one buffer that the answer was received into. Memory: the answer that
+the caller holds and the one being received, each of FETCH_BYTES where answers come in time, of what
 `max.partition.fetch.bytes` says where it is set, or one larger batch; and what the kernel buffers.
 
 Follows the leader when it moves; waits out errors that pass, for at most `poll_timeout_ms` without
@@ -76,8 +76,8 @@ LARGEST_FETCH_BYTES = 4 * FETCH_BYTES
 """Most bytes of an answer where answers come late. 16 MiB in each 50 ms are 320 MB/s, more than a
 task takes."""
 
-_LATE_S = 0.003
-"""How long an answer may let its reader wait: more than a broker near by takes."""
+_LATE_S = 0.01
+"""How long an answer may let its reader wait: more than a broker near by takes, a busy one too."""
 _MIN_VERSION = 4
 _MAX_VERSION = 13
 _LEAST_ASK_BYTES = 256 << 10
