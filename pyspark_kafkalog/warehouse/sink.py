@@ -40,10 +40,11 @@ from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, String
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
 from pyspark_kafkalog.source.offsets import Offsets
-from pyspark_kafkalog.source.options import nearest, warn_once
+from pyspark_kafkalog.source.options import nearest, parse_bytes, warn_once
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.micro_batch import micro_batch
 from pyspark_kafkalog.warehouse.row_places import NewRows, Spans, joined
 from pyspark_kafkalog.warehouse.row_types import storable
@@ -56,7 +57,8 @@ _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
     "partition": _INTEGERS,
     "offset": _INTEGERS,
 }
-_OPTIONS = ("target", "name", "uncheckedOffsets")
+_LAYOUT_OPTIONS = ("partitionBy", "sortBy", "compression", "targetFileBytes")
+_OPTIONS = ("target", "name", *_LAYOUT_OPTIONS, "uncheckedOffsets")
 # Spark hands its own options of a write to the sink as well.
 _ENGINE_OPTIONS = ("checkpointLocation", "queryName")
 
@@ -65,13 +67,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadSinkOptions:
-    """What a write was asked for; `checkpoint_location` is Spark's own.
+    """What a write was asked for; `layout` is that of `load`, `checkpoint_location` Spark's own.
 
     With `unchecked_offsets` a stream runs whose checkpoint cannot be read from Python.
     """
 
     target: str
     name: str
+    layout: Layout = PLAIN
     checkpoint_location: str | None = None
     unchecked_offsets: bool = False
 
@@ -94,6 +97,12 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
     return LoadSinkOptions(
         values["target"],
         values["name"],
+        make_layout(
+            values.get("partitionby", ""),
+            values.get("sortby", ""),
+            values.get("compression", PLAIN.compression),
+            parse_bytes("targetFileBytes", values.get("targetfilebytes", str(PLAIN.file_bytes))),
+        ),
         values.get("checkpointlocation"),
         unchecked_offsets=unchecked == "true",
     )
@@ -132,7 +141,8 @@ class LoadSinkWriter:
             target = open_target(self._options.target)
             self._planned_from = target.last_offsets(self._options.name)
             schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
-            self._stage = target.stage(schema)
+            check_layout(self._options.layout, schema)
+            self._stage = target.stage(schema, self._options.layout.partition_by)
         return dict(vars(self))
 
     @PlainErrors()
@@ -143,7 +153,8 @@ class LoadSinkWriter:
         context = TaskContext.get()
         assert context is not None
         rows = NewRows(self._planned_from)
-        files = tuple(write_files(self._stage, f"task-{context.partitionId()}", rows.of(iterator)))
+        label = f"task-{context.partitionId()}"
+        files = tuple(write_files(self._stage, label, rows.of(iterator), self._options.layout))
         if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
         return LoadedRows(

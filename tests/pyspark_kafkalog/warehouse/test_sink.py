@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from kafka.structs import TopicPartition
 from pyspark.sql.types import (
@@ -201,6 +202,18 @@ def test_writers_to_commit_and_abort_make_no_stage(table):
     assert list(table.directory.iterdir()) == []
 
 
+def test_files_are_laid_out_as_those_of_a_load(parquet):
+    options = {"partitionBy": "partition", "sortBy": "offset desc", "compression": "snappy"}
+    writer = pickle.loads(pickle.dumps(a_writer(parquet, **options)))
+    message = writer.write(iter([rows((0, 0), (1, 0), (1, 1))]))
+    a_writer(parquet, **options).commit([message], 0)
+    [file] = parquet.directory.glob("table/partition=1/part-task-3-*.parquet")
+    content = pq.ParquetFile(file)
+    assert content.read().column("offset").to_pylist() == [1, 0]
+    assert content.metadata.row_group(0).column(0).compression == "SNAPPY"
+    assert parquet.offsets("nightly") == {0: 1, 1: 2}
+
+
 def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(parquet, tmp_path):
     for options in ({}, {"checkpointLocation": str(tmp_path / "gone")}):
         message = planned(parquet).write(iter([rows((0, 0))]))
@@ -260,6 +273,11 @@ def test_rows_need_the_places_of_records():
         ({"name": "nightly", "target": " "}, "Option target must be set"),
         ({"name": "nightly", "target": "/x"}, "does not name a kind of target"),
         ({"name": "n", "target": "parquet:/x", "uncheckedOffsets": "no"}, "must be true or false"),
+        ({"name": "n", "target": "parquet:/x", "compression": "rar"}, "compression is 'rar'"),
+        (
+            {"name": "n", "target": "parquet:/x", "targetFileBytes": "ten"},
+            "targetFileBytes must be",
+        ),
     ],
 )
 def test_options_that_are_missing_or_wrong(options, said):
