@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MOTO = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute() / "moto"
 BUCKET = "lake"
 REGION = "us-east-1"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "loader", "AWS_SECRET_ACCESS_KEY": "sesame/+&"}
+# In the environment before Spark starts, whose workers have it from there.
+os.environ["AWS_ACCESS_KEY_ID"] = "loader"
+os.environ["AWS_SECRET_ACCESS_KEY"] = "sesame/+&"
 
 # The server ends with its parent: its stdin closes then.
 _PROGRAM = """
@@ -88,7 +90,6 @@ class S3Server:
 
 @functools.cache
 def s3() -> S3Server:
-    os.environ.update(CREDENTIALS)
     server = S3Server()
     atexit.register(server.stop)
     return server

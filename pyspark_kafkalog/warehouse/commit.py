@@ -27,6 +27,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.storage import COMMIT_FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 FORMAT = "kafkalog-commit"
 VERSION = 1
 
-_COMMIT_FILE = re.compile(r"\d{20}\.json")
 _PLAIN_NAME = re.compile(r"[^/\0]+")
 
 
@@ -288,7 +288,7 @@ class CommitLog:
 
     def _sequences(self) -> list[int]:
         names = self._files.commit_names()
-        return sorted(int(name[:20]) for name in names if _COMMIT_FILE.fullmatch(name))
+        return sorted(int(name[:20]) for name in names if COMMIT_FILE.fullmatch(name))
 
 
 def _file_name(sequence: int) -> str:

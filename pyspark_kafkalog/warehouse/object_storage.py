@@ -35,7 +35,13 @@ from obstore.store import from_url
 
 from pyspark_kafkalog.client.config import Secret
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.warehouse.storage import COMMITS, STAGED_SUFFIX, STAGING, staged_name
+from pyspark_kafkalog.warehouse.storage import (
+    COMMIT_FILE,
+    COMMITS,
+    STAGED_SUFFIX,
+    STAGING,
+    staged_name,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -75,7 +81,8 @@ class ObjectStorage:
         with _as_os_errors():
             for found in self._place.store.list(chunk_size=100):
                 for one in found:
-                    if not one["path"].startswith(("_", ".")):
+                    # The mark of the folder itself has no name below it.
+                    if one["path"] and not one["path"].startswith(("_", ".")):
                         return str(one["path"])
         return None
 
@@ -83,8 +90,13 @@ class ObjectStorage:
         # Commits are never deleted, so those that are known need not be listed again.
         after = f"{COMMITS}/{self._known_commits[-1]}" if self._known_commits else None
         with _as_os_errors():
-            for found in self._place.store.list(COMMITS, offset=after):
-                self._known_commits += sorted(_name(one["path"]) for one in found)
+            listed = [
+                _name(one["path"])
+                for found in self._place.store.list(COMMITS, offset=after)
+                for one in found
+            ]
+        # What is not a commit, such as the mark of a folder, may lie behind those to come.
+        self._known_commits += sorted(filter(COMMIT_FILE.fullmatch, listed))
         return list(self._known_commits)
 
     def read_commit(self, name: str) -> bytes:

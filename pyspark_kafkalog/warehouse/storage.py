@@ -10,6 +10,7 @@ object store. Any thread or process. Errors are OSErrors.
 
 import errno
 import os
+import re
 import shutil
 import time
 import uuid
@@ -20,6 +21,7 @@ from typing import Protocol
 from pyspark_kafkalog.errors import TargetError
 
 COMMITS = "_kafkalog/commits"
+COMMIT_FILE = re.compile(r"\d{20}\.json")
 STAGING = "_kafkalog/staging"
 STAGED_SUFFIX = ".staged"
 
@@ -42,7 +44,7 @@ class Storage(Protocol):
         """A file that readers of the target would look at; None when there is none."""
 
     def commit_names(self) -> list[str]:
-        """The names of all files beside the commits, and of the commits."""
+        """The names of all commits, and perhaps of what else lies there."""
 
     def read_commit(self, name: str) -> bytes: ...
 

@@ -84,11 +84,13 @@ class Loader:
     """A child program that loads, one driver at a time; started again when it was killed itself."""
 
     program = "tests.crash.loader_child"
+    victims = ("driver", "driver and workers", "worker", "broker")
 
     def __init__(self, table: Table, servers: str, log: Path) -> None:
         self._arguments = [table.name, servers, TOPIC]
         self._log = log
         self._threads: list[threading.Thread] = []
+        self._groups: list[int] = []
         self._workers: list[int] = []
         self._result = ""
         self.driver = 0
@@ -96,6 +98,7 @@ class Loader:
 
     def start(self, name: str, seed: int) -> None:
         if self._process.poll() is not None:
+            self._close_stdin()
             self._spawn()
         assert self._process.stdin
         self._result = ""
@@ -122,15 +125,20 @@ class Loader:
         return self._workers
 
     def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
+        self._close_stdin()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(TIMEOUT_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        for group in self._groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         self._process.wait()
         for thread in self._threads:
             thread.join()
+
+    def _close_stdin(self) -> None:
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def _spawn(self) -> None:
         with self._log.open("ab") as errors:
@@ -144,6 +152,7 @@ class Loader:
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 start_new_session=True,
             )
+        self._groups.append(self._process.pid)
         self._lines: queue.Queue[str] = queue.Queue()
         self._threads.append(
             threading.Thread(target=_collect, args=(self._process.stdout, self._lines))
@@ -171,6 +180,8 @@ class SparkLoader(Loader):
     """One with a JVM, which stays for as long as its driver."""
 
     program = "tests.crash.spark_loader_child"
+    # A driver costs a start of Spark.
+    victims = ("driver", *["worker"] * 3, "driver and workers", *["broker"] * 3)
 
     def worker_ids(self) -> list[int]:
         """Spark's Python workers: children of its daemon, which has the same command line."""
@@ -227,7 +238,7 @@ class Campaign:
         if self.table.takes_two_processes and self.chance.random() < 0.5:
             names.append(self.chance.choice(NAMES))
             self.rival.start(names[1], self.chance.randrange(1_000_000))
-        victim = self.chance.choice(["driver", "driver and workers", "worker", "broker"])
+        victim = self.chance.choice(self.victim.victims)
         phases = {"worker": ["landing"], "broker": PHASES}.get(victim, [*PHASES, "landed"])
         phase = self.chance.choice(list(phases))
         delay_s = self.chance.uniform(0, 1.2 * self.durations_s[phase])

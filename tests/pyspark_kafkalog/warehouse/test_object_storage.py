@@ -106,6 +106,17 @@ def test_files_are_uploaded_in_parts(table, monkeypatch):
         assert file.read() == content * 12
 
 
+def test_marks_of_folders_and_files_of_others_do_not_disturb(table):
+    for folder in ("", "_kafkalog/commits", "_kafkalog/staging/folder"):
+        S3Table.files().create_dir(f"{BUCKET}/{table.prefix}/{folder}")
+    foreign = f"{BUCKET}/{table.prefix}/_kafkalog/commits/zzz.tmp"
+    S3Table.files().open_output_stream(foreign).close()
+    target = table.open()
+    for until_offset in (3, 5, 7):
+        load(target, "nightly", until_offset)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
 def test_more_commits_than_are_listed_at_once(table):
     storage = ObjectStorage(table.name.removeprefix("parquet:"))
     names = [f"{number:020}.json" for number in range(1, 6)]
