@@ -84,7 +84,7 @@ class Loader:
     """A child program that loads, one driver at a time; started again when it was killed itself."""
 
     program = "tests.crash.loader_child"
-    victims = ("driver", "driver and workers", "worker", "broker")
+    victims: tuple[str, ...] = ("driver", "driver and workers", "worker", "broker")
 
     def __init__(self, table: Table, servers: str, log: Path) -> None:
         self._arguments = [table.name, servers, TOPIC]
