@@ -84,7 +84,8 @@ class Table:
             path.write_bytes(path.read_bytes() + more)
 
     def settle(self) -> None:
-        """Waits until a database has noticed that its client was killed."""
+        """After a kill: waits until a database has noticed it, or opens what shows a commit whole
+        only when it is opened again."""
 
     def again(self, prepare: Callable[[Table], object], state: str) -> None:
         """The state in which `prepare` left a table that was not there; by name, to keep a copy."""
@@ -161,6 +162,9 @@ class S3Table(Table):
     def staged(self, stage: Stage) -> list[str]:
         found = self.listed(f"_kafkalog/staging/{stage.load_id}")
         return [path.rpartition("/")[2] for path in found]
+
+    def settle(self) -> None:
+        self.open().last_offsets("nightly")
 
     def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
         path = f"{BUCKET}/{self.prefix}/_kafkalog/staging/{stage.load_id}/{name}"
