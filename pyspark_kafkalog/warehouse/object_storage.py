@@ -14,7 +14,7 @@ What a directory does by link and rename, an object store does so:
   have 5 GB (S3), ten times what tasks put into a file.
 - a stage exists as long as its object `stage` does: made first and deleted first, in one step each.
 
-Tasks upload as they write, PART_BYTES at a time; memory PART_BYTES x (PARTS_AT_ONCE + 1). What a
+Tasks upload as they write, PART_BYTES at a time (25 MiB measured, whatever the size). What a
 killed task had uploaded of a file is no object: the store keeps it until its lifecycle rule for
 incomplete multipart uploads removes it. Any thread or process; a store is opened by first use, so a
 process may fork before.
