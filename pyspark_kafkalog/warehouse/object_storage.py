@@ -14,10 +14,11 @@ What a directory does by link and rename, an object store does so:
   have 5 GB (S3), ten times what tasks put into a file.
 - a stage exists as long as its object `stage` does: made first and deleted first, in one step each.
 
-Tasks upload as they write, PART_BYTES at a time (25 MiB measured, whatever the size). What a
-killed task had uploaded of a file is no object: the store keeps it until its lifecycle rule for
-incomplete multipart uploads removes it. Any thread or process; a store is opened by first use, so a
-process may fork before.
+Tasks upload as they write, PART_BYTES at a time: 15 MiB of memory measured for an open file,
+whatever its size (a task has one, with partition columns up to MOST_OPEN_FILES of staged_files.py).
+What a killed task had uploaded of a file is no object: the store keeps it until its lifecycle rule
+for incomplete multipart uploads removes it. Any thread or process; a store is opened by first use,
+so a process may fork before.
 """
 
 import errno
@@ -46,7 +47,7 @@ from pyspark_kafkalog.warehouse.storage import (
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-PART_BYTES = 8 * 1024 * 1024
+PART_BYTES = 5 * 1024 * 1024
 PARTS_AT_ONCE = 3
 COPIES_AT_ONCE = 8
 # A request that gets no answer is given up after so long, to be repeated for a while.
