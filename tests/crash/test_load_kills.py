@@ -314,7 +314,7 @@ class Campaign:
 
 
 # Others when they are asked for, by `make loads`.
-SHORT_RUN = ("parquet", "s3", "delta")
+SHORT_RUN = ("parquet", "s3")
 
 
 @pytest.fixture(
