@@ -80,12 +80,12 @@ def test_each_row_is_there_once_also_when_the_checkpoint_is_lost(
     topic = topics.create(2)
     topics.fill(topic, 20, 5)
     # Rows of a partition are in all tasks, and in other batches each time.
-    rows = stream(topic, maxOffsetsPerTrigger="9").repartition(3)
+    rows = stream(topic, maxOffsetsPerTrigger="13").repartition(3)
     assert sum(run(rows, table)) == 25
     assert places(table) == once(20, 5)
     shutil.rmtree(tmp_path / "checkpoint")
     topics.fill(topic, 3, 4)
-    rows = stream(topic, maxOffsetsPerTrigger="14").repartition(2)
+    rows = stream(topic, maxOffsetsPerTrigger="17").repartition(2)
     assert sum(run(rows, table)) == 32
     assert places(table) == once(23, 9)
     last = table.open().last_offsets("nightly")
