@@ -72,9 +72,9 @@ FETCH_BYTES = 4 << 20
 
 Measured against Apache Kafka with 100 B and 1 kB records: throughput rises up to 2 to 4 MiB, is
 flat to 8 and falls from 16 MiB on, where buffers no longer fit the caches."""
-LARGEST_FETCH_BYTES = 4 * FETCH_BYTES
-"""Most bytes of an answer where answers come late. 16 MiB in each 50 ms are 320 MB/s, more than a
-task takes."""
+LARGEST_FETCH_BYTES = 2 * FETCH_BYTES
+"""Most bytes of an answer where answers come late. 8 MiB in each 50 ms are 160 MB/s, about what a
+Spark task takes."""
 
 _LATE_S = 0.01
 """How long an answer may let its reader wait: more than a broker near by takes, a busy one too."""

@@ -4,7 +4,7 @@ Wire to Parquet happens in this process, no row crosses into the JVM. Owns what 
 on the way (read, decode, transform) and the marks of progress; staged_files.py owns the files.
 
 Memory of a task: what staged_files.py says, a few batches of 4 MiB with room to spare, and the
-fetches in flight (two of 4 MiB, of 16 where the network is slow, and one decompressed record
+fetches in flight (two of 4 MiB, of 8 where the network is slow, and one decompressed record
 batch). Measured: 150 MiB beyond the interpreter with its libraries, 260 MiB with headers,
 180 MiB in 48 partitions of files, 470 MiB with sort_by.
 

@@ -222,8 +222,8 @@ class FarAway:
 
 
 def test_fetches_grow_while_the_network_takes_longer_than_their_reader():
-    assert FarAway().read(5, late_s=0.05) == [4, 4, 8, 16, 16]
-    assert FarAway().read(5, late_s=0) == [4, 4, 4, 4, 4]
+    assert FarAway().read(4, late_s=0.05) == [4, 4, 8, 8]
+    assert FarAway().read(4, late_s=0) == [4, 4, 4, 4]
 
 
 def test_fetches_do_not_grow_beyond_what_is_set():
