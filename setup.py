@@ -81,7 +81,6 @@ setup(
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
     package_data={
         "pyspark_kafkalog": ["py.typed"],
-        "pyspark_kafkalog_load": ["py.typed"],
         "broker": ["py.typed", "api/schemas/*.json"],
     },
     install_requires=[

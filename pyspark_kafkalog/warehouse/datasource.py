@@ -1,7 +1,6 @@
-"""`format("kafkalog_load")`: the class that Spark finds, by way of module pyspark_kafkalog_load.
+"""`format("kafkalog_load")`: the class that a user registers with Spark.
 
-Light to import, as Spark does so in every planning process; sink.py brings Arrow and the targets
-when a writer is made.
+Light to import; sink.py brings Arrow and the targets when a writer is made.
 """
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
@@ -14,6 +13,7 @@ from pyspark_kafkalog.source.plain_errors import PlainErrors
 class LoadSink(DataSource):
     """Rows of topics, transformed or not, into a warehouse: each once, also without a checkpoint.
 
+        spark.dataSource.register(LoadSink)
         query = (
             rows.writeStream.format("kafkalog_load")
             .option("target", "delta:/lake/orders")

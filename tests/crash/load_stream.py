@@ -8,6 +8,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from pyspark_kafkalog import LoadSink
+
 
 def main(
     servers: str, topic: str, target: str, checkpoint: str, max_offsets: str, tasks: str
@@ -18,6 +20,7 @@ def main(
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
+    spark.dataSource.register(LoadSink)
     rows = (
         spark.readStream.format("kafkalog")
         .option("kafka.bootstrap.servers", servers)
