@@ -14,20 +14,16 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 # What CI runs under PySpark 4.2: Spark's own connector beside ours where most of both is used, and
-# each of the four jobs. The parity tests come first: their session has both connectors.
+# each of the four jobs; a checkpoint that moves in the middle of a batch, not after one. The parity
+# tests come first: their session has both connectors.
 CORE_42 := $(addprefix tests/parity/, \
         test_arithmetic.py \
-        test_source_options.py::test_offsets_of_each_partition \
         test_source_options.py::test_records_of_every_kind \
         test_source_options.py::test_isolation_levels \
         test_sink.py::test_strings_and_binaries_of_every_kind \
         test_sink.py::test_headers \
-        test_sink.py::test_keys_choose_the_partition \
-        test_source_streams.py::test_available_now_in_batches_of_max_offsets_per_trigger \
         test_source_streams.py::test_a_stream_moves_with_its_checkpoint) \
     $(addprefix tests/spark/, \
-        test_batch_read.py::test_rows_hold_what_was_written \
-        test_stream_read.py::test_a_running_query_goes_on_where_it_stopped \
         test_batch_write.py::test_a_write_in_transactions_is_seen_as_a_whole_or_not_at_all \
         test_stream_write.py::test_micro_batches_in_transactions_are_seen_whole \
         test_load.py::test_each_load_takes_what_is_new)
@@ -79,7 +75,7 @@ uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallba
 	    $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) $(UNCOMPILED_TESTS) $(PYTEST_ARGS)
 
 core42: $(VENV_42)/.development peers ## PySpark 4.2: what CI runs of the next one, in one process
-	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(CORE_42) $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(CORE_42) -k 'not after' $(PYTEST_ARGS)
 
 spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row by row beside Spark's own connector
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) -m spark tests/spark $(PYTEST_ARGS)
