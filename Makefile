@@ -9,7 +9,7 @@ PEERS := .peers
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Each has a JVM of its own, and is slow until that is warm: few more than processors.
 TEST_PROCESSES ?= 3
-PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py

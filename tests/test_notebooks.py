@@ -55,6 +55,7 @@ def test_quickstart(execute):
     assert done.texts.count("336776") == 3
 
 
+@pytest.mark.long
 def test_streaming(execute):
     done = execute("02_streaming.ipynb")
     # One of them was drawn again and again in its place.
@@ -69,6 +70,7 @@ def test_streaming(execute):
     assert "(331327, 331327, 0)" in done.texts
 
 
+@pytest.mark.long
 def test_write_back(execute):
     done = execute("03_write_back.ipynb")
     flights = read_flights()

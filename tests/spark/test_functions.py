@@ -164,6 +164,7 @@ message Line { repeated sint32 counts = 1; }
 """
 
 
+@pytest.mark.long
 def test_protobuf_with_and_without_a_registry(spark, registry):
     order = message_class(compile_proto(PROTO), "Order")(id=2**64 - 1, cash=False)
     order.at.FromJsonString("2026-01-02T03:04:05.000006Z")
@@ -185,6 +186,7 @@ def test_protobuf_with_and_without_a_registry(spark, registry):
     assert (row.plain.card, row.plain.cash) == (None, False)
 
 
+@pytest.mark.long
 def test_json_schema(spark, registry):
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "any": {}}}
     number = registry.register("orders-value", json.dumps(schema), "JSON")

@@ -139,6 +139,7 @@ def test_bad_records_go_to_a_topic_before_the_commit(load, path, topics, read):
         load(topic, **schema, on_error="deadletter", dead_letter_topic=topic)
 
 
+@pytest.mark.long
 def test_a_query_counts_bad_records_and_reads_decoded_columns(load, path, topics):
     topic = topics.create()
     topics.append(topic, [b'{"id": 1}', b"bad", b'{"id": 3}'])
@@ -155,6 +156,7 @@ def test_a_query_counts_bad_records_and_reads_decoded_columns(load, path, topics
     )
 
 
+@pytest.mark.long
 def test_a_task_that_spark_runs_again_doubles_nothing(load, path, topics, tmp_path):
     """Each task fails once after it has written: its first files are in no commit."""
     topic = topics.create()

@@ -98,6 +98,7 @@ def test_each_row_is_there_once_also_when_the_checkpoint_is_lost(
     assert run(rows, table) in ([], [0])
 
 
+@pytest.mark.long
 def test_a_load_and_a_stream_of_one_name_go_on_from_each_other(
     spark, servers, stream, run, parquet, topics
 ):
@@ -132,6 +133,7 @@ def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics)
     assert parquet.open().last_offsets("nightly") == {TopicPartition(topic, 0): 3}
 
 
+@pytest.mark.long
 def test_batches_without_rows_commit_nothing(stream, run, parquet, topics):
     topic = topics.create()
     topics.fill(topic, 5)
@@ -140,6 +142,7 @@ def test_batches_without_rows_commit_nothing(stream, run, parquet, topics):
     assert list(parquet.directory.glob("table/_kafkalog/staging/*")) == []
 
 
+@pytest.mark.long
 def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(stream, run, parquet, topics):
     left, right = topics.create(), topics.create()
     topics.append(left, [b"1", b"2"], key=b"k1")
