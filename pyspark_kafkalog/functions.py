@@ -15,9 +15,9 @@ may be references such as `${env:NAME}`. The column's type is that of the reader
 or the newest of `subject` when the function is called, which is when the registry is asked for it,
 by this process. Executors ask for writers' schemas by their ids.
 
-`mode` is FAILFAST (the default, as in Spark: a bad value fails the query with its reason) or
-PERMISSIVE (it becomes null). Null is null. Which types become which is said in
-`decoding/avro_schema.py`, `decoding/protobuf.py` and `decoding/json_type.py`.
+`mode` (in the options of `from_avro`, as in Spark's) is FAILFAST (the default: a bad value fails
+the query with its reason) or PERMISSIVE (it becomes null). Null is null. Which types become which
+is said in `decoding/avro_schema.py`, `decoding/protobuf.py` and `decoding/json_type.py`.
 
 Functions raise InvalidOptionError, InvalidSchemaError, SchemaRegistryError or MissingExtraError
 where they are called.
@@ -50,13 +50,22 @@ _MODES = ("FAILFAST", "PERMISSIVE")
 
 
 def from_avro(
-    data: "Column | str", schema: str, *, writer_schema: str | None = None, mode: str = "FAILFAST"
+    data: "Column | str", jsonFormatSchema: str, options: Mapping[str, str] | None = None
 ) -> "Column":
-    """Plain Avro values that were written with `writer_schema`, or with `schema` itself."""
+    """Plain Avro values that were written with `jsonFormatSchema`; called as Spark's own.
+
+    `options` are `mode` and `avroSchema`, a later schema to read them with.
+    """
     from pyspark_kafkalog.decoding.avro import AvroDecoder
 
-    decoder = AvroDecoder(schema, writer_schema or schema)
-    return _decoded("from_avro", data, decoder, mode)
+    given = {name.lower(): value for name, value in (options or {}).items()}
+    unknown = given.keys() - {"mode", "avroschema"}
+    if unknown:
+        raise InvalidOptionError(
+            f"from_avro knows the options mode and avroSchema, not {', '.join(sorted(unknown))}."
+        )
+    decoder = AvroDecoder(given.get("avroschema", jsonFormatSchema), jsonFormatSchema)
+    return _decoded("from_avro", data, decoder, given.get("mode", _MODES[0]))
 
 
 def from_protobuf(

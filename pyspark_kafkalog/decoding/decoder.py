@@ -139,7 +139,7 @@ def _protobuf(schema: str | None, registry: Mapping[str, str] | None, message: s
 def _needed(value_format: str, schema: str | None) -> str:
     if schema is None:
         raise InvalidOptionError(
-            f"value_format {value_format} needs a schema: give one, or a schema registry."
+            f"value_format {value_format} needs a schema: give value_schema, or registry."
         )
     return schema
 

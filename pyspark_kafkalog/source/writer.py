@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from pyspark_kafkalog.arrow.encode import MAX_OPEN_BYTES, RecordEncoder
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
-from pyspark_kafkalog.errors import InvalidRowError, KafkalogError
+from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
@@ -85,25 +85,20 @@ class SinkWriter:
         self._options = options
         self._owner = owner
         self._lead: Lead | None = None
-        self._refusal: KafkalogError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark also makes writers to commit and abort: only one that goes to tasks needs a lead.
 
-        A refusal is left to the tasks to raise: Spark would bury it in an error of pickling.
+        Raises PrefixInUseError and the client's errors, which Spark shows as one of pickling: what
+        a task of a stream raises would not be shown at all.
         """
         if self._options.transactional_id_prefix is not None and self._lead is None:
-            try:
-                self._lead = self._transactional_writes().take_lead(self._owner)
-            except KafkalogError as error:
-                self._refusal = error
+            self._lead = self._transactional_writes().take_lead(self._owner)
         return dict(vars(self))
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         """Writes one task's rows; all are acknowledged when it returns."""
-        if self._refusal is not None:
-            raise self._refusal
         if self._lead is None:
             with Producer(self._options.client) as producer:
                 return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))

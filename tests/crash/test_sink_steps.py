@@ -355,11 +355,11 @@ def test_a_query_whose_checkpoint_is_at_hand_does_not_disturb_the_owner(
     with pytest.raises(
         StepError, match=r"PrefixInUseError: .* belongs to the streaming query query-1"
     ):
-        other.write(other.plan(), [b"other"])
+        other.plan()
     with pytest.raises(
         StepError, match=r"belongs to the streaming query query-1, and this is batch"
     ):
-        other.write(other.plan(is_stream=False), [b"other"])
+        other.plan(is_stream=False)
     sink.commit(mine, 1)
     until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
 
@@ -466,13 +466,6 @@ def test_a_task_slower_than_its_timeout_is_told_so(sink):
 
     with pytest.raises(StepError, match=r"TransactionAbortedError: The transaction .*timeout\.ms"):
         slow.write_slowly(slow.plan(), rows())
-
-
-def test_a_refusal_at_planning_is_the_tasks_error(sink):
-    sink.run(0, [b"a"])
-    writer = sink.plan(is_stream=False)
-    with pytest.raises(StepError, match="PrefixInUseError: The transactionalIdPrefix"):
-        sink.write(writer, [b"b"])
 
 
 def test_a_topic_of_decisions_that_would_forget_them_is_refused(sink):

@@ -97,7 +97,7 @@ def stream(spark: SparkSession, options: dict[str, str], directory: Path) -> Non
 
 def decodes(spark: SparkSession, options: dict[str, str]) -> None:
     """One digit is the varint of a long; several are one with bytes left over."""
-    number = from_avro("value", '"long"', mode="PERMISSIVE")
+    number = from_avro("value", '"long"', {"mode": "PERMISSIVE"})
     assert source(spark, options).load().select(number.alias("n")).dropna().count() == 10
 
 

@@ -114,7 +114,7 @@ def test_plain_avro_has_sparks_types_in_any_time_zone(spark):
 
 def test_bad_values_fail_the_query_or_are_null(spark):
     df = values(spark, avro_bytes(ORDER), b"\x02")
-    permissive = from_avro(df.value, json.dumps(SCHEMA), mode="permissive")
+    permissive = from_avro(df.value, json.dumps(SCHEMA), {"mode": "permissive"})
     assert [row.id for row in df.select(permissive.alias("o")).select("o.id").collect()] == [
         7,
         None,
@@ -122,7 +122,7 @@ def test_bad_values_fail_the_query_or_are_null(spark):
     with pytest.raises(pyspark.errors.PythonException, match=r"1 of [12] values.*cut off"):
         df.select(from_avro(df.value, json.dumps(SCHEMA))).collect()
     with pytest.raises(InvalidOptionError, match="FAILFAST, PERMISSIVE"):
-        from_avro(df.value, json.dumps(SCHEMA), mode="drop")
+        from_avro(df.value, json.dumps(SCHEMA), {"mode": "drop"})
 
 
 def test_a_registrys_avro_in_a_stream_goes_on_with_newer_versions(spark, registry, tmp_path):

@@ -184,10 +184,10 @@ def test_a_loader_that_was_overtaken_publishes_nothing(load, path, topics, monke
     topics.fill(topic, 10)
     stage_of = ParquetTarget.stage
 
-    def stage_after_another_load(target, schema):
+    def stage_after_another_load(target, *shape):
         monkeypatch.setattr(ParquetTarget, "stage", stage_of)
         load(subscribe=topic)
-        return stage_of(target, schema)
+        return stage_of(target, *shape)
 
     monkeypatch.setattr(ParquetTarget, "stage", stage_after_another_load)
     with pytest.raises(LoadConflictError, match="another load named 'nightly'"):
@@ -202,7 +202,7 @@ def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
     topic = topics.create()
     topics.fill(topic, 10)
 
-    def interrupted(ranges, results):
+    def interrupted(*landed):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -289,10 +289,10 @@ def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, mo
     both, told = f"{first},{second}", []
     commit = ParquetTarget.commit
 
-    def commit_twice(target, stage, name, planned_from, ranges, files):
+    def commit_twice(target, stage, name, planned_from, *rest):
         if planned_from and sum(planned_from.values()) > 50:
             raise KeyboardInterrupt
-        return commit(target, stage, name, planned_from, ranges, files)
+        return commit(target, stage, name, planned_from, *rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(ParquetTarget, "commit", commit_twice)
