@@ -367,8 +367,9 @@ def _add_action(stage: Stage, file: DataFile) -> AddAction:
 
 
 def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
+    """An empty text is null: Delta's log has no other form of it."""
     fields = stage.partitioning.fields if stage.partitioning else ()
-    return {field.name: value for field, value in zip(fields, file.partition, strict=True)}
+    return {field.name: value or None for field, value in zip(fields, file.partition, strict=True)}
 
 
 def _with_partitions(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:

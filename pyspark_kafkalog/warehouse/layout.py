@@ -4,7 +4,7 @@ A partition field is a column, `days(column)` or `hours(column)` of a time; the 
 partition values under the names that Iceberg gives them, `timestamp_day` (a date) and
 `timestamp_hour` (text such as 2026-11-21-17), in UTC; times beyond the year 9999 are like null.
 What a partition is called in a directory is Hive's form, `day=2026-11-21`, escaped as Spark does
-it; null and the empty text are `__HIVE_DEFAULT_PARTITION__`.
+it; null and the empty text are `__HIVE_DEFAULT_PARTITION__` there.
 
 Pure functions and values: any thread, driver and tasks.
 """
@@ -219,7 +219,7 @@ def _texts(
                 f"column {field.column} has a value of {len(text)} characters, which cannot be a "
                 "partition: partition by another column"
             )
-        texts.append(text or None)
+        texts.append(text)
     return tuple(texts)
 
 

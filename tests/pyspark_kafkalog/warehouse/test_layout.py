@@ -127,13 +127,20 @@ def test_iceberg_partitions_are_hidden_ones(tmp_path):
         (1, 25, "a/b=c"): 1,
         (0, 2, "red"): 1,
         (-1, -1, None): 1,
-        (None, None, None): 1,
+        (None, None, ""): 1,
         (None, None, "red"): 1,
     }
     day = found.scan(row_filter="timestamp < '1970-01-02T00:00:00+00:00' and colour = 'red'")
     assert sorted(day.to_arrow().column("id").to_pylist()) == [0, 2]
     assert len(list(day.plan_files())) == 2
     assert found.properties["kafkalog.nightly.offsets"] == '{"orders": {"0": 100}}'
+
+
+def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path):
+    table = KINDS["iceberg"](tmp_path)
+    load(table, layout_of("colour"))
+    for row_filter, ids in (("colour == ''", [4]), ("colour is null", [3])):
+        assert table.iceberg().scan(row_filter).to_arrow().column("id").to_pylist() == ids
 
 
 @pytest.mark.parametrize(
