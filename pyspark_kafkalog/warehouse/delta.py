@@ -116,10 +116,8 @@ class DeltaTarget:
         path = self._stage_path(load_id)
         with _explained(f"write to the load target {self.path}"):
             make_directory(self.path)
-            whole = _with_partitions(schema, partition_by)
-            names = [field.name for field in partition_by]
-            table = self._table() or self._create(whole, names)
-            _refuse_unfit(table, whole, names, self.path)
+            table = self._table() or self._create(schema, partition_by)
+            _refuse_unfit(table, schema, partition_by, self.path)
             make_directory(path)
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
         return Stage(load_id, path, schema, partitioning=partitioning)
@@ -141,6 +139,7 @@ class DeltaTarget:
             sync_directory(stage.path)
             adds = [_add_action(stage, file) for file in files]
             gaps = gaps_between(planned_from, ranges)
+            partition_by = stage.partitioning.fields if stage.partitioning else ()
             while True:
                 table = DeltaTable(self.path)
                 # Again, after the table was opened: see sweep_directories.
@@ -149,7 +148,9 @@ class DeltaTarget:
                 offsets = _without_dropped(current.offsets)
                 try:
                     check_unmoved(name, self.path, offsets, planned_from, ranges)
-                except LoadConflictError:
+                    # Again, others may have altered the table since the load began.
+                    _refuse_unfit(table, stage.schema, partition_by, self.path)
+                except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
                 position = Position(offsets, current.topic_ids).moved(ranges, topic_ids)
@@ -199,14 +200,14 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
 
-    def _create(self, schema: pa.Schema, partition_columns: Sequence[str]) -> DeltaTable:
+    def _create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> DeltaTable:
         _refuse_foreign_files(self.path)
         try:
             return DeltaTable.create(
                 self.path,
-                Schema.from_arrow(schema),
+                Schema.from_arrow(_with_partitions(schema, partition_by)),
                 mode="error",
-                partition_by=list(partition_columns),
+                partition_by=[field.name for field in partition_by],
             )
         except DeltaError:
             # Another loader was faster, and killed or not, what it made is a table.
@@ -437,12 +438,13 @@ def _refuse_foreign_files(path: str) -> None:
 
 
 def _refuse_unfit(
-    table: DeltaTable, schema: pa.Schema, partition_columns: Sequence[str], path: str
+    table: DeltaTable, schema: pa.Schema, partition_by: Sequence[PartitionField], path: str
 ) -> None:
     """Raises TargetError unless files of `schema` can be added to the table as they are."""
     metadata = table.metadata()
+    partition_columns = [field.name for field in partition_by]
     problem = None
-    if list(metadata.partition_columns) != list(partition_columns):
+    if list(metadata.partition_columns) != partition_columns:
         now = ", ".join(metadata.partition_columns) or "nothing"
         problem = f"is partitioned by {now}, not by {', '.join(partition_columns) or 'nothing'}"
     elif metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
@@ -454,7 +456,8 @@ def _refuse_unfit(
             f"the Delta table {path} {problem}: landed files cannot be added to it; name another "
             "table"
         )
-    wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+    whole = Schema.from_arrow(_with_partitions(schema, partition_by))
+    wanted = {field.name: field for field in whole.fields}
     there = {field.name: field for field in table.schema().fields}
     for name, field in wanted.items():
         if name not in there or there[name].type != field.type:

@@ -231,6 +231,64 @@ def test_tables_that_cannot_take_files_as_they_are_are_refused(table, path, sche
     assert DeltaTable(path).version() == 0
 
 
+def partition_anew(path):
+    whole = DeltaTable(path).to_pyarrow_table()
+    options = {"mode": "overwrite", "schema_mode": "overwrite"}
+    write_deltalake(path, whole, partition_by=["topic"], **options)
+
+
+def make_values_texts(path):
+    whole = DeltaTable(path).to_pyarrow_table()
+    texts = whole.column("value").cast(pa.string())
+    whole = whole.set_column(whole.column_names.index("value"), "value", texts)
+    write_deltalake(path, whole, mode="overwrite", schema_mode="overwrite")
+
+
+def constrain(path):
+    DeltaTable(path).alter.add_constraint({"small": '"offset" < 4'})
+
+
+ALTERATIONS = pytest.mark.parametrize(
+    ("alter", "said"),
+    [
+        (partition_anew, "is partitioned by topic"),
+        (make_values_texts, "has no column value of type"),
+        (constrain, "has constraints"),
+    ],
+)
+
+
+@ALTERATIONS
+def test_a_table_that_was_altered_while_rows_landed_is_refused(table, path, alter, said):
+    load(table.open(), "nightly", 3)
+    target = table.open()
+    last, ranges = plan(target, "nightly", 5)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    alter(path)
+    with pytest.raises(TargetError, match=said):
+        target.commit(stage, "nightly", last, ranges, files)
+    assert DeltaTable(path).version() == 2
+    assert table.staged(stage) == []
+    assert table.offsets("nightly") == {0: 3, 1: 3}
+
+
+@ALTERATIONS
+def test_a_table_that_is_altered_at_the_commit_is_refused(table, path, monkeypatch, alter, said):
+    load(table.open(), "nightly", 3)
+    commit_really = DeltaTable.create_write_transaction
+
+    def commit_after_an_alteration(*arguments, **options):
+        monkeypatch.undo()
+        alter(path)
+        return commit_really(*arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_after_an_alteration)
+    with pytest.raises(TargetError, match=said):
+        load(table.open(), "nightly", 5)
+    assert DeltaTable(path).version() == 2
+
+
 def test_headers_do_not_come_into_a_table_without_them(table):
     load(table.open(), "nightly", 2)
     with pytest.raises(TargetError, match="no column headers"):
