@@ -13,10 +13,10 @@ summary does not. Files are written with the table's field ids and stay where th
 killed load left behind is in no snapshot, and Iceberg's own removal of orphan files deletes it.
 
 Fenced: every commit makes a snapshot, also one without files, and requires that the table's current
-snapshot is still the one whose offsets were compared with the plan. pyiceberg's retries would build
-the commit anew on whatever is there by then, so they are switched off (`commit.retry.num-retries`,
-in memory alone); whoever is too late looks again. To roll the table back rolls no offsets back: set
-the property to what the summaries up to that snapshot say.
+snapshot, schema and partition spec are still those that were compared with the plan. pyiceberg's
+retries would build the commit anew on whatever is there by then, so they are switched off
+(`commit.retry.num-retries`, in memory alone); whoever is too late looks again. To roll the table
+back rolls no offsets back: set the property to what the summaries up to that snapshot say.
 
 Commit.sequence is the snapshot id. The catalog is named `kafkalog`; its properties are the target's
 query, and those of pyiceberg's own environment variables and configuration file, where secrets are
@@ -52,8 +52,10 @@ from pyiceberg.partitioning import (
     PartitionSpec,
 )
 from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
@@ -168,6 +170,7 @@ class IcebergTarget:
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
             gaps = gaps_between(planned_from, ranges)
+            partition_by = stage.partitioning.fields if stage.partitioning else ()
             while True:
                 table = self._catalog_of_target().load_table(self.identifier)
                 # Again, after the table was loaded: see sweep_directories.
@@ -175,7 +178,10 @@ class IcebergTarget:
                 current = _position(table, name)
                 try:
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
-                except LoadConflictError:
+                    # Again, others may have altered the table since the load began.
+                    _refuse_unfit(table, stage.schema, partition_by, self.identifier)
+                    _refuse_other_ids(table, stage.schema, self.identifier)
+                except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
                 position = current.moved(ranges, topic_ids)
@@ -272,7 +278,7 @@ class IcebergTarget:
         files: Sequence[DataFile],
     ) -> int | None:
         """The snapshot that this commit became; None when another commit was faster."""
-        base = table.current_snapshot()
+        base = table.metadata_location
         summary = {
             LOAD_ID: stage.load_id,
             "kafkalog.name": name,
@@ -300,7 +306,7 @@ class IcebergTarget:
             for snapshot in reversed(table.snapshots()):
                 if snapshot.summary and snapshot.summary.get(LOAD_ID) == stage.load_id:
                     return snapshot.snapshot_id
-            if isinstance(error, CommitFailedException) and table.current_snapshot() != base:
+            if isinstance(error, CommitFailedException) and table.metadata_location != base:
                 return None
             raise
         newest = table.current_snapshot()
@@ -344,6 +350,14 @@ def _commit(
 ) -> None:
     with table.transaction() as transaction:
         transaction.set_properties(properties)
+        # Another schema or partition spec makes no snapshot. pyiceberg has no public way to say so.
+        schema = {"current-schema-id": table.metadata.current_schema_id}
+        spec = {"default-spec-id": table.metadata.default_spec_id}
+        unaltered = (
+            AssertCurrentSchemaId.model_validate(schema),
+            AssertDefaultSpecId.model_validate(spec),
+        )
+        transaction._apply((), unaltered)
         # Also without files: it is the snapshot that makes a commit conflict with another one.
         if table.spec().is_unpartitioned():
             transaction.add_files(
@@ -458,6 +472,17 @@ def _refuse_unfit(
             raise TargetError(
                 f"the Iceberg table {identifier} has a column {field.name} that may not be null: "
                 "make it optional, or name another table"
+            )
+
+
+def _refuse_other_ids(table: Table, written: pa.Schema, identifier: str) -> None:
+    """Raises TargetError unless the table's columns have the ids that files were written with."""
+    there = index_by_name(table.schema())
+    for name, field_id in index_by_name(pyarrow_to_schema(written)).items():
+        if there[name] != field_id:
+            raise TargetError(
+                f"column {name} of the Iceberg table {identifier} was made anew while rows landed: "
+                "run the load again"
             )
 
 

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
-from pyiceberg.types import StringType
+from pyiceberg.types import BinaryType, StringType
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
@@ -21,7 +21,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.iceberg import IcebergTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
-from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import IcebergTable, expected_rows
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -218,6 +218,82 @@ def test_partitioned_tables_are_refused(table):
         update.add_identity("topic")
     with pytest.raises(TargetError, match="is partitioned by"):
         load(table.open(), "nightly", 2)
+
+
+def partition_anew(found):
+    with found.update_spec() as update:
+        update.add_identity("partition")
+
+
+def make_values_anew(found):
+    with found.update_schema() as update:
+        update.delete_column("value")
+    with found.refresh().update_schema() as update:
+        update.add_column("value", BinaryType())
+
+
+def make_keys_texts(found):
+    with found.update_schema() as update:
+        update.delete_column("key")
+    with found.refresh().update_schema() as update:
+        update.add_column("key", StringType())
+
+
+ALTERATIONS = pytest.mark.parametrize(
+    ("alter", "said"),
+    [
+        (partition_anew, r"is partitioned by identity\(partition\)"),
+        (make_values_anew, "column value of the Iceberg table .* was made anew"),
+        (make_keys_texts, "has no column key of type"),
+    ],
+)
+
+
+@ALTERATIONS
+def test_a_table_that_was_altered_while_rows_landed_is_refused(table, alter, said):
+    load(table.open(), "nightly", 3)
+    target = table.open()
+    last, ranges = plan(target, "nightly", 5)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    alter(iceberg(table))
+    with pytest.raises(TargetError, match=said):
+        target.commit(stage, "nightly", last, ranges, files)
+    assert len(iceberg(table).snapshots()) == 1
+    assert table.staged(stage) == []
+    assert table.offsets("nightly") == {0: 3, 1: 3}
+
+
+@ALTERATIONS
+def test_a_table_that_is_altered_at_the_commit_is_refused(table, monkeypatch, alter, said):
+    load(table.open(), "nightly", 3)
+    commit_really = SqlCatalog.commit_table
+
+    def commit_after_an_alteration(*arguments, **options):
+        monkeypatch.undo()
+        alter(iceberg(table))
+        return commit_really(*arguments, **options)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_an_alteration)
+    with pytest.raises(TargetError, match=said):
+        load(table.open(), "nightly", 5)
+    assert len(iceberg(table).snapshots()) == 1
+    assert table.offsets("nightly") == {0: 3, 1: 3}
+
+
+def test_a_column_that_is_added_at_the_commit_does_not_disturb(table, monkeypatch):
+    commit_really = SqlCatalog.commit_table
+    load(table.open(), "nightly", 3, headers=True)
+
+    def commit_after_an_alteration(*arguments, **options):
+        monkeypatch.undo()
+        with iceberg(table).update_schema() as update:
+            update.add_column("note", StringType())
+        return commit_really(*arguments, **options)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_an_alteration)
+    load(table.open(), "nightly", 5, headers=True)
+    assert table.rows() == expected_rows("nightly", 5)
 
 
 def test_headers_do_not_come_into_a_table_without_them(table):
