@@ -66,6 +66,7 @@ from pyspark_kafkalog.warehouse.staging import (
     check_staged,
     new_load_id,
     remove_all_but,
+    restore_aside,
     staged_path,
     sweep_directories,
 )
@@ -104,6 +105,8 @@ class DeltaTarget:
             if table is None:
                 _refuse_foreign_files(self.path)
                 return {}
+            if not read_only:
+                restore_aside(self.path, self._named_files)
             return _without_dropped(self._position(table, name).offsets)
 
     def last_topic_ids(self, name: str) -> TopicIds:

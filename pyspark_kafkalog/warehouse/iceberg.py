@@ -83,6 +83,7 @@ from pyspark_kafkalog.warehouse.staging import (
     check_staged,
     new_load_id,
     remove_all_but,
+    restore_aside,
     staged_path,
     sweep_directories,
 )
@@ -135,7 +136,12 @@ class IcebergTarget:
             if read_only and not _is_catalog_there(self._properties):
                 return {}
             table = self._table()
-            return _position(table, name).offsets if table else {}
+            if table is None:
+                return {}
+            if not read_only:
+                data = _data_directory(table)
+                restore_aside(data, lambda: self._named_files(data))
+            return _position(table, name).offsets
 
     def last_topic_ids(self, name: str) -> TopicIds:
         with self._explained(f"open the load target {self}"):

@@ -69,7 +69,8 @@ def sweep_directories(
     `named` gives the files that any commit names, relative to `parent`. A directory of which there
     is none may be that of a loader which sleeps before its commit. So it is put aside first, then
     `fence` makes a commit: a loader that had looked for its files before cannot commit any more, or
-    has done so by now, and then the directory is put back.
+    has done so by now, and then the directory is put back. It is too when that fails; what a killed
+    sweep put aside, `restore_aside` puts back.
     """
     oldest = time.time() - idle_s
     committed = named()
@@ -96,16 +97,44 @@ def _sweep_aside(
     for path in paths:
         with suppress(FileNotFoundError):
             os.rename(path, path + _ASIDE)
-    fence()
-    committed = {name.partition("/")[0] for name in named()}
+    try:
+        fence()
+        committed = _directories(named())
+    except Exception:
+        for path in paths:
+            _put_back(path)
+        raise
     swept = []
     for path in paths:
         if os.path.relpath(path, parent) in committed:
-            os.rename(path + _ASIDE, path)
+            _put_back(path)
         else:
             shutil.rmtree(path + _ASIDE)
             swept.append(path)
     return swept
+
+
+def restore_aside(parent: str, named: Callable[[], set[str]]) -> None:
+    """Puts back the directories of committed loads that a sweep which was killed had put aside.
+
+    `named` is that of `sweep_directories`, and is called only when there is anything aside.
+    """
+    names = os.listdir(parent) if os.path.isdir(parent) else []
+    aside = [name for name in names if _LOAD_DIRECTORY.fullmatch(name) and name.endswith(_ASIDE)]
+    committed = _directories(named()) if aside else set()
+    for name in aside:
+        if name.removesuffix(_ASIDE) in committed:
+            _put_back(os.path.join(parent, name.removesuffix(_ASIDE)))
+
+
+def _put_back(path: str) -> None:
+    # Another one, who opens the target, may have been faster.
+    with suppress(FileNotFoundError):
+        os.rename(path + _ASIDE, path)
+
+
+def _directories(names: set[str]) -> set[str]:
+    return {name.partition("/")[0] for name in names}
 
 
 def _files_below(path: str) -> list[str]:

@@ -159,9 +159,6 @@ def test_a_killed_sweep_is_finished_by_the_next_or_undone(files_that_stay, monke
     load(table.open(), "hourly", 4)
     begin(table)
 
-    class Killed(BaseException):
-        pass
-
     def kill():
         raise Killed
 
@@ -172,6 +169,46 @@ def test_a_killed_sweep_is_finished_by_the_next_or_undone(files_that_stay, monke
     assert len(table.open().vacuum(-1, False)) == 1
     assert table.open().vacuum(-1, False) == []
     assert table.rows() == expected_rows("hourly", 4)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [OSError, Killed])
+def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(files_that_stay, kind):
+    """Put back by the sweep, or when it was killed by whoever opens the target next."""
+    table = files_that_stay
+    load(table.open(), "hourly", 4)
+    target, landed = begin(table)
+    sweeper = table.open()
+
+    def sweep(publish):
+        published = []
+
+        def commit_and_fail():
+            published.append(publish())
+            raise kind
+
+        sweeper._fence = commit_and_fail
+        with pytest.raises(Killed if kind is Killed else TargetError):
+            sweeper.vacuum(-1, False)
+        return published[0]
+
+    before_the_commit(target, sweep)
+    _, begun = begin(table, "dead")
+    target.commit(*landed)
+    everything = expected_rows("hourly", 4) + expected_rows("nightly", 7)
+    if kind is Killed:
+        assert table.staged(begun[0]) == []
+        table.open().last_offsets("nightly", read_only=True)
+        assert table.staged(landed[0]) == []
+        table.open().last_offsets("hourly")
+        assert table.staged(begun[0]) == []
+    assert table.staged(landed[0])
+    assert table.rows() == everything
+    assert len(table.open().vacuum(-1, False)) == 1
+    assert table.rows() == everything
 
 
 def test_the_command_line_sweeps(tmp_path, monkeypatch, capsys):
