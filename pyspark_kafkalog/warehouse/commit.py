@@ -89,6 +89,25 @@ class Position:
         That may lie before the old offset: where a topic was recreated and the user chose to go
         on. A topic with another id than before keeps nothing of what was.
         """
+        kept = self._kept(ranges, topic_ids)
+        ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
+        return Position({**kept.offsets, **ends}, kept.topic_ids)
+
+    def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
+        """The offsets that a load gives up: from where it should go on to where its ranges begin.
+        A topic with another id than before begins anew, and gives up none."""
+        kept = self._kept(ranges, topic_ids).offsets
+        begins: dict[TopicPartition, int] = {}
+        for piece in sorted(ranges):
+            begins.setdefault(piece.topic_partition, piece.start_offset)
+        return [
+            OffsetRange(key.topic, key.partition, kept[key], start)
+            for key, start in sorted(begins.items())
+            if kept.get(key, start) < start
+        ]
+
+    def _kept(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> "Position":
+        """What holds still for topics that have `topic_ids` now, with these."""
         topics = {piece.topic for piece in ranges}
         ids = {**self.topic_ids, **{t: one for t, one in topic_ids.items() if t in topics}}
         offsets = {
@@ -96,8 +115,7 @@ class Position:
             for key, offset in self.offsets.items()
             if self.topic_ids.get(key.topic) in (None, ids.get(key.topic))
         }
-        ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
-        return Position({**offsets, **ends}, ids)
+        return Position(offsets, ids)
 
 
 NOWHERE = Position({}, NO_IDS)
@@ -214,18 +232,6 @@ def check_unmoved(
                 f"{current.get(key)}. Nothing of this load was published. Run it again to go on "
                 "from there, or give loads that run side by side different names and topics."
             )
-
-
-def gaps_between(planned_from: Offsets, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """The offsets that a load gives up: from where it should go on to where its ranges begin."""
-    begins: dict[TopicPartition, int] = {}
-    for piece in sorted(ranges):
-        begins.setdefault(piece.topic_partition, piece.start_offset)
-    return [
-        OffsetRange(key.topic, key.partition, planned_from[key], start)
-        for key, start in sorted(begins.items())
-        if planned_from.get(key, start) < start
-    ]
 
 
 def ids_to_json(topic_ids: TopicIds) -> dict[str, str]:

@@ -58,7 +58,6 @@ from pyspark_kafkalog.warehouse.commit import (
     TopicIds,
     check_unmoved,
     commit_of_now,
-    gaps_between,
     ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
@@ -141,7 +140,6 @@ class DeltaTarget:
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
             adds = [_add_action(stage, file) for file in files]
-            gaps = gaps_between(planned_from, ranges)
             partition_by = stage.partitioning.fields if stage.partitioning else ()
             while True:
                 table = DeltaTable(self.path)
@@ -156,7 +154,8 @@ class DeltaTarget:
                 except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
-                position = Position(offsets, current.topic_ids).moved(ranges, topic_ids)
+                known = Position(offsets, current.topic_ids)
+                position, gaps = known.moved(ranges, topic_ids), known.gaps(ranges, topic_ids)
                 sequence = self._publish(table, stage, name, current, position, gaps, adds)
                 if sequence is not None:
                     break

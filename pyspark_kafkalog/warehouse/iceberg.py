@@ -73,7 +73,6 @@ from pyspark_kafkalog.warehouse.commit import (
     TopicIds,
     check_unmoved,
     commit_of_now,
-    gaps_between,
     ids_from_json,
     ids_to_json,
     ranges_to_json,
@@ -175,7 +174,6 @@ class IcebergTarget:
         ):
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
-            gaps = gaps_between(planned_from, ranges)
             partition_by = stage.partitioning.fields if stage.partitioning else ()
             while True:
                 table = self._catalog_of_target().load_table(self.identifier)
@@ -190,7 +188,7 @@ class IcebergTarget:
                 except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
-                position = current.moved(ranges, topic_ids)
+                position, gaps = current.moved(ranges, topic_ids), current.gaps(ranges, topic_ids)
                 sequence = self._publish(table, stage, name, position, ranges, gaps, files)
                 if sequence is not None:
                     break

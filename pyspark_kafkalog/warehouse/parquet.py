@@ -44,7 +44,6 @@ from pyspark_kafkalog.warehouse.commit import (
     Stage,
     TopicIds,
     check_unmoved,
-    gaps_between,
     next_commit,
     sweeping_commit,
 )
@@ -129,14 +128,15 @@ class ParquetTarget:
                 self._check_shape(newest, stage.schema, partition_by)
                 self._check_staged(stage, files)
                 self._storage.sync_stage(stage.load_id)
+                current = _position(newest, name)
                 commit = next_commit(
                     newest,
                     name,
                     stage.load_id,
                     ranges,
                     files,
-                    _position(newest, name).moved(ranges, topic_ids),
-                    gaps_between(planned_from, ranges),
+                    current.moved(ranges, topic_ids),
+                    current.gaps(ranges, topic_ids),
                     _types(stage.schema),
                     partition_by,
                     self._idle_stages(stage.load_id, ABANDONED_AFTER_S),

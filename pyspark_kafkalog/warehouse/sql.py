@@ -67,7 +67,6 @@ from pyspark_kafkalog.warehouse.commit import (
     TopicIds,
     check_unmoved,
     commit_of_now,
-    gaps_between,
 )
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.staging import LOAD_ID, check_staged, new_load_id, staged_path
@@ -287,7 +286,6 @@ class SqlTarget:
         files: Sequence[DataFile],
         topic_ids: TopicIds,
     ) -> tuple[int, Position, Sequence[OffsetRange]]:
-        gaps = gaps_between(planned_from, ranges)
         while True:
             with self._transaction() as connection:
                 newest = self._newest(connection, name)
@@ -297,6 +295,7 @@ class SqlTarget:
                     current = self._position(connection, name)
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                     position = current.moved(ranges, topic_ids)
+                    gaps = current.gaps(ranges, topic_ids)
                     self._move(connection, name, current, position)
                     self._record_gaps(connection, name, newest + 1, gaps)
                     self._copy(connection, stage, files)

@@ -19,7 +19,6 @@ from pyspark_kafkalog.warehouse.commit import (
     Position,
     checksum,
     encode,
-    gaps_between,
     next_commit,
 )
 from pyspark_kafkalog.warehouse.storage import COMMITS, DirectoryStorage
@@ -63,10 +62,11 @@ def test_a_recreated_topic_keeps_nothing_of_what_was():
 
 
 def test_gaps_are_what_lies_before_the_first_piece_of_a_partition():
-    planned_from = {ORDERS_0: 5, ORDERS_1: 7}
+    known = Position({ORDERS_0: 5, ORDERS_1: 7}, {"orders": ORDERS_ID})
     pieces = [OffsetRange("orders", 0, 12, 20), OffsetRange("orders", 0, 9, 12)]
     pieces += [OffsetRange("orders", 1, 3, 4), OffsetRange("orders", 2, 3, 4)]
-    assert gaps_between(planned_from, pieces) == [OffsetRange("orders", 0, 5, 9)]
+    for topic_ids in ({}, {"orders": ORDERS_ID}):
+        assert known.gaps(pieces, topic_ids) == [OffsetRange("orders", 0, 5, 9)]
 
 
 def test_a_commit_of_an_older_version_has_no_ids(tmp_path):

@@ -233,6 +233,18 @@ def test_a_gap_is_recorded_in_the_commit(table):
     assert table.gaps() == [("orders", 0, 7, 10)]
 
 
+def test_a_recreated_topic_that_begins_later_leaves_no_gap(table):
+    for topic_id, pieces in (
+        (1, [OffsetRange("orders", 0, 0, 5)]),
+        (2, [OffsetRange("orders", 0, 9, 12)]),
+    ):
+        target = table.open()
+        last = target.last_offsets("nightly")
+        ids = {"orders": UUID(int=topic_id)}
+        commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        assert commit.gaps == ()
+
+
 @pytest.mark.parametrize("damage", ["gone", "longer"])
 def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damage):
     target, landed = begin(table)
