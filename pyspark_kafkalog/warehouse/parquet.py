@@ -234,10 +234,17 @@ class ParquetTarget:
     def _check_shape(
         self, newest: Commit | None, schema: "pa.Schema", partition_by: Sequence[str]
     ) -> None:
-        """Raises TargetError for a column that committed files have with another type, and when
-        these are partitioned in another way: readers could not read both."""
+        """Raises TargetError for a column that committed files have with another type or in other
+        case, and when these are partitioned in another way: readers could not read both."""
         there = newest.columns if newest else {}
+        spelled = {name.lower(): name for name in there}
         for name, kind in _types(schema).items():
+            known = spelled.get(name.lower(), name)
+            if known != name:
+                raise TargetError(
+                    f"the files in {self._storage} have a column {known}, and these rows one named "
+                    f"{name}, which Spark takes for the same: rename it, or name another directory"
+                )
             if there.get(name, kind) != kind:
                 raise TargetError(
                     f"the files in {self._storage} have a column {name} of type {there[name]}, not "

@@ -122,6 +122,16 @@ def test_a_parquet_directory_keeps_the_types_of_the_loader_that_was_faster(tmp_p
     assert {row["n"] for row in table.all_rows()} == {1, None}
 
 
+def test_a_parquet_directory_has_no_columns_that_differ_by_case_alone(tmp_path):
+    """Spark takes them for one, and reads neither."""
+    table = KINDS["parquet"](tmp_path)
+    load(table, pa.RecordBatch.from_pydict({"id": [1]}))
+    for again in ({"ID": ["one"]}, {"Id": [2]}):
+        with pytest.raises(TargetError, match=r"have a column id, and these rows one named I"):
+            load(table, pa.RecordBatch.from_pydict(again), 100, 200)
+    assert table.all_rows() == [{"id": 1}]
+
+
 def test_field_ids_of_nested_columns_are_those_of_the_table(tmp_path):
     table = KINDS["iceberg"](tmp_path)
     target = table.open()
