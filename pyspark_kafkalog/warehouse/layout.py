@@ -21,6 +21,9 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 FILE_BYTES = 512 * 1024 * 1024
 LEAST_FILE_BYTES = 1024 * 1024
+MOST_FILE_BYTES = 4 * 1024 * 1024 * 1024
+"""Object stores copy a file into its place in one request, which S3 does up to 5 GB."""
+
 DAYS, HOURS = "days", "hours"
 
 # Of the years 1 to 9999, in microseconds.
@@ -113,9 +116,10 @@ def make_layout(
         raise InvalidOptionError(
             f"compression is {compression!r}: write one of {', '.join(COMPRESSIONS)}"
         )
-    if file_bytes < LEAST_FILE_BYTES:
+    if not LEAST_FILE_BYTES <= file_bytes <= MOST_FILE_BYTES:
         raise InvalidOptionError(
-            f"target_file_bytes is {file_bytes}: give at least {LEAST_FILE_BYTES}, which is 1 MiB"
+            f"target_file_bytes is {file_bytes}: give {LEAST_FILE_BYTES} (1 MiB) to "
+            f"{MOST_FILE_BYTES} (4 GiB)"
         )
     return Layout(
         tuple(_field(text) for text in _listed(partition_by)),

@@ -201,7 +201,8 @@ def test_partitions_that_cannot_be_are_refused(partition_by, said):
     [
         ({"sort_by": "nope"}, "sort_by names nope"),
         ({"compression": "brotli"}, "write one of zstd, snappy, gzip, lz4, none"),
-        ({"file_bytes": 1000}, "at least 1048576"),
+        ({"file_bytes": 1000}, r"give 1048576 \(1 MiB\) to"),
+        ({"file_bytes": (4 << 30) + 1}, r"to 4294967296 \(4 GiB\)"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(options, said):
