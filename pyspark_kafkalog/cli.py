@@ -576,9 +576,9 @@ def _load(options: argparse.Namespace) -> None:
         "chunk_bytes": options.chunk_bytes,
     }
     shape = _shape(options)
-    make_shape(source, **shape)
+    values = make_shape(source, **shape).values
     if options.dry_run:
-        print(plan_load(options.name, options.to, source, **what))
+        print(plan_load(options.name, options.to, source, **what, values=values))
         return
     # What can be wrong is said before Spark starts, which takes seconds.
     open_target(options.to)

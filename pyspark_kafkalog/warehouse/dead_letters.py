@@ -11,10 +11,12 @@ A task has one thread and one DeadLetters; the producer is made for the first le
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from types import TracebackType
 
 import pyarrow as pa
 from kafka.errors import TopicAlreadyExistsError
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
 from pyspark_kafkalog.client.admin import create_topic
@@ -23,6 +25,7 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.options import SinkOptions
+from pyspark_kafkalog.source.partitions import SubscribePattern, Subscription
 from pyspark_kafkalog.source.writer import RowsToRecords
 
 SUFFIX = "-dead-letters"
@@ -72,6 +75,29 @@ def dead_letter_topic(topic: str, letters_to: str | None) -> str:
     return topic + SUFFIX if letters_to is None else letters_to
 
 
+@dataclass(frozen=True, slots=True)
+class BesideLetters:
+    """A subscription without the topics that take the dead letters of its own topics.
+
+    A pattern leaves them out, as the load that makes them would be the first to match them. Raises
+    InvalidOptionError, from the first load on, when they are subscribed by name.
+    """
+
+    subscription: Subscription
+    letters_to: str | None
+
+    def partitions(self, cluster: Cluster, missing_ok: bool = False) -> list[TopicPartition]:
+        found = self.subscription.partitions(cluster, missing_ok)
+        topics = {tp.topic for tp in found}
+        letters = topics & {dead_letter_topic(topic, self.letters_to) for topic in topics}
+        if letters and not isinstance(self.subscription, SubscribePattern):
+            raise InvalidOptionError(
+                f"the dead letters would go to {min(letters)}, which this load reads: name another "
+                "dead_letter_topic, or leave it out of the subscription"
+            )
+        return [tp for tp in found if tp.topic not in letters]
+
+
 def checked_topic(name: str | None) -> str | None:
     """The name that was given for a topic; raises InvalidOptionError for none at all."""
     if name is not None and not name.strip():
@@ -80,18 +106,8 @@ def checked_topic(name: str | None) -> str | None:
 
 
 def make_topics(cluster: Cluster, topics: Iterable[str], letters_to: str | None) -> None:
-    """Makes the topics for the letters of `topics`, where they are not there.
-
-    Raises InvalidOptionError when one of them is loaded itself.
-    """
-    sources = sorted(set(topics))
-    wanted = {dead_letter_topic(topic, letters_to) for topic in sources}
-    for topic in sorted(wanted):
-        if topic in sources:
-            raise InvalidOptionError(
-                f"the dead letters would go to {topic}, which this load reads: name another "
-                "dead_letter_topic, or leave it out of the subscription"
-            )
+    """Makes the topics for the letters of `topics`, where they are not there."""
+    wanted = {dead_letter_topic(topic, letters_to) for topic in topics}
     for topic in sorted(wanted - cluster.topics(None).keys()):
         # Another load may be faster.
         with suppress(TopicAlreadyExistsError):

@@ -50,7 +50,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds
-from pyspark_kafkalog.warehouse.dead_letters import make_topics
+from pyspark_kafkalog.warehouse.dead_letters import BesideLetters, make_topics
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
 from pyspark_kafkalog.warehouse.plan import (
@@ -66,7 +66,7 @@ from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.shape import Shape, make_shape
 from pyspark_kafkalog.warehouse.target import Target, open_target
 from pyspark_kafkalog.warehouse.transformation import Batches, transformed_schema
-from pyspark_kafkalog.warehouse.values import DEAD_LETTER
+from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -267,11 +267,18 @@ def load(
     )
     if dry_run:
         return plan_load(
-            name, target, options, starting, until, max_bytes, chunk_bytes, session_zone
+            name,
+            target,
+            options,
+            starting,
+            until,
+            max_bytes,
+            chunk_bytes,
+            session_zone,
+            shape.values,
         )
-    work = _find_work(
-        name, target, with_places(options, starting, until, session_zone), starting, max_bytes
-    )
+    merged = with_places(options, starting, until, session_zone)
+    work = _find_work(name, target, merged, starting, max_bytes, shape.values)
     chunks = chunks_of(work.ranges, _taker(work.source, chunk_bytes))
     commits: list[Commit] = []
     bad_records = 0
@@ -295,13 +302,15 @@ def plan_load(
     max_bytes: int | str | None = None,
     chunk_bytes: int | str | None = None,
     zone: Callable[[], tzinfo | None] = lambda: None,
+    values: Values | None = None,
 ) -> LoadPlan:
     """What `load` would do, without Spark. Changes nothing, neither in the target nor elsewhere.
 
-    `zone` says where times without one are; None is this machine's. Raises what `load` does.
+    `zone` says where times without one are; None is this machine's. `values` says where dead
+    letters would go. Raises what `load` does.
     """
     merged = with_places(options, starting, until, zone)
-    work = _find_work(name, target, merged, starting, max_bytes, read_only=True)
+    work = _find_work(name, target, merged, starting, max_bytes, values, read_only=True)
     most_bytes = _bytes("chunk_bytes", chunk_bytes)
     with Cluster(work.source.client, fails_fast=True) as cluster:
         sizes = bytes_of(cluster, work.ranges)
@@ -331,6 +340,7 @@ def _find_work(
     options: Mapping[str, str],
     starting: Place | None,
     max_bytes: int | str | None,
+    values: Values | None,
     read_only: bool = False,
 ) -> _Work:
     if not isinstance(name, str) or not name.strip():
@@ -339,6 +349,9 @@ def _find_work(
         )
     most_bytes = _bytes("max_bytes", max_bytes)
     source = batch_options(options)
+    if values is not None and values.on_error == DEAD_LETTER:
+        beside = BesideLetters(source.subscription, values.letters_to)
+        source = replace(source, subscription=beside)
     if source.splitting != Splitting():
         warn_once(
             "Options minPartitions, maxRecordsPerPartition and maxPartitionsPerTask have no effect "
