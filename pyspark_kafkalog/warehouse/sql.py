@@ -74,6 +74,9 @@ from pyspark_kafkalog.warehouse.storage import last_change
 
 BATCH_ROWS = 50_000
 
+# The columns table_name and load_name, and their values.
+_LoadKey: TypeAlias = Mapping[str, str]
+
 # By the columns that are a key's and their values: one more column and its value.
 _Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], tuple[str, Any]]
 
@@ -210,7 +213,7 @@ class SqlTarget:
         with self._explained(f"open the load target {self}"), self._transaction() as connection:
             if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
                 return {}
-            return self._position(connection, name).offsets
+            return self._position(connection, self._load_key(connection, name)).offsets
 
     def last_topic_ids(self, name: str) -> TopicIds:
         if self._is_missing_file():
@@ -218,7 +221,7 @@ class SqlTarget:
         with self._explained(f"open the load target {self}"), self._transaction() as connection:
             if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
                 return NO_IDS
-            return self._position(connection, name).topic_ids
+            return self._position(connection, self._load_key(connection, name)).topic_ids
 
     def _is_missing_file(self) -> bool:
         if self._url.get_backend_name() not in ("sqlite", "duckdb"):
@@ -288,16 +291,17 @@ class SqlTarget:
     ) -> tuple[int, Position, Sequence[OffsetRange]]:
         while True:
             with self._transaction() as connection:
-                newest = self._newest(connection, name)
+                key = self._load_key(connection, name)
+                newest = self._newest(connection, key)
             try:
                 with self._transaction() as connection:
-                    self._take_number(connection, stage, name, newest + 1, files)
-                    current = self._position(connection, name)
+                    self._take_number(connection, stage, key, newest + 1, files)
+                    current = self._position(connection, key)
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                     position = current.moved(ranges, topic_ids)
                     gaps = current.gaps(ranges, topic_ids)
-                    self._move(connection, name, current, position)
-                    self._record_gaps(connection, name, newest + 1, gaps)
+                    self._move(connection, key, current, position)
+                    self._record_gaps(connection, key, newest + 1, gaps)
                     self._copy(connection, stage, files)
                 return newest + 1, position, gaps
             except SQLAlchemyError:
@@ -305,21 +309,39 @@ class SqlTarget:
                     if self._has_committed(connection, stage):
                         # Only the answer was lost.
                         return newest + 1, position, gaps
-                    if self._newest(connection, name) == newest:
+                    if self._newest(connection, key) == newest:
                         raise
                 # A load of the same name was faster, perhaps with other partitions.
+
+    def _load_key(self, connection: sa.Connection, name: str) -> _LoadKey:
+        """What tells the rows of load `name` from those of others.
+
+        SQLite and DuckDB tell no tables apart whose names differ by the case of ASCII letters
+        alone: a table is recorded as the first commit called it, which is what it is called itself.
+        """
+        table = self._name
+        if self._url.get_backend_name() != "postgresql":
+            inspector = sa.inspect(connection)
+            schema = self._metadata.schema
+            found = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
+            if self._commits.name in found:
+                query = sa.select(self._commits.c.table_name).distinct()
+                recorded = connection.execute(query).scalars()
+                found = [*sorted(recorded, key=lambda one: one != table), *found]
+            folded = table.encode().lower()
+            table = next((one for one in found if one.encode().lower() == folded), table)
+        return {"table_name": table, "load_name": name}
 
     def _take_number(
         self,
         connection: sa.Connection,
         stage: Stage,
-        name: str,
+        key: _LoadKey,
         number: int,
         files: Sequence[DataFile],
     ) -> None:
         values = {
-            "table_name": self._name,
-            "load_name": name,
+            **key,
             "commit_number": number,
             "load_id": stage.load_id,
             "committed_at": datetime.now(timezone.utc),
@@ -327,56 +349,49 @@ class SqlTarget:
         }
         connection.execute(self._commits.insert(), values)
 
-    def _newest(self, connection: sa.Connection, name: str) -> int:
-        """The number of the last commit of load `name`; 0 before the first."""
-        commits = self._commits.c
-        query = sa.select(sa.func.max(commits.commit_number)).where(
-            commits.table_name == self._name, commits.load_name == name
-        )
+    def _newest(self, connection: sa.Connection, key: _LoadKey) -> int:
+        """The number of a load's last commit; 0 before the first."""
+        query = sa.select(sa.func.max(self._commits.c.commit_number)).filter_by(**key)
         return connection.execute(query).scalar() or 0
 
     def _has_committed(self, connection: sa.Connection, stage: Stage) -> bool:
         query = sa.select(self._commits).where(self._commits.c.load_id == stage.load_id)
         return connection.execute(query).first() is not None
 
-    def _position(self, connection: sa.Connection, name: str) -> Position:
-        """Where load `name` goes on."""
+    def _position(self, connection: sa.Connection, key: _LoadKey) -> Position:
+        """Where a load goes on."""
         offsets = {
             TopicPartition(row.topic, row.partition): row.next_offset
-            for row in connection.execute(self._rows_of(self._offsets, name))
+            for row in connection.execute(sa.select(self._offsets).filter_by(**key))
         }
         topic_ids = {}
         # A database that was last loaded by an older version has no such table yet.
         if sa.inspect(connection).has_table(self._topics.name, self._topics.schema):
-            for row in connection.execute(self._rows_of(self._topics, name)):
+            for row in connection.execute(sa.select(self._topics).filter_by(**key)):
                 topic_ids[row.topic] = UUID(row.topic_id)
         return Position(offsets, topic_ids)
 
-    def _rows_of(self, table: sa.Table, name: str) -> sa.Select[Any]:
-        columns = table.c
-        return sa.select(table).where(columns.table_name == self._name, columns.load_name == name)
-
     def _move(
-        self, connection: sa.Connection, name: str, current: Position, position: Position
+        self, connection: sa.Connection, key: _LoadKey, current: Position, position: Position
     ) -> None:
         rows = [_offset_rows(each.offsets) for each in (current, position)]
-        self._replace(connection, self._offsets, name, *rows)
+        self._replace(connection, self._offsets, key, *rows)
         rows = [_id_rows(each.topic_ids) for each in (current, position)]
-        self._replace(connection, self._topics, name, *rows)
+        self._replace(connection, self._topics, key, *rows)
 
     def _replace(
         self,
         connection: sa.Connection,
         table: sa.Table,
-        name: str,
+        load_key: _LoadKey,
         current: _Rows,
         wanted: _Rows,
     ) -> None:
-        """Makes the rows of load `name`, which are `current` ones, those that are wanted."""
+        """Makes the rows of a load, which are `current` ones, those that are wanted."""
         for key in sorted(current.keys() | wanted.keys()):
             if current.get(key) == wanted.get(key):
                 continue
-            place = {"table_name": self._name, "load_name": name, **dict(key)}
+            place = {**load_key, **dict(key)}
             of_key = [table.c[column] == value for column, value in place.items()]
             if key not in wanted:
                 connection.execute(table.delete().where(*of_key))
@@ -386,9 +401,9 @@ class SqlTarget:
                 connection.execute(table.update().where(*of_key), dict([wanted[key]]))
 
     def _record_gaps(
-        self, connection: sa.Connection, name: str, number: int, gaps: Sequence[OffsetRange]
+        self, connection: sa.Connection, key: _LoadKey, number: int, gaps: Sequence[OffsetRange]
     ) -> None:
-        of_commit = {"table_name": self._name, "load_name": name, "commit_number": number}
+        of_commit = {**key, "commit_number": number}
         for gap in gaps:
             connection.execute(self._gaps.insert(), {**of_commit, **asdict(gap)})
 

@@ -236,6 +236,46 @@ def test_a_table_of_others_with_more_columns_takes_loads(lake):
     assert lake.query("SELECT DISTINCT note FROM orders") == [["x"]]
 
 
+@pytest.mark.parametrize("first", ["orders", "Orders"])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_table_has_one_place_however_its_name_is_spelled(kind, first, tmp_path):
+    table = DATABASES[kind](tmp_path)
+    place = table.name.removesuffix("orders")
+    for spelled, until_offset in ((first, 3), ("ORDERS", 5), ("orders", 7), ("Orders", 7)):
+        load(open_target(place + spelled), "nightly", until_offset)
+    load(open_target(place + "main.oRDERS"), "nightly", 9)
+    found = []
+    for query in ("SELECT value FROM orders", "SELECT DISTINCT table_name FROM kafkalog_commits"):
+        rows = table.query(query)
+        found.append(rows if isinstance(rows, list) else list(zip(*rows.columns, strict=True)))
+    [values, names] = found
+    assert Counter(str(value) for [value] in values).most_common(1)[0][1] == 1
+    assert len(values) == 18
+    assert [str(name) for [name] in names] == [first]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_place_outlives_that_the_table_is_spelled_anew(kind, tmp_path):
+    table = DATABASES[kind](tmp_path)
+    load(table.open(), "nightly", 3)
+    engine = sa.create_engine(table.name[4:].partition("#")[0])
+    with engine.begin() as connection:
+        for statement in ("orders RENAME TO other", "other RENAME TO Orders"):
+            connection.exec_driver_sql(f"ALTER TABLE {statement}")
+    engine.dispose()
+    assert open_target(table.name.replace("#o", "#O")).last_offsets("nightly") == {
+        ORDERS_0: 3,
+        ORDERS_1: 3,
+    }
+
+
+def test_postgresql_tells_names_apart_by_case(lake):
+    load(lake.open(), "nightly", 3)
+    load(open_target(lake.name.replace(".orders", ".Orders")), "nightly", 2)
+    assert lake.rows() == expected_rows("nightly", 3)
+    assert lake.query('SELECT count(*) FROM "Orders"') == [["4"]]
+
+
 def test_a_table_without_a_column_is_refused(table):
     load(table.open(), "nightly", 2)
     with pytest.raises(TargetError, match=r"the table .*orders has no column headers"):
