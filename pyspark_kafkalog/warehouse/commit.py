@@ -65,7 +65,7 @@ class Stage:
 
     `path` is a directory that no other load touches; the files have the columns of `schema`, of the
     types of row_types.storable, field ids included, but for what `partitioning` leaves out, and
-    names that end in `suffix`.
+    names that end in `suffix`. Without `takes_nul` no text may hold the character NUL.
     """
 
     load_id: str
@@ -73,6 +73,7 @@ class Stage:
     schema: "pa.Schema"
     suffix: str = ""
     partitioning: "Partitioning | None" = None
+    takes_nul: bool = True
 
 
 @dataclass(frozen=True, slots=True)

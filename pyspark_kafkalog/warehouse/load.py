@@ -393,6 +393,8 @@ def _land(
     schema = _columns_of(spark, reading, shape.query, pieces)
     check_layout(shape.layout, schema)
     stage = work.target.stage(schema, shape.layout.partition_by)
+    if reading.values is not None:
+        reading = replace(reading, values=replace(reading.values, takes_nul=stage.takes_nul))
     try:
         with watch(stage.path, pieces):
             landing = Landing(reading, stage, shape.layout)

@@ -240,7 +240,8 @@ class SqlTarget:
             self._create(schema)
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
-        return Stage(load_id, path, schema)
+        takes_nul = self._url.get_backend_name() != "postgresql"
+        return Stage(load_id, path, schema, takes_nul=takes_nul)
 
     def commit(
         self,

@@ -4,7 +4,9 @@ A struct's fields become columns in the place of `value`; anything else, such as
 the column `value`. A field that is called like a column of the topic (key, topic, timestamp ...)
 becomes `value_<field>`. With `null`, a record that could not be decoded keeps its row: the decoded
 columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
-instead. Made on the driver; travels pickled to tasks, where one thread uses it.
+instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value with it in any
+text is bad, too: it would fail the commit, and every later one. Made on the driver; travels
+pickled to tasks, where one thread uses it.
 """
 
 from collections.abc import Mapping
@@ -33,6 +35,7 @@ class Values:
     decoder: Decoder
     on_error: str = FAIL
     letters_to: str | None = None
+    takes_nul: bool = True
 
     def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read to make rows of the topic's `columns`."""
@@ -68,6 +71,8 @@ class Values:
         Raises BadRecordError, DeliveryError.
         """
         decoded = self.decoder.decode(records.column("value"))
+        if not self.takes_nul:
+            decoded = _without_nul(decoded)
         errors = decoded.errors
         if errors and self.on_error == FAIL:
             raise BadRecordError(_told(records, errors))
@@ -144,6 +149,33 @@ def _told(records: pa.RecordBatch, errors: Mapping[int, str]) -> str:
         f"the value of {topic}-{partition} at offset {offset} cannot be decoded: {errors[row]}"
         f"{more}. Nothing was published. With on_error=deadletter or null a load goes on."
     )
+
+
+def _without_nul(decoded: Decoded) -> Decoded:
+    """The same, with values whose texts hold a NUL as bad ones."""
+    rows = _rows_with_nul(decoded.column)
+    if not rows:
+        return decoded
+    kept = [None if row in rows else row for row in range(len(decoded.column))]
+    said = dict.fromkeys(rows, "a text holds the character NUL, which the target cannot hold")
+    return Decoded(decoded.column.take(pa.array(kept, pa.int64())), {**decoded.errors, **said})
+
+
+def _rows_with_nul(column: pa.Array) -> set[int]:
+    """Which rows have a NUL in a text at any depth."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return set(pc.indices_nonzero(pc.match_substring(column, "\0")).to_pylist())
+    if pa.types.is_struct(kind):
+        return set().union(*map(_rows_with_nul, column.flatten()))
+    if pa.types.is_map(kind):
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return _rows_with_nul(column.cast(pa.list_(entry)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        found = _rows_with_nul(pc.list_flatten(column))
+        rows = pc.list_parent_indices(column).to_pylist() if found else []
+        return {rows[place] for place in found}
+    return set()
 
 
 def _reasons(errors: Mapping[int, str], count: int) -> pa.Array:

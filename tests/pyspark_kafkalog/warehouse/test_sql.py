@@ -236,6 +236,17 @@ def test_a_table_of_others_with_more_columns_takes_loads(lake):
     assert lake.query("SELECT DISTINCT note FROM orders") == [["x"]]
 
 
+def test_a_stage_says_whether_texts_may_hold_a_nul(table):
+    batch = pa.RecordBatch.from_pydict({"text": ["a\0b"], "n": [1]})
+    assert table.open().stage(batch.schema).takes_nul is not isinstance(table, PostgresTable)
+    if isinstance(table, PostgresTable):
+        with pytest.raises(TargetError, match="invalid byte sequence"):
+            load_batch(table, batch)
+    else:
+        load_batch(table, batch)
+        assert [row["text"] for row in table.all_rows()] == ["a\0b"]
+
+
 @pytest.mark.parametrize("first", ["orders", "Orders"])
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_a_table_has_one_place_however_its_name_is_spelled(kind, first, tmp_path):

@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -180,6 +180,37 @@ def test_text_becomes_a_column_of_text(monkeypatch):
     rows = rows_of(read_as(monkeypatch, ["ä".encode(), None, b"\xff"], reading))
     assert [row["value"] for row in rows] == ["ä", None, None]
     assert rows[2]["value_error"].startswith("no text in UTF-8")
+
+
+NUL_SCHEMA = (
+    "t STRING, l ARRAY<STRING>, s STRUCT<x: ARRAY<STRUCT<y: STRING>>>, m MAP<STRING, STRING>"
+)
+HOLDING_NUL = [
+    {"t": "a\0b"},
+    {"l": ["a", None, "\0"]},
+    {"s": {"x": [{"y": "a"}, {"y": "\0"}]}},
+    {"m": {"\0": "a"}},
+    {"m": {"a": "\0"}},
+]
+
+
+def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(monkeypatch):
+    good = [{"t": "ab", "l": ["x"], "s": {"x": [{"y": "z"}, None]}, "m": {"k": "v"}}, {"l": []}]
+    values = [json.dumps(one).encode() for one in (*good, *HOLDING_NUL, *good)]
+    decoding = open_values("json", NUL_SCHEMA, None, "null", None)
+    reading = Reading(OPTIONS, ("value", "offset"), {}, decoding)
+    assert not any(row["value_error"] for row in rows_of(read_as(monkeypatch, values, reading)))
+    refusing = replace(reading, values=replace(decoding, takes_nul=False))
+    rows = rows_of(read_as(monkeypatch, [*values, None, BAD], refusing))
+    bad = [row["offset"] for row in rows if "the character NUL" in str(row["value_error"])]
+    assert bad == [12, 13, 14, 15, 16]
+    assert rows[2]["t"] is None
+    assert rows[0]["s"] == {"x": [{"y": "z"}, None]}
+    assert (rows[-2]["value_error"], "NUL" in rows[-1]["value_error"]) == (None, False)
+    failing = open_values("string", None, None, "fail", None)
+    refusing = Reading(OPTIONS, ("value", "offset"), {}, replace(failing, takes_nul=False))
+    with pytest.raises(BadRecordError, match=r"orders-3 at offset 11 .* holds the character NUL"):
+        rows_of(read_as(monkeypatch, [b"a", b"\0"], refusing))
 
 
 def test_values_as_they_are_need_nothing():
