@@ -11,6 +11,7 @@ Pure functions: any thread, driver and tasks.
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
 
@@ -71,6 +72,42 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = [_fitted(batch, field) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def rows_with_nul(column: pa.Array) -> set[int]:
+    """Which rows have a NUL in a text at any depth."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return set(pc.indices_nonzero(pc.match_substring(column, "\0")).to_pylist())
+    if pa.types.is_struct(kind):
+        return set().union(*map(rows_with_nul, column.flatten()))
+    if pa.types.is_map(kind):
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return rows_with_nul(column.cast(pa.list_(entry)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        found = rows_with_nul(pc.list_flatten(column))
+        rows = pc.list_parent_indices(column).to_pylist() if found else []
+        return {rows[place] for place in found}
+    return set()
+
+
+def refuse_nul(batch: pa.RecordBatch) -> None:
+    """Raises InvalidRowError, which names the record where rows say it, for a NUL in a text."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        rows = rows_with_nul(column)
+        if rows:
+            place = {
+                key: batch.column(key)[min(rows)].as_py()
+                for key in ("topic", "partition", "offset")
+                if key in batch.schema.names
+            }
+            where = (
+                ", ".join(f"{key} {value}" for key, value in place.items()) or "no place is known"
+            )
+            raise InvalidRowError(
+                f"column {name} holds the character NUL in a text ({where}), which the target "
+                "cannot hold: leave the column out, or replace the character in a transform"
+            )
 
 
 def _fitted(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:

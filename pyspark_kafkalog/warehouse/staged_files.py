@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, directory, partitions
-from pyspark_kafkalog.warehouse.row_types import fitted, storable
+from pyspark_kafkalog.warehouse.row_types import fitted, refuse_nul, storable
 from pyspark_kafkalog.warehouse.storage import open_stage, staged_name
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
@@ -63,7 +63,7 @@ def write_files(
     """
     files = _OpenFiles(stage, label, layout)
     try:
-        for table in _gathered(stage.schema, batches, *_most_together(layout)):
+        for table in _gathered(stage, batches, *_most_together(layout)):
             for partition, rows in _partitions(table, stage):
                 yield from files.write(partition, rows)
                 # Else this row group would stay in memory while the next one is gathered.
@@ -88,7 +88,7 @@ def _partitions(table: pa.Table, stage: Stage) -> Iterator[tuple[tuple[str | Non
 
 
 def _gathered(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: int
+    stage: Stage, batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: int
 ) -> Iterator[pa.Table]:
     """Gathers batches into tables of about `most_bytes`, at most `most_rows`.
 
@@ -99,9 +99,11 @@ def _gathered(
     loose: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     # Field ids are the files' alone.
-    schema = storable(schema)
+    schema = storable(stage.schema)
     for unfitted in batches:
         batch = fitted(unfitted, schema)
+        if not stage.takes_nul:
+            refuse_nul(batch)
         if rows and rows + batch.num_rows > most_rows:
             yield pa.concat_tables([*joined, pa.Table.from_batches(loose, schema)])
             joined, loose, rows, size_bytes = [], [], 0, 0

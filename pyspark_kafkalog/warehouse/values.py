@@ -19,6 +19,7 @@ from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.decoding.decoder import Decoded, Decoder, open_decoder
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters, checked_topic
+from pyspark_kafkalog.warehouse.row_types import rows_with_nul
 
 FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
 ON_ERROR = (FAIL, DEAD_LETTER, NULL)
@@ -153,29 +154,12 @@ def _told(records: pa.RecordBatch, errors: Mapping[int, str]) -> str:
 
 def _without_nul(decoded: Decoded) -> Decoded:
     """The same, with values whose texts hold a NUL as bad ones."""
-    rows = _rows_with_nul(decoded.column)
+    rows = rows_with_nul(decoded.column)
     if not rows:
         return decoded
     kept = [None if row in rows else row for row in range(len(decoded.column))]
     said = dict.fromkeys(rows, "a text holds the character NUL, which the target cannot hold")
     return Decoded(decoded.column.take(pa.array(kept, pa.int64())), {**decoded.errors, **said})
-
-
-def _rows_with_nul(column: pa.Array) -> set[int]:
-    """Which rows have a NUL in a text at any depth."""
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return set(pc.indices_nonzero(pc.match_substring(column, "\0")).to_pylist())
-    if pa.types.is_struct(kind):
-        return set().union(*map(_rows_with_nul, column.flatten()))
-    if pa.types.is_map(kind):
-        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        return _rows_with_nul(column.cast(pa.list_(entry)))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        found = _rows_with_nul(pc.list_flatten(column))
-        rows = pc.list_parent_indices(column).to_pylist() if found else []
-        return {rows[place] for place in found}
-    return set()
 
 
 def _reasons(errors: Mapping[int, str], count: int) -> pa.Array:

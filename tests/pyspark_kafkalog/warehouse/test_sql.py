@@ -13,7 +13,12 @@ from kafka.structs import TopicPartition
 from sqlalchemy.exc import DBAPIError
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
-from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
+from pyspark_kafkalog.errors import (
+    InvalidOptionError,
+    InvalidRowError,
+    LoadConflictError,
+    TargetError,
+)
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql
 from pyspark_kafkalog.warehouse.commit import Commit
@@ -236,15 +241,19 @@ def test_a_table_of_others_with_more_columns_takes_loads(lake):
     assert lake.query("SELECT DISTINCT note FROM orders") == [["x"]]
 
 
-def test_a_stage_says_whether_texts_may_hold_a_nul(table):
-    batch = pa.RecordBatch.from_pydict({"text": ["a\0b"], "n": [1]})
-    assert table.open().stage(batch.schema).takes_nul is not isinstance(table, PostgresTable)
+def test_a_nul_in_a_text_is_refused_while_it_lands_or_comes_through(table, tmp_path):
+    batch = pa.RecordBatch.from_pydict({"text": ["a", "a\0b"], "partition": [3, 3], "n": [1, 2]})
     if isinstance(table, PostgresTable):
-        with pytest.raises(TargetError, match="invalid byte sequence"):
+        with pytest.raises(InvalidRowError, match=r"column text holds .*NUL.* \(partition 3\)"):
             load_batch(table, batch)
+        headers = pa.array([[{"key": "\0", "value": b""}]], row_schema(["headers"])[0].type)
+        with pytest.raises(InvalidRowError, match="column headers holds"):
+            load_batch(
+                PostgresTable(tmp_path), pa.RecordBatch.from_arrays([headers], names=["headers"])
+            )
     else:
         load_batch(table, batch)
-        assert [row["text"] for row in table.all_rows()] == ["a\0b"]
+        assert [row["text"] for row in table.all_rows()] == ["a", "a\0b"]
 
 
 @pytest.mark.parametrize("first", ["orders", "Orders"])
