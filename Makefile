@@ -29,10 +29,10 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash loads transactions interop fuzz property uncompiled core42 spark42 bench notebooks peers clean preflight
+.PHONY: help quickstart install test check crash loads transactions interop fuzz property uncompiled core42 spark42 bench bench-quick notebooks peers clean preflight
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFrame, stream and warehouse
 	@$(BIN)/kafkalog quickstart
@@ -81,8 +81,11 @@ spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row 
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) -m spark tests/spark $(PYTEST_ARGS)
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/parity $(PYTEST_ARGS)
 
-bench: $(VENV)/.development ## first numbers: read, landing, start of the broker, idle memory
-	$(BIN)/python -m benchmarks.first_numbers
+bench: $(VENV_42)/.development peers ## ours beside Spark's own connector and Apache Kafka, in turn, in 5 pairs
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks
+
+bench-quick: $(VENV_42)/.development peers ## the same with a tenth of the work, in 2 pairs
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks --quick
 
 notebooks: $(VENV)/.development ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
