@@ -246,7 +246,9 @@ class RowsToRecords:
         self._options = options
         self._producer = producer
         self._topics: dict[str, tuple[Placement, RecordEncoder]] = {}
-        """The topic that was written last comes last."""
+        self._open: dict[str, RecordEncoder] = {}
+        """Those that may have open batches; the topic that was written last comes last."""
+        self._open_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         for topic, rows in rows_by_topic(batch, self._options.topic):
@@ -255,43 +257,41 @@ class RowsToRecords:
             self._bound_open_batches()
 
     def finish(self) -> None:
-        for topic in self._topics:
-            self._finish(topic)
+        while self._open:
+            self._finish_oldest()
 
-    def _finish(self, topic: str) -> None:
-        _, encoder = self._topics[topic]
+    def _finish_oldest(self) -> None:
+        topic, encoder = next(iter(self._open.items()))
+        del self._open[topic]
+        self._open_bytes -= encoder.open_bytes
         for partition, encoded in encoder.finish():
             self._producer.send(TopicPartition(topic, partition), encoded)
 
     def _bound_open_batches(self) -> None:
-        if len(self._topics) == 1:
-            return
-        open_bytes = sum(encoder.open_bytes for _, encoder in self._topics.values())
-        for topic, (_, encoder) in self._topics.items():
-            if open_bytes <= _MOST_OPEN_BYTES:
-                break
-            open_bytes -= encoder.open_bytes
-            self._finish(topic)
+        while self._open_bytes > _MOST_OPEN_BYTES and len(self._open) > 1:
+            self._finish_oldest()
 
     def _encode(self, topic: str, records: pa.RecordBatch) -> Iterator[tuple[int, bytearray]]:
         placement, encoder = self._encoder(topic)
+        self._open.pop(topic, None)
+        self._open[topic] = encoder
+        before_bytes = encoder.open_bytes
         try:
             yield from encoder.encode(placement.place(records))
         except ValueError as error:
             raise InvalidRowError(f"Column 'partition', topic {topic}: {error}.") from None
+        self._open_bytes += encoder.open_bytes - before_bytes
 
     def _encoder(self, topic: str) -> tuple[Placement, RecordEncoder]:
-        known = self._topics.pop(topic, None)
-        if known is None:
+        if topic not in self._topics:
             client = self._options.client
             partition_count = len(self._producer.partitions_for(topic))
             batch_bytes = min(client.batch_size, self._producer.largest_batch_bytes(topic))
-            known = (
+            self._topics[topic] = (
                 Placement(client.partitioner, partition_count),
                 RecordEncoder(partition_count, client.compression_type, batch_bytes),
             )
-        self._topics[topic] = known
-        return known
+        return self._topics[topic]
 
 
 def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
