@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks.brokers import Broker, cluster, topic
+from benchmarks.made_rows import ROWS_PER_SLICE, fill, rows_of
 from benchmarks.pairs import Comparison, Measure
 from pyspark_kafkalog import DefaultSource, load
 from pyspark_kafkalog.arrow.encode import RecordEncoder
@@ -32,7 +33,6 @@ from tests.interop.kafka_server import PEERS
 PEER = "spark-sql-kafka-0-10"
 OURS, THEIRS = "kafkalog", "kafka"
 PARTITIONS = 4
-ROWS_PER_SLICE = 10_000
 STEADY_ROWS_PER_S = 1000
 STEADY_S = 15.0
 # Spark's own default is 1 MiB a partition; ours is larger.
@@ -75,16 +75,9 @@ class Rows:
         self.count = count // ROWS_PER_SLICE * ROWS_PER_SLICE
         self.value_bytes = value_bytes
         self.topic = f"rows-{value_bytes}-{uuid.uuid4().hex[:8]}"
-        slices = [rows_of(value_bytes) for _ in range(2)]
         with cluster(broker) as client:
             create_topic(client, self.topic, PARTITIONS)
-            encoder = RecordEncoder(PARTITIONS)
-            with Producer(client) as producer:
-                for turn in range(self.count // ROWS_PER_SLICE):
-                    for partition, batch in encoder.encode(slices[turn % 2]):
-                        producer.send(TopicPartition(self.topic, partition), batch)
-                for partition, batch in encoder.finish():
-                    producer.send(TopicPartition(self.topic, partition), batch)
+            fill(client, self.topic, PARTITIONS, self.count, value_bytes)
 
     @property
     def name(self) -> str:
@@ -94,23 +87,6 @@ class Rows:
         reader = spark.read.format(connector).option("kafka.bootstrap.servers", self.servers)
         reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest")
         return reader.options(**_FETCH_BYTES) if connector == THEIRS else reader
-
-
-def rows_of(value_bytes: int) -> pa.RecordBatch:
-    """Random bytes, which do not compress."""
-    values = os.urandom(value_bytes * ROWS_PER_SLICE)
-    return pa.RecordBatch.from_pydict(
-        {
-            "key": pa.array([b"%08d" % number for number in range(ROWS_PER_SLICE)], pa.binary()),
-            "value": pa.array(
-                [
-                    values[number * value_bytes : (number + 1) * value_bytes]
-                    for number in range(ROWS_PER_SLICE)
-                ],
-                pa.binary(),
-            ),
-        }
-    )
 
 
 def comparisons(spark: SparkSession, broker: Broker, scale: float) -> list[Comparison]:

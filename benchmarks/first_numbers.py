@@ -9,23 +9,22 @@ range. Times of one machine under one load: compare ratios of one run, not runs.
 
 import argparse
 import os
-import re
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from kafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 import pyspark_kafkalog
+from benchmarks.brokers import resident_mb
+from benchmarks.made_rows import fill
 from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.client.admin import create_topic
 from pyspark_kafkalog.client.cluster import Cluster
@@ -33,7 +32,6 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 
 PARTITIONS = 4
-ROWS_PER_SLICE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +43,13 @@ class Data:
     value_bytes: int
 
 
-def slices(data: Data) -> list[pa.RecordBatch]:
-    """Two different slices of rows, produced over and over: random bytes do not compress."""
-    made = []
-    for _ in range(2):
-        values = os.urandom(data.value_bytes * ROWS_PER_SLICE)
-        made.append(
-            pa.RecordBatch.from_pydict(
-                {
-                    "key": pa.array([b"%08d" % i for i in range(ROWS_PER_SLICE)], pa.binary()),
-                    "value": pa.array(
-                        [
-                            values[i * data.value_bytes : (i + 1) * data.value_bytes]
-                            for i in range(ROWS_PER_SLICE)
-                        ],
-                        pa.binary(),
-                    ),
-                }
-            )
-        )
-    return made
-
-
 def produce(servers: str, data: Data) -> float:
     """Creates and fills the topic; returns the seconds that producing took."""
     config = ClientConfig.from_options({"bootstrap.servers": servers})
-    rows = slices(data)
     with Cluster(config) as cluster:
         create_topic(cluster, data.topic, PARTITIONS)
-        encoder = RecordEncoder(PARTITIONS)
         started = time.perf_counter()
-        with Producer(cluster) as producer:
-            turns = range(data.records // ROWS_PER_SLICE)
-            for turn in track(turns, f"produce {data.topic}", transient=True):
-                for partition, batch in encoder.encode(rows[turn % 2]):
-                    producer.send(TopicPartition(data.topic, partition), batch)
-            for partition, batch in encoder.finish():
-                producer.send(TopicPartition(data.topic, partition), batch)
+        fill(cluster, data.topic, PARTITIONS, data.records, data.value_bytes)
         return time.perf_counter() - started
 
 
@@ -113,13 +81,6 @@ def first_acknowledged_record(repeats: int) -> list[float]:
                         producer.send(TopicPartition("first", partition), batch)
             seconds.append(time.perf_counter() - started)
     return seconds[1:]
-
-
-def resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
 
 
 class Rows:
