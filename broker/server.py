@@ -23,7 +23,8 @@ from kafka.errors import (
     NotCoordinatorError,
 )
 
-from broker.api.dispatcher import APIS, Dispatcher
+from broker.api.apis import APIS
+from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
 from broker.api.topic_names import is_topic_name

@@ -1,6 +1,6 @@
 """From a frame to the answer's parts: header, API, versions.
 
-Owns: the table of APIs. Called by: the event loop's thread, with each whole frame of a connection.
+Called by: the event loop's thread, with each whole frame of a connection.
 An API or version that is not spoken closes the connection, as in Apache Kafka, but for ApiVersions,
 which tells the client what to speak. A request that cannot be decoded closes it too.
 """
@@ -8,53 +8,13 @@ which tells the client what to speak. A request that cannot be decoded closes it
 import asyncio
 import struct
 from time import perf_counter
+from typing import Final
 
 from kafka.errors import KafkaProtocolError
 
-from broker.api import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_configs,
-    alter_partition_reassignments,
-    api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    describe_transactions,
-    elect_leaders,
-    end_txn,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_groups,
-    list_offsets,
-    list_partition_reassignments,
-    list_transactions,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    sync_group,
-    txn_offset_commit,
-    write_txn_markers,
-)
-from broker.api.request import Api, ApiContext, Body, Request
+from broker.api import api_versions
+from broker.api.apis import APIS
+from broker.api.request import ApiContext, Body, Request
 from broker.api.request_stats import ApiStats, RequestStats
 from broker.network.connection import Answer, BrokerConnection, CloseConnection
 from pyspark_kafkalog.protocol.frames import (
@@ -63,52 +23,8 @@ from pyspark_kafkalog.protocol.frames import (
     encode_response_header,
 )
 
-_KEY_AND_VERSION = struct.Struct(">i")
-_KEY_VERSION_ID = struct.Struct(">hhi")
-
-APIS: tuple[Api, ...] = (
-    produce.API,
-    fetch.API,
-    list_offsets.API,
-    metadata.API,
-    offset_commit.API,
-    offset_fetch.API,
-    find_coordinator.API,
-    join_group.API,
-    heartbeat.API,
-    leave_group.API,
-    sync_group.API,
-    describe_groups.API,
-    list_groups.API,
-    api_versions.API,
-    create_topics.API,
-    delete_topics.API,
-    delete_records.API,
-    init_producer_id.API,
-    offset_for_leader_epoch.API,
-    add_partitions_to_txn.API,
-    add_offsets_to_txn.API,
-    end_txn.API,
-    write_txn_markers.API,
-    txn_offset_commit.API,
-    describe_configs.API,
-    alter_configs.API,
-    incremental_alter_configs.API,
-    describe_log_dirs.API,
-    create_partitions.API,
-    elect_leaders.API,
-    alter_partition_reassignments.API,
-    list_partition_reassignments.API,
-    delete_groups.API,
-    offset_delete.API,
-    describe_cluster.API,
-    describe_producers.API,
-    describe_transactions.API,
-    list_transactions.API,
-    consumer_group_heartbeat.API,
-    consumer_group_describe.API,
-    describe_topic_partitions.API,
-)
+_KEY_AND_VERSION: Final = struct.Struct(">i")
+_KEY_VERSION_ID: Final = struct.Struct(">hhi")
 
 
 class Dispatcher:

@@ -16,7 +16,7 @@ since (KIP-890). Left out: the request's timeout (one replica never waits); hint
 import asyncio
 import functools
 from collections.abc import Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kafka.errors import (
@@ -65,16 +65,16 @@ from pyspark_kafkalog.record.batch import (
 )
 from pyspark_kafkalog.record.compression import Codec
 
-_NO_ANSWER = 0
+_NO_ANSWER: Final = 0
 # The first version that carries record batches alone, and the first that may carry zstd (KIP-110).
-_RECORD_BATCH_VERSION = 3
-_ZSTD_VERSION = 7
+_RECORD_BATCH_VERSION: Final = 3
+_ZSTD_VERSION: Final = 7
 # The first version whose clients know TRANSACTION_ABORTABLE, and the first that adds partitions to
 # a transaction.
-_ABORTABLE_VERSION = 11
-_IMPLICIT_ADD_VERSION = 12
-_ACKS = (ACKS_ALL, _NO_ANSWER, 1)
-_COORDINATOR_IS_BUSY = (
+_ABORTABLE_VERSION: Final = 11
+_IMPLICIT_ADD_VERSION: Final = 12
+_ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
+_COORDINATOR_IS_BUSY: Final = (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
@@ -277,8 +277,9 @@ def _failed(
 
 
 def _view(part: ProducePartition) -> memoryview:
-    assert part.records is not None  # else `_check_records` has refused it
-    return memoryview(part.records)
+    records = part.records
+    assert records is not None  # else `_check_records` has refused it
+    return records if isinstance(records, memoryview) else memoryview(records)
 
 
 def _is_transactional(records: memoryview) -> bool:
@@ -347,4 +348,4 @@ def _check_records(part: ProducePartition, version: int) -> None:
         raise UnsupportedCompressionTypeError(f"version {version} of Produce takes no zstd")
 
 
-API = Api(key=0, min_version=0, max_version=13, handle=handle, max_request_bytes=2**31)
+API: Final = Api(key=0, min_version=0, max_version=13, handle=handle, max_request_bytes=2**31)

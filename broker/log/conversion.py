@@ -13,6 +13,7 @@ Pure functions but for the reading of segment files. Nothing here appends or kno
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kafka.errors import (
     BrokerResponseError,
@@ -49,8 +50,8 @@ from pyspark_kafkalog.record.message_set import (
 from pyspark_kafkalog.record.record_spans import record_spans
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 
-_KEEPS_CODEC = "producer"
-_UNCOMPRESSED = "uncompressed"
+_KEEPS_CODEC: Final = "producer"
+_UNCOMPRESSED: Final = "uncompressed"
 
 
 def needs_conversion(records: memoryview, config: LogConfig) -> bool:
@@ -63,6 +64,8 @@ def needs_conversion(records: memoryview, config: LogConfig) -> bool:
     codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
     if codec > Codec.ZSTD:
         return False
+    if config.compression_type == "producer":
+        return config.compacts
     return config.compacts or codec != _stored_codec(Codec(codec), config)
 
 

@@ -9,14 +9,14 @@ log's lock.
 
 from bisect import bisect_right
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.log.checkpoint import CheckpointFile
 from broker.log.files import Files
 
-FILE_NAME = "leader-epoch-checkpoint"
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
+FILE_NAME: Final = "leader-epoch-checkpoint"
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
 
 
 class EpochEntry(NamedTuple):

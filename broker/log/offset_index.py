@@ -11,12 +11,12 @@ in `index_file`. Never looks into the log.
 
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.log.files import Files
 from broker.log.index_file import IndexFile
 
-ENTRY = struct.Struct(">ii")
+ENTRY: Final = struct.Struct(">ii")
 
 
 class OffsetPosition(NamedTuple):

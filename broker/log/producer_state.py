@@ -26,7 +26,7 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kafka.errors import (
     InvalidProducerEpochError,
@@ -42,16 +42,16 @@ from pyspark_kafkalog.record.crc import crc32c
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_SUFFIX = ".snapshot"
-BATCHES_KEPT = 5
-_VERSION = 1
-_HEAD = struct.Struct(">hIi")
-_ENTRY = struct.Struct(">qhiqiqiq")
-_CRC_END = 6
-_NO_TRANSACTION = -1
-_SEQUENCES = 2**31
-_EPOCH_BUMP_VERSION = 2
-_LAST_EPOCH = 2**15 - 1
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+BATCHES_KEPT: Final = 5
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">hIi")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_END: Final = 6
+_NO_TRANSACTION: Final = -1
+_SEQUENCES: Final = 2**31
+_EPOCH_BUMP_VERSION: Final = 2
+_LAST_EPOCH: Final = 2**15 - 1
 
 
 class BatchMetadata(NamedTuple):

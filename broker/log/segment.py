@@ -16,7 +16,7 @@ import contextlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafka.errors import CorruptRecordError
 
@@ -30,16 +30,16 @@ from pyspark_kafkalog.record.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, Batc
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-MAX_RELATIVE_OFFSET = 2**31 - 1
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
-_WINDOW_BYTES = 4096
+_WINDOW_BYTES: Final = 4096
 """One read of headers: what lies between two index entries when batches are small."""
-_SPAN = struct.Struct(">qi11xi")
+_SPAN: Final = struct.Struct(">qi11xi")
 """Of a header: base offset, batch length, last offset delta."""
 
 

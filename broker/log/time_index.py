@@ -11,13 +11,13 @@ for its largest timestamp. Threads as in `index_file`. Never looks into the log.
 
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.log.files import Files
 from broker.log.index_file import IndexFile
 
-ENTRY = struct.Struct(">qi")
-NO_TIMESTAMP = -1
+ENTRY: Final = struct.Struct(">qi")
+NO_TIMESTAMP: Final = -1
 
 
 class TimestampOffset(NamedTuple):

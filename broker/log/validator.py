@@ -9,6 +9,7 @@ Pure functions over a buffer that the caller owns: any thread.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from kafka.errors import (
     InvalidRecordError,
@@ -35,7 +36,7 @@ from pyspark_kafkalog.record.batch import (
 )
 from pyspark_kafkalog.record.compression import Codec
 
-_LAST_CODEC = int(Codec.ZSTD)
+_LAST_CODEC: Final = int(Codec.ZSTD)
 
 
 def validate(

@@ -13,17 +13,18 @@ connection is not read.
 """
 
 from collections.abc import Callable
+from typing import Final
 
-STAGING_BYTES = 64 * 1024
+STAGING_BYTES: Final = 64 * 1024
 # A large frame's buffer has this much once its first STAGING_BYTES are there: batches of 1 MB, the
 # usual limit, fit.
-FRAME_BYTES = 2 * 1024 * 1024
-_LEAST_BYTES = 4 * 1024
-_MUCH_BYTES = 16 * 1024
-_MAX_POOLED = 8
+FRAME_BYTES: Final = 2 * 1024 * 1024
+_LEAST_BYTES: Final = 4 * 1024
+_MUCH_BYTES: Final = 16 * 1024
+_MAX_POOLED: Final = 8
 # While all frames together hold less than this, nobody counts what has arrived.
-_PLENTY_BYTES = 64 * 1024 * 1024
-NO_LIMIT = -1
+_PLENTY_BYTES: Final = 64 * 1024 * 1024
+NO_LIMIT: Final = -1
 
 
 class ReceiveBuffers:
@@ -55,7 +56,7 @@ class ReceiveBuffers:
         self._max_held_bytes = max_held_bytes
         self._pool: list[bytearray] = []
 
-    def take(self, frame_bytes: int, head: bytes) -> bytearray:
+    def take(self, frame_bytes: int, head: bytes | bytearray) -> bytearray:
         """A buffer for a frame of `frame_bytes`, beginning with `head`, what has arrived of it.
 
         What lies behind that means nothing. The buffer may be larger or smaller than the frame.

@@ -22,7 +22,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from broker.network.buffers import ReceiveBuffers
 from broker.network.log_limit import LimitedLog
@@ -30,9 +30,9 @@ from broker.network.send import Part, SendQueue
 
 _log = logging.getLogger(__name__)
 
-_SIZE = struct.Struct(">i")
+_SIZE: Final = struct.Struct(">i")
 # Receives without a look at the other connections.
-_RECEIVES_PER_EVENT = 4
+_RECEIVES_PER_EVENT: Final = 4
 
 # None: the request wants no answer (produce with acks=0).
 Answer: TypeAlias = list[Part] | None
@@ -106,7 +106,7 @@ class BrokerConnection:
         self._on_close = on_close
         self._send = SendQueue()
         self._answer: asyncio.Future[Answer] | None = None
-        self._backlog: bytes = b""  # received, not yet parsed
+        self._backlog = bytearray()  # received, not yet parsed
         self._frame: bytearray | None = None  # a large frame being received
         self._frame_bytes = 0
         self._filled_bytes = 0
@@ -146,7 +146,7 @@ class BrokerConnection:
             self._loop.remove_writer(self._socket.fileno())
         self._send.clear()
         self._socket.close()
-        self._backlog = b""
+        self._backlog = bytearray()
         if self._frame is not None:
             self._buffers.release(self._frame)
             self._frame = None
@@ -194,8 +194,7 @@ class BrokerConnection:
         if self._frame is not None:
             return self._receive_large(self._frame)
         received_bytes = self._socket.recv_into(self._buffers.staging)
-        received = self._buffers.staging[:received_bytes]
-        self._backlog = self._backlog + received if self._backlog else bytes(received)
+        self._backlog += self._buffers.staging[:received_bytes]
         return received_bytes
 
     def _receive_large(self, frame: bytearray) -> int:
@@ -231,8 +230,8 @@ class BrokerConnection:
                 break
             position = body_position + size_bytes
             handled = True
-            self._handle(memoryview(bytearray(memoryview(backlog)[body_position:position])))
-        self._backlog = backlog[position:] if position else backlog
+            self._handle(memoryview(backlog[body_position:position]))
+        del backlog[:position]
         return handled
 
     def _checked_size(self, size_bytes: int) -> int:
@@ -243,7 +242,7 @@ class BrokerConnection:
             f"frame of {size_bytes} bytes, socket.request.max.bytes={limit_bytes}"
         )
 
-    def _begin_large_frame(self, size_bytes: int, head: bytes) -> None:
+    def _begin_large_frame(self, size_bytes: int, head: bytearray) -> None:
         """`head`: what has been received of it (less than all, at most a staging buffer)."""
         self._frame = self._buffers.take(size_bytes, head)
         self._frame_bytes = size_bytes

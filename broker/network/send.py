@@ -2,19 +2,24 @@
 
 Owns: the queue of parts of one connection and how far the first of them has been sent. Writes no
 format of its own: parts go out as they are. Called by: the event loop's thread only, on a
-non-blocking socket. Never: copies a part, reads a log file into memory, or waits.
+non-blocking socket. Never: copies a part, but for small ones, which are joined; reads a log file
+into memory; waits.
 """
 
+import errno
 import os
 import socket
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 # Buffers handed to one sendmsg; far below the kernel's limit (IOV_MAX 1024).
-_MAX_BUFFERS = 64
+_MAX_BUFFERS: Final = 64
+# A part up to this size costs less to copy than to hand to sendmsg.
+_SMALL_BYTES: Final = 256
+_MOST_JOINED_BYTES: Final = 64 * 1024
 # One connection may send this much before the event loop looks at the others.
-_MAX_BYTES_PER_FLUSH = 8 * 1024 * 1024
+_MAX_BYTES_PER_FLUSH: Final = 8 * 1024 * 1024
 
 
 class OpenFile(Protocol):
@@ -37,19 +42,18 @@ class FileRegion(Protocol):
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Part: TypeAlias = Buffer | FileRegion
-
-
-class FileShrunkError(OSError):
-    """A file ended before the slice that was promised to the peer: only closing is left."""
+_IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 class SendQueue:
     """The parts of one connection that are not sent yet; `pending_bytes` counts all of them."""
 
-    __slots__ = ("_parts", "_sent_of_first", "pending_bytes")
+    __slots__ = ("_joined", "_parts", "_sent_of_first", "pending_bytes")
 
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()
+        # Small parts in one; the last of all parts while it is there.
+        self._joined: bytearray | None = None
         self._sent_of_first = 0
         self.pending_bytes = 0
 
@@ -57,9 +61,14 @@ class SendQueue:
         """Appends parts; empty ones are dropped (sendmsg could not tell them from a full pipe)."""
         for part in parts:
             size_bytes = len(part)
-            if size_bytes:
+            if not size_bytes:
+                continue
+            self.pending_bytes += size_bytes
+            if size_bytes <= _SMALL_BYTES and isinstance(part, _IN_MEMORY):
+                self._join(part)
+            else:
                 self._parts.append(part)
-                self.pending_bytes += size_bytes
+                self._joined = None
 
     def flush(self, sock: socket.socket) -> bool:
         """Sends what the socket takes now. True when the queue is empty; errors are OSError."""
@@ -69,7 +78,7 @@ class SendQueue:
                 return False
             first = self._parts[0]
             try:
-                if isinstance(first, bytes | bytearray | memoryview):
+                if isinstance(first, _IN_MEMORY):
                     sent_bytes, drained = self._send_buffers(sock)
                 else:
                     sent_bytes, drained = self._send_file(sock, first)
@@ -80,9 +89,16 @@ class SendQueue:
             budget_bytes -= sent_bytes
         return True
 
+    def _join(self, part: Buffer) -> None:
+        if self._joined is None or len(self._joined) > _MOST_JOINED_BYTES:
+            self._joined = bytearray()
+            self._parts.append(self._joined)
+        self._joined += part
+
     def clear(self) -> None:
         """Forgets everything (and so lets go of the log files)."""
         self._parts.clear()
+        self._joined = None
         self._sent_of_first = 0
         self.pending_bytes = 0
 
@@ -91,7 +107,7 @@ class SendQueue:
         buffers: list[Buffer] = []
         file_follows = False
         for part in self._parts:
-            if not isinstance(part, bytes | bytearray | memoryview):
+            if not isinstance(part, _IN_MEMORY):
                 file_follows = True
                 break
             if len(buffers) == _MAX_BUFFERS:
@@ -111,7 +127,8 @@ class SendQueue:
         wanted_bytes = region.size_bytes - self._sent_of_first
         sent_bytes = os.sendfile(sock.fileno(), region.file.fileno(), position, wanted_bytes)
         if sent_bytes == 0:
-            raise FileShrunkError(f"log file ends at {position}, {wanted_bytes} bytes missing")
+            # The peer was promised them: only closing is left.
+            raise OSError(errno.EIO, f"log file ends at {position}, {wanted_bytes} bytes missing")
         self._advance(sent_bytes)
         return sent_bytes, sent_bytes == wanted_bytes
 
@@ -121,3 +138,5 @@ class SendQueue:
         while self._parts and position >= len(self._parts[0]):
             position -= len(self._parts.popleft())
         self._sent_of_first = position
+        if not self._parts:
+            self._joined = None

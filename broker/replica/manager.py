@@ -17,6 +17,7 @@ from kafka.errors import (
     UnsupportedCompressionTypeError,
 )
 from kafka.structs import TopicPartition
+from mypy_extensions import mypyc_attr
 
 from broker.cluster.metadata import TopicMetadata
 from broker.config import BrokerConfig
@@ -68,6 +69,7 @@ class BrokerTopicStats:
     failed_fetch: int = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReplicaManager:
     """The partitions of this broker."""
 

@@ -8,7 +8,7 @@ handed to consumers. With one replica that is the log's end as soon as an append
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
@@ -27,19 +27,19 @@ from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
 from pyspark_kafkalog.record.control import TransactionMarker
 
-NO_EPOCH = -1
-ACKS_ALL = -1
+NO_EPOCH: Final = -1
+ACKS_ALL: Final = -1
 
 # ListOffsets' special timestamps.
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 
 # DeleteRecords' offset for everything that is committed.
-HIGH_WATERMARK = -1
+HIGH_WATERMARK: Final = -1
 
 
 class EpochEndOffset(NamedTuple):

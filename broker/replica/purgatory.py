@@ -7,7 +7,7 @@ timer is handed down as `call_later`). Never: reads a log; who waits reads again
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from kafka.structs import TopicPartition
 
@@ -19,12 +19,12 @@ class Timer(Protocol):
 
 
 # A waiting fetch costs some 500 bytes for each of its partitions.
-_MOST_WAITING = 500_000
+_MOST_WAITING: Final = 500_000
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 # More than any fetch waits for.
-_ENOUGH_BYTES = sys.maxsize
+_ENOUGH_BYTES: Final = sys.maxsize
 
 
 class Watcher(Protocol):

@@ -11,7 +11,7 @@ Bytes only, no sockets. Pure functions: any thread.
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
@@ -25,13 +25,13 @@ from pyspark_kafkalog.protocol.wire import INT32, MAX_REQUEST_ELEMENTS, Reader, 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-API_KEY = 0
-MAX_VERSION = 13
+API_KEY: Final = 0
+MAX_VERSION: Final = 13
 
-_ACKS_AND_TIMEOUT = struct.Struct(">hi")
-_RESULT_V0 = struct.Struct(">ihq")
-_RESULT_V2 = struct.Struct(">ihqq")
-_RESULT_V5 = struct.Struct(">ihqqq")
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_RESULT_V0: Final = struct.Struct(">ihq")
+_RESULT_V2: Final = struct.Struct(">ihqq")
+_RESULT_V5: Final = struct.Struct(">ihqqq")
 
 
 @dataclass(slots=True)
@@ -121,19 +121,15 @@ def encode_produce_response(
 
 
 def _encode_result(writer: Writer, result: ProducedPartition, version: int) -> None:
-    fields = (
-        result.partition,
-        result.error_code,
-        result.base_offset,
-        result.log_append_time_ms,
-        result.log_start_offset,
-    )
+    partition, error_code, base_offset = result.partition, result.error_code, result.base_offset
+    time_ms, start_offset = result.log_append_time_ms, result.log_start_offset
     if version >= 5:
-        writer.fields(_RESULT_V5, *fields)
+        fields = _RESULT_V5.pack(partition, error_code, base_offset, time_ms, start_offset)
     elif version >= 2:
-        writer.fields(_RESULT_V2, *fields[:4])
+        fields = _RESULT_V2.pack(partition, error_code, base_offset, time_ms)
     else:
-        writer.fields(_RESULT_V0, *fields[:3])
+        fields = _RESULT_V0.pack(partition, error_code, base_offset)
+    writer.raw(fields)
     if version >= 8:
         writer.count(0)
         writer.string(result.error_message)

@@ -5,13 +5,13 @@ of one topic make a run. Bytes only. Pure functions: any thread.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from pyspark_kafkalog.protocol.wire import Reader, Writer
 
-MAX_VERSION_WITH_NAMES = 12
-_TOPIC_ID_BYTES = 16
+MAX_VERSION_WITH_NAMES: Final = 12
+_TOPIC_ID_BYTES: Final = 16
 
 
 class _OfTopic(Protocol):

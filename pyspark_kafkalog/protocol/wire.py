@@ -11,17 +11,17 @@ every other message is `kafka.protocol`'s. Bytes only, no sockets. Not thread-sa
 import struct
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafka.errors import KafkaProtocolError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-INT16 = struct.Struct(">h")
-INT32 = struct.Struct(">i")
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
 
-MAX_REQUEST_ELEMENTS = 20_000
+MAX_REQUEST_ELEMENTS: Final = 20_000
 """Array elements and tagged fields of one request: more keeps whoever answers it from others."""
 
 

@@ -24,7 +24,7 @@ positions are absolute in them. Pure functions: any thread.
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafka.errors import CorruptRecordError, UnsupportedForMessageFormatError
 
@@ -34,37 +34,37 @@ from pyspark_kafkalog.record.crc import crc32c
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MAGIC = 2
-HEADER_BYTES = 61
-LOG_OVERHEAD_BYTES = 12
+MAGIC: Final = 2
+HEADER_BYTES: Final = 61
+LOG_OVERHEAD_BYTES: Final = 12
 """Base offset and batch length: what the batch length does not count."""
-LEAST_RECORD_BYTES = 7
+LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, no key, no value, no headers: a byte each."""
-MAGIC_POSITION = 16
+MAGIC_POSITION: Final = 16
 """Where the old message formats have their magic too."""
-CRC_POSITION = 17
-ATTRIBUTES_POSITION = 21
-PRODUCER_POSITION = 43
+CRC_POSITION: Final = 17
+ATTRIBUTES_POSITION: Final = 21
+PRODUCER_POSITION: Final = 43
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-NO_TIMESTAMP = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
 
-HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH = struct.Struct(">i")
-_OFFSET = struct.Struct(">q")
-_EPOCH = struct.Struct(">i")
-_CRC = struct.Struct(">I")
-_ATTRIBUTES = struct.Struct(">h")
-_MAX_TIMESTAMP = struct.Struct(">q")
-_PRODUCER = struct.Struct(">qhi")
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_LENGTH: Final = struct.Struct(">i")
+_OFFSET: Final = struct.Struct(">q")
+_EPOCH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_PRODUCER: Final = struct.Struct(">qhi")
 
 
 class BatchHeader:

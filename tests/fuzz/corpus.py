@@ -18,7 +18,7 @@ from typing import Any
 import kafka.protocol
 from kafka.protocol.api_message import ApiMessage
 
-from broker.api.dispatcher import APIS
+from broker.api.apis import APIS
 from broker.config import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.protocol.frames import encode_request_header

@@ -24,7 +24,7 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import InitProducerIdRequest
 
-from broker.api.dispatcher import APIS
+from broker.api.apis import APIS
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from pyspark_kafkalog.protocol.frames import is_flexible
 from pyspark_kafkalog.protocol.produce import (

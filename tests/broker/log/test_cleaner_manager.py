@@ -1,10 +1,10 @@
 """LogCleaner: which log is due, checkpoints, threads and the cleaner's own process."""
 
 import dataclasses
+import errno
 import threading
 
 import pytest
-from kafka.errors import KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.config import BrokerConfig, LogConfig
@@ -23,6 +23,13 @@ from tests.broker.log.compaction import InlineWorker, cleaner_of, names, rows
 ORDERS, USERS = TopicPartition("orders", 0), TopicPartition("users", 0)
 CONFIG = LogConfig(segment_bytes=1000, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5)
 SETTINGS = CleanerSettings(1 << 20, 0.9, 1 << 16, float("inf"))
+
+
+class _NoNewNames(DiskFiles):
+    """Nothing can be renamed."""
+
+    def rename(self, path, new_path):
+        raise OSError(errno.EROFS, "Read-only file system")
 
 
 def fill(log, count, timestamp_ms=NOW_MS, keys=3):
@@ -280,13 +287,10 @@ class TestProcess:
         fill(users, 30, keys=20)
         users.append(batch([b"x"] * 15, keys=[b"a%d" % number for number in range(15)]), 0)
         users.roll()
-        cleaner = cleaner_of({ORDERS: log, USERS: users}, DiskFiles(), lambda: NOW_MS)
+        log.close()
+        refusing = Log(log.directory, CONFIG, files=_NoNewNames(), was_clean=True)
+        cleaner = cleaner_of({ORDERS: refusing, USERS: users}, DiskFiles(), lambda: NOW_MS)
         process = CleanerProcess(SETTINGS)
-
-        def refuse(cleaned, replaced):
-            raise KafkaStorageError("compact failed")
-
-        log.replace_segments = refuse
         while cleaner.clean_next(process):
             pass
         process.close()

@@ -3,6 +3,7 @@
 import json
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 from kafka.errors import InconsistentClusterIdError, KafkaStorageError
@@ -12,6 +13,7 @@ from broker.config import BrokerConfig, ConfigError
 from broker.log.files import DiskFiles
 from broker.log.manager import LogManager
 from tests.broker.log.batches import NOW_MS, batch, contents
+from tests.broker.log.memory_files import MemoryFiles
 
 ORDERS = TopicPartition("orders", 0)
 DASHED = TopicPartition("a-b-delete", 12)
@@ -338,36 +340,38 @@ class TestUpkeep:
         finally:
             manager.close()
 
-    def test_a_failing_task_does_not_end_the_thread(self, files, clock):
+    def test_a_failing_task_does_not_end_the_thread(self, clock):
+        files = _TellingFiles()
         manager = opened(files, clock, {"orders": {"flush.messages": "1"}})
         manager.start()
         try:
             broken, fine = manager.create(ORDERS), manager.create(DASHED)
             files.fail_next("sync")
-            failed, flushed = threading.Event(), threading.Event()
-            original = broken.flush
-
-            def flush_and_tell():
-                try:
-                    original()
-                finally:
-                    failed.set()
-
-            broken.flush = flush_and_tell
             broken.append(batch([b"a"]), 0)
-            assert failed.wait(10)
-            fine_flush = fine.flush
-
-            def flush_fine():
-                fine_flush()
-                flushed.set()
-
-            fine.flush = flush_fine
+            assert files.failed.wait(10)
             fine.append(batch([b"a"]), 0)
+            files.synced.clear()
             fine.roll()
-            assert flushed.wait(10)
+            assert files.synced.wait(10)
         finally:
             manager.close()
+
+
+class _TellingFiles(MemoryFiles):
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed, self.synced = threading.Event(), threading.Event()
+
+    def takes_failure(self, operation: str) -> bool:
+        fails = super().takes_failure(operation)
+        if fails:
+            self.failed.set()
+        return fails
+
+    def sync_directory(self, path: Path) -> None:
+        """A flush of a log ends with it."""
+        super().sync_directory(path)
+        self.synced.set()
 
 
 def test_a_directory_whose_logs_have_all_failed_is_offline(files, clock):

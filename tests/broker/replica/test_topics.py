@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.errors import (
@@ -12,13 +12,13 @@ from kafka.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from kafka.structs import TopicPartition
 
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
     BrokerNode,
     ClusterMetadata,
     MetadataRecords,
-    TopicMetadata,
     new_topic,
 )
 from broker.config import BrokerConfig
@@ -111,10 +111,10 @@ def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KafkaStorageError("x")])
 def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
-    def full(topic: object) -> None:
+    def full(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(world.replicas, "make_logs", full)
+    monkeypatch.setattr(world.logs, "create", full)
     topic = new_topic("t", 1, 1, {})
     with pytest.raises(KafkaStorageError):
         asyncio.run(world.topics.create(topic))
@@ -165,14 +165,15 @@ def test_more_partitions(world):
 
 def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
     topic = new_topic("t", 1, 1, {})
-    make_logs = world.replicas.make_logs
+    create = world.logs.create
 
-    def full(grown: TopicMetadata) -> None:
-        make_logs(replace(grown, partitions=grown.partitions[:2]))
-        raise OSError(28, "No space left on device")
+    def full(topic_partition: TopicPartition, topic_id: UUID) -> None:
+        if topic_partition.partition == 2:
+            raise OSError(28, "No space left on device")
+        create(topic_partition, topic_id)
 
     asyncio.run(world.topics.create(topic))
-    monkeypatch.setattr(world.replicas, "make_logs", full)
+    monkeypatch.setattr(world.logs, "create", full)
     with pytest.raises(KafkaStorageError):
         asyncio.run(world.topics.add_partitions("t", 4))
     assert world.metadata.topic("t") is topic

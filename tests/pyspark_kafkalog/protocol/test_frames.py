@@ -39,7 +39,7 @@ def test_request_header_agrees_with_the_oracle(api_key, version, client_id):
     ours = frames.encode_request_header(api_key, version, 77, client_id)
     assert ours == bytes(oracle)
     header = frames.decode_request_header(memoryview(ours + b"body"))
-    assert header == (api_key, version, 77, client_id, len(ours))
+    assert header == frames.RequestHeader(api_key, version, 77, client_id, len(ours))
 
 
 def test_api_versions_is_answered_without_tags():
