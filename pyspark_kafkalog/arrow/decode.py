@@ -21,7 +21,7 @@ import pyarrow as pa
 from kafka.errors import CorruptRecordError
 
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, HEADERS_TYPE, row_schema
-from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader, batches, check_crc
+from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader, batches
 from pyspark_kafkalog.record.compression import decompress
 
 ROWS_PER_BATCH = 10_000
@@ -122,6 +122,9 @@ class _Rows:
     want_key: cython.bint
     want_value: cython.bint
     want_headers: cython.bint
+    want_offset: cython.bint
+    want_timestamp: cython.bint
+    want_timestamp_type: cython.bint
     offset_buffer: Any
     timestamp_buffer: Any
     timestamp_type_buffer: Any
@@ -141,25 +144,52 @@ class _Rows:
         self.want_key = "key" in columns
         self.want_value = "value" in columns
         self.want_headers = "headers" in columns
-        self.keys = _Bytes(row_capacity, byte_capacity if self.want_key else 0)
-        self.values = _Bytes(row_capacity, byte_capacity if self.want_value else 0)
+        self.want_offset = "offset" in columns
+        self.want_timestamp = "timestamp" in columns
+        self.want_timestamp_type = "timestampType" in columns
+        # What nobody wants has no buffers, and is never touched.
+        if self.want_key:
+            self.keys = _Bytes(row_capacity, byte_capacity)
+        if self.want_value:
+            self.values = _Bytes(row_capacity, byte_capacity)
+        if self.want_headers:
+            self._make_headers()
+        if self.want_offset:
+            self.offset_buffer = pa.allocate_buffer(8 * row_capacity)
+            self.offsets = memoryview(self.offset_buffer).cast("B").cast("q")
+        if self.want_timestamp:
+            self.timestamp_buffer = pa.allocate_buffer(8 * row_capacity)
+            self.timestamps = memoryview(self.timestamp_buffer).cast("B").cast("q")
+        if self.want_timestamp_type:
+            self.timestamp_type_buffer = pa.allocate_buffer(4 * row_capacity)
+            self.timestamp_types = memoryview(self.timestamp_type_buffer).cast("B").cast("i")
+
+    def _make_headers(self) -> None:
         # A header takes two bytes of its record at least.
-        header_capacity = byte_capacity // 2 if self.want_headers else 0
-        header_bytes = byte_capacity if self.want_headers else 0
-        self.header_keys = _Bytes(header_capacity, header_bytes)
-        self.header_values = _Bytes(header_capacity, header_bytes)
-        self.offset_buffer = pa.allocate_buffer(8 * row_capacity)
-        self.timestamp_buffer = pa.allocate_buffer(8 * row_capacity)
-        self.timestamp_type_buffer = pa.allocate_buffer(4 * row_capacity)
-        self.header_ends_buffer = pa.allocate_buffer(4 * (row_capacity + 1))
-        self.offsets = memoryview(self.offset_buffer).cast("B").cast("q")
-        self.timestamps = memoryview(self.timestamp_buffer).cast("B").cast("q")
-        self.timestamp_types = memoryview(self.timestamp_type_buffer).cast("B").cast("i")
+        self.header_keys = _Bytes(self.byte_capacity // 2, self.byte_capacity)
+        self.header_values = _Bytes(self.byte_capacity // 2, self.byte_capacity)
+        self.header_ends_buffer = pa.allocate_buffer(4 * (self.row_capacity + 1))
         self.header_ends = memoryview(self.header_ends_buffer).cast("B").cast("i")
         self.header_ends[0] = 0
-        self.header_valid_buffer = pa.py_buffer(bytearray((row_capacity + 7) // 8))
+        self.header_valid_buffer = pa.py_buffer(bytearray((self.row_capacity + 7) // 8))
         self.header_valid = memoryview(self.header_valid_buffer).cast("B")
         self.without_headers = 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.exceptval(check=False)
+    def put_numbers(
+        self, offset: cython.longlong, timestamp: cython.longlong, timestamp_type: cython.int
+    ) -> cython.void:
+        """Those of the row that is being filled; `timestamp` is in microseconds."""
+        if self.want_offset:
+            self.offsets[self.count] = offset
+        if self.want_timestamp:
+            self.timestamps[self.count] = timestamp
+        if self.want_timestamp_type:
+            self.timestamp_types[self.count] = timestamp_type
 
     def rows(self) -> cython.Py_ssize_t:
         return self.count
@@ -184,14 +214,16 @@ class _Rows:
                 self.without_headers,
                 children=[entries],
             )
-        numbers = {
-            "offset": self.offset_buffer,
-            "timestamp": self.timestamp_buffer,
-            "timestampType": self.timestamp_type_buffer,
-        }
-        for name, buffer in numbers.items():
-            found[name] = pa.Array.from_buffers(COLUMN_TYPES[name], self.count, [None, buffer], 0)
+        if self.want_offset:
+            found["offset"] = self._numbers("offset", self.offset_buffer)
+        if self.want_timestamp:
+            found["timestamp"] = self._numbers("timestamp", self.timestamp_buffer)
+        if self.want_timestamp_type:
+            found["timestampType"] = self._numbers("timestampType", self.timestamp_type_buffer)
         return found
+
+    def _numbers(self, name: str, buffer: pa.Buffer) -> pa.Array:
+        return pa.Array.from_buffers(COLUMN_TYPES[name], self.count, [None, buffer], 0)
 
 
 @cython.cclass
@@ -313,9 +345,7 @@ class _Cursor:
             self._headers(rows, record_end)
             if self.position != record_end:
                 raise CorruptRecordError(f"the record at offset {offset} has bytes left over")
-        rows.offsets[rows.count] = offset
-        rows.timestamps[rows.count] = timestamp * 1000
-        rows.timestamp_types[rows.count] = self.timestamp_type
+        rows.put_numbers(offset, timestamp * 1000, self.timestamp_type)
         return True
 
     @cython.cfunc
@@ -365,10 +395,11 @@ class RecordDecoder:
         self._rows_per_batch = rows_per_batch
         self._bytes_per_batch = bytes_per_batch
         self._constants = {
-            "topic": pa.repeat(pa.scalar(topic, pa.string()), rows_per_batch),
-            "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows_per_batch),
+            name: pa.repeat(pa.scalar(value, COLUMN_TYPES[name]), rows_per_batch)
+            for name, value in (("topic", topic), ("partition", partition))
+            if name in columns
         }
-        self._rows = self._room(0)
+        self._rows: _Rows | None = None
 
     def decode(
         self,
@@ -379,15 +410,17 @@ class RecordDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """The full Arrow batches that `records` completes.
 
-        `records` are whole record batches (a cut-off last one is ignored); rows are those with
-        start_offset <= offset < until_offset. `aborted` is the fetch's list of (producer id, first
-        offset) of aborted transactions, whose records are left out. Raises CorruptRecordError,
-        UnsupportedForMessageFormatError, UnsupportedCompressionTypeError.
+        `records` are whole record batches (a cut-off last one is ignored), whose CRCs were checked
+        when they were received; rows are those with start_offset <= offset < until_offset.
+        `aborted` is the fetch's list of (producer id, first offset) of aborted transactions, whose
+        records are left out. Raises CorruptRecordError, UnsupportedForMessageFormatError,
+        UnsupportedCompressionTypeError.
         """
         for header in _wanted(records, start_offset, until_offset, aborted):
-            check_crc(records, header)
             plain = decompress(header.codec, _body(records, header), MAX_DECOMPRESSED_BYTES)
             cursor = _Cursor(plain, header, start_offset, until_offset)
+            if self._rows is None:
+                self._rows = self._room(0)
             needed_bytes = cursor.fill(self._rows)
             while needed_bytes:
                 yield from self.finish()
@@ -396,13 +429,12 @@ class RecordDecoder:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """The rows gathered so far, if any, as a last Arrow batch."""
-        count = self._rows.rows()
-        if not count:
+        rows, self._rows = self._rows, None
+        if rows is None or not rows.rows():
             return
-        arrays = self._rows.arrays()
+        arrays = rows.arrays()
         for name, constant in self._constants.items():
-            arrays[name] = constant.slice(0, count)
-        self._rows = self._room(0)
+            arrays[name] = constant.slice(0, rows.rows())
         yield pa.RecordBatch.from_arrays(
             [arrays[name] for name in self._columns], schema=self.schema
         )

@@ -65,6 +65,8 @@ class ScriptedBroker:
         self.node_id = node_id
         self.brokers = {node_id: self}
         self.leader = node_id
+        self.leaders: dict[int, int] = {}
+        """The leaders of partitions that `leader` does not lead."""
         self.advertised: tuple[str, int] | None = None
         self.handlers: dict[int, Handler] = {
             API_VERSIONS: self.api_versions,
@@ -148,7 +150,7 @@ class ScriptedBroker:
                             partition(
                                 error_code=0,
                                 partition_index=index,
-                                leader_id=self.leader,
+                                leader_id=self.leaders.get(index, self.leader),
                                 leader_epoch=0,
                                 replica_nodes=[1],
                                 isr_nodes=[1],
