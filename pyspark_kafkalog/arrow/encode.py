@@ -44,6 +44,8 @@ LEAST_BATCH_BYTES = 16 * 1024
 
 _VARINT_BYTES = 5
 _NO_LEADER_EPOCH = -1
+_BY_KEY = -1
+"""A row's partition where none is named."""
 
 
 @cython.cfunc
@@ -282,16 +284,18 @@ class _Source:
         """Sets each row's partition: as `chosen` says (null: by key), or `sticky` without a key."""
         row: cython.Py_ssize_t
         hashed: cython.longlong
+        has_chosen: cython.bint = chosen is not None and self.rows > 0
+        named: cython.const[cython.int][::1]
+        if has_chosen:
+            named = _int32s(pc.fill_null(chosen, _BY_KEY))
         for row in range(self.rows):
-            if self.has_keys and self.keys.length(row) >= 0:
+            if has_chosen and named[row] >= 0:
+                self.partitions[row] = named[row]
+            elif self.has_keys and self.keys.length(row) >= 0:
                 hashed = self.keys.murmur2(row)
                 self.partitions[row] = (hashed & 0x7FFFFFFF) % partition_count
             else:
                 self.partitions[row] = sticky
-        if chosen is not None:
-            for index, partition in enumerate(chosen.to_pylist()):
-                if partition is not None:
-                    self.partitions[index] = partition
 
     def partition_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         return self.partitions[row]
@@ -465,6 +469,12 @@ class RecordEncoder:
             raise ValueError(
                 f"a row names partition {wrong}, the topic has 0 to {len(self._open) - 1}"
             )
+
+
+def _int32s(numbers: Any) -> memoryview:
+    """The values of an int32 array that has some, none of them null."""
+    view = memoryview(numbers.buffers()[1]).cast("B").cast("i")
+    return view[numbers.offset : numbers.offset + len(numbers)]
 
 
 def _timestamps_ms(timestamps: Any, now_ms: int) -> memoryview:

@@ -1,0 +1,118 @@
+"""What a write costs: requests of a task, and what is done to its rows on their way."""
+
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from pyspark_kafkalog.arrow.encode import RecordEncoder
+from pyspark_kafkalog.source.options import sink_options
+from pyspark_kafkalog.source.writer import KafkalogWriter
+from tests.counted_work.function_calls import function_calls
+from tests.counted_work.requests import requests
+
+TASK = {"ApiVersions": 1, "Metadata": 1, "DescribeConfigs": 1, "InitProducerId": 1}
+"""What a task asks besides what it writes: a connection, its topic, its limits, its id."""
+
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("partition", IntegerType()),
+    ]
+)
+
+
+@pytest.fixture
+def write_rows(servers):
+    """write_rows(topic, *batches, **options) writes Arrow batches as one task does."""
+
+    def task(topic, *batches, **options):
+        given = {"kafka.bootstrap.servers": servers, "topic": topic}
+        given |= {"kafka." + name.replace("_", "."): value for name, value in options.items()}
+        report = KafkalogWriter(sink_options(given), SCHEMA).write(iter(batches))
+        assert report.record_count == sum(batch.num_rows for batch in batches)
+
+    return task
+
+
+def rows_of(count, value=b"v", **columns):
+    given = {"value": pa.array([value] * count, pa.binary())}
+    return pa.record_batch(given | {name: pa.array(column) for name, column in columns.items()})
+
+
+def test_a_row_costs_no_call(new_topic, write_rows):
+    """A call for each row takes as long as encoding it: the write would be half as fast."""
+    topic = new_topic(4)
+
+    def calls(count):
+        keys = [b"%d" % number for number in range(count)]
+        rows = rows_of(count, key=keys)
+        found = []
+        for _ in range(5):
+            with function_calls() as counted:
+                write_rows(topic, rows)
+            found.append(counted.total)
+        return min(found)
+
+    assert calls(5_000) <= calls(500) + 20
+
+
+def test_a_task_sends_full_batches_and_asks_for_nothing_twice(new_topic, write_rows):
+    """Batches half as full cost more to write, and to read as long as they are kept."""
+    topic = new_topic()
+    rows = rows_of(10_000, b"v" * 100)
+    with requests() as sent:
+        write_rows(topic, *[rows] * 4)
+    # 4.4 MB of records in batches of 1 MB.
+    assert sent == {**TASK, "Produce": 5}
+    with requests() as sent:
+        write_rows(topic, *[rows] * 4, batch_size="500000")
+    # A request has one batch of each partition.
+    assert sent == {**TASK, "Produce": 9}
+
+
+def test_small_batches_of_many_partitions_share_a_request(new_topic, write_rows):
+    """A request for each partition makes micro-batches of wide topics slower by as many."""
+    topic = new_topic(50)
+    with requests() as sent:
+        write_rows(topic, rows_of(500, key=[b"%d" % number for number in range(500)]))
+    assert sent == {**TASK, "Produce": 1}
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_rows_are_copied_once_into_the_batch_that_is_sent(new_topic, write_rows, codec):
+    """A copy more costs some 5% of a write, and a task half of its memory."""
+    topic = new_topic()
+    rows = rows_of(4_000, b"v" * 1_000)
+    size_bytes = 4_000 * 1_020
+    options = {"batch_size": "4200000", "max_request_size": "8000000", "compression_type": codec}
+    write_rows(topic, rows, **options)
+    tracemalloc.start()
+    try:
+        write_rows(topic, rows, **options)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes <= 1.1 * size_bytes + 200_000
+
+
+def test_a_column_of_partitions_costs_no_object_for_each_row():
+    """As Python's integers they took a third of the time in which a topic is copied."""
+    count = 10_000
+    partitions = pa.array([number % 500 for number in range(count)], pa.int32())
+
+    def peak_bytes(rows):
+        encoder = RecordEncoder(500)
+        list(encoder.encode(rows))  # whose batches stay open, with room for as many rows
+        tracemalloc.start()
+        try:
+            assert not list(encoder.encode(rows))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    everywhere = rows_of(count, key=[b"%d" % number for number in range(count)])
+    named = everywhere.append_column("partition", partitions)
+    assert peak_bytes(named) <= peak_bytes(everywhere) + 4 * count
