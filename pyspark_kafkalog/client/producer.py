@@ -138,7 +138,9 @@ class Producer:
         self,
         cluster: Cluster | ClientConfig,
         transaction: tuple[Transactions, ProducerIdentity] | None = None,
+        is_idempotent: bool = True,
     ) -> None:
+        """Not `is_idempotent`: a batch may be there twice, and no producer id is taken for it."""
         self.last_written: tuple[TopicPartition, int] | None = None
         """Where a batch that was acknowledged lies, if the broker said so; none is later there."""
         self._transaction = transaction
@@ -152,6 +154,9 @@ class Producer:
         self._producer: tuple[int, int] | None = None
         if transaction is not None:
             self._producer = transaction[1].producer_id, transaction[1].epoch
+        self._is_numbered = transaction is not None or (
+            is_idempotent and self._config.enable_idempotence
+        )
         self._failure: Exception | None = None
         self._dispatched_s = 0.0
 
@@ -205,7 +210,7 @@ class Producer:
             partition = self._partitions[tp] = _Partition(tp)
         if self._transaction is not None:
             mark_transactional(batch)
-        if self._config.enable_idempotence or self._transaction is not None:
+        if self._is_numbered:
             seal(batch, *self._identity(), partition.next_sequence)
         else:
             seal(batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)

@@ -186,6 +186,15 @@ class Transactions:
             self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
         return refused
 
+    def locate(self, transactional_ids: Iterable[str]) -> None:
+        """Finds the coordinators of ids that are asked about soon: all at once where brokers take
+        more than one (Kafka 3.0, KIP-699)."""
+        ids = list(transactional_ids)
+        self._cluster.retrying(
+            lambda deadline: self._find(ids, deadline),
+            Deadline(self._cluster.config.request_timeout_ms),
+        )
+
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """The state of each id; one that its coordinator does not know is absent.
 

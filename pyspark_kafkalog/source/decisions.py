@@ -93,18 +93,21 @@ class DecisionLog:
     def __init__(self, cluster: Cluster, prefix: str) -> None:
         self._cluster = cluster
         self._tp = TopicPartition(decisions_topic(prefix), 0)
+        self._newest: tuple[int, Decision | None] | None = None
 
     def create(self) -> None:
-        """Creates the topic where it is not there yet, with the brokers' replication factor.
-
-        Raises TransactionError where it is there and would forget.
-        """
+        """Creates the topic where it is not there yet, with the brokers' replication factor."""
         try:
             self._cluster.topics([self._tp.topic])
         except UnknownTopicError:
             with suppress(TopicAlreadyExistsError):
                 create_topic(self._cluster, self._tp.topic, 1, configs=_TOPIC_CONFIGS)
-                return
+
+    def check_policy(self) -> None:
+        """Raises TransactionError where the topic would forget, or has forgotten.
+
+        To be called where there is no decision: one that is there was not forgotten.
+        """
         policy = topic_property(self._cluster, self._tp.topic, "cleanup.policy")
         if policy not in (None, "compact"):
             raise TransactionError(
@@ -114,15 +117,10 @@ class DecisionLog:
 
     def newest(self) -> Decision | None:
         """The decision that was recorded last; a transaction that is still open does not count."""
-        first = self._cluster.list_offsets([self._tp], EARLIEST)[self._tp].offset
         end = self._cluster.list_offsets([self._tp], LATEST)[self._tp].offset
-        look = _FIRST_LOOK_OFFSETS
-        while True:
-            start = max(first, end - look)
-            found = self._newest_between(start, end)
-            if found is not None or start == first:
-                return found
-            look *= 8
+        if self._newest is None or self._newest[0] != end:
+            self._newest = end, self._newest_before(end)
+        return self._newest[1]
 
     def decide(
         self, decision: Decision, transactions: Transactions, leader: ProducerIdentity
@@ -140,9 +138,19 @@ class DecisionLog:
         return decided
 
     def mark_done(self, decision: Decision) -> None:
-        """Notes that all transactions of a decision are committed."""
-        with Producer(self._cluster) as producer:
+        """Notes that all transactions of a decision are committed; twice is as good as once."""
+        with Producer(self._cluster, is_idempotent=False) as producer:
             producer.send(self._tp, _record(_DONE_KEY, {"version": _VERSION, "id": decision.id}))
+
+    def _newest_before(self, end: int) -> Decision | None:
+        first = self._cluster.list_offsets([self._tp], EARLIEST)[self._tp].offset
+        look = _FIRST_LOOK_OFFSETS
+        while True:
+            start = max(first, end - look)
+            found = self._newest_between(start, end)
+            if found is not None or start == first:
+                return found
+            look *= 8
 
     def _newest_between(self, start: int, end: int) -> Decision | None:
         newest: Decision | None = None

@@ -24,7 +24,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -48,6 +48,7 @@ from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import (
     ONGOING,
     ProducerIdentity,
+    TransactionDescription,
     Transactions,
     ended_by_commit,
 )
@@ -122,6 +123,8 @@ class TransactionalWrites:
                 self._check_owner(log.newest(), owner)
             leader = transactions.begin(f"{self._prefix}-driver", _LEAD_TIMEOUT_MS)
             newest = self._finish_newest(transactions, log)
+            if newest is None:
+                log.check_policy()
             self._clear(transactions)
             return Lead(leader, None if newest is None else newest.owner)
 
@@ -137,8 +140,13 @@ class TransactionalWrites:
             name = f"{self._prefix}-task-{partition}-{attempt}"
             transactions = Transactions(cluster)
             write = TaskWrite(cluster, transactions, name, self._client.transaction_timeout_ms)
-            # A task that comes late, of a run that is over, must not fence one of its successor.
-            write.before_it_begins = lambda: self._check_lead(transactions, lead)
+
+            def before_it_begins() -> None:
+                # A task that comes late, of a run that is over, must not fence its successor's.
+                transactions.locate([lead.producer.transactional_id, name])
+                self._check_lead(transactions, lead)
+
+            write.before_it_begins = before_it_begins
             try:
                 yield write
             except BaseException as error:
@@ -255,11 +263,13 @@ class TransactionalWrites:
 
     def _check_lead(self, transactions: Transactions, lead: Lead) -> None:
         """Raises PrefixInUseError where another has the lead, if the brokers tell (Kafka 3.0)."""
-        name = lead.producer.transactional_id
         with suppress(IncompatibleBrokerVersion):
-            known = transactions.describe([name]).get(name)
-            if known is None or known.producer != lead.producer:
-                raise self._replaced("its lead is over")
+            self._check_leads(transactions.describe([lead.producer.transactional_id]), lead)
+
+    def _check_leads(self, known: Mapping[str, TransactionDescription], lead: Lead) -> None:
+        found = known.get(lead.producer.transactional_id)
+        if found is None or found.producer != lead.producer:
+            raise self._replaced("its lead is over")
 
     def _outcomes(
         self, decision: Decision, cluster: Cluster, transactions: Transactions, log: DecisionLog
@@ -325,11 +335,12 @@ class TransactionalWrites:
     ) -> None:
         """Raises PrefixInUseError where another leads, and TransactionAbortedError unless all can
         still be committed: nothing is decided yet."""
-        self._check_lead(transactions, lead)
+        producers = [lead.producer, *(transaction.producer for transaction in wanted)]
         try:
-            known = transactions.describe([t.producer.transactional_id for t in wanted])
+            known = transactions.describe([producer.transactional_id for producer in producers])
         except IncompatibleBrokerVersion:
             return
+        self._check_leads(known, lead)
         ended = []
         for transaction in wanted:
             found = known.get(transaction.producer.transactional_id)

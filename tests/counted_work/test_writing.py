@@ -8,7 +8,8 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.source.options import sink_options
-from pyspark_kafkalog.source.writer import KafkalogWriter
+from pyspark_kafkalog.source.two_phase import TransactionalWrites
+from pyspark_kafkalog.source.writer import KafkalogWriter, RowsToRecords
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests
 
@@ -116,3 +117,46 @@ def test_a_column_of_partitions_costs_no_object_for_each_row():
     everywhere = rows_of(count, key=[b"%d" % number for number in range(count)])
     named = everywhere.append_column("partition", partitions)
     assert peak_bytes(named) <= peak_bytes(everywhere) + 4 * count
+
+
+def test_a_micro_batch_in_transactions_asks_what_it_has_to(servers, new_topic):
+    """Each request is a round trip in every micro-batch: milliseconds where brokers are far."""
+    given = {"kafka.bootstrap.servers": servers, "topic": new_topic()}
+    options = sink_options(given)
+    writes = TransactionalWrites(options.client, f"{options.topic}-prefix")
+
+    def lead():
+        return writes.take_lead("query")
+
+    def task(lead, number):
+        with writes.task(lead, "query", number, 0) as task:
+            records = RowsToRecords(options, task.producer)
+            records.write(rows_of(10))
+            records.finish()
+            task.producer.flush()
+            return task.written(10, f"digest {number}")
+
+    def micro_batch(number):
+        """The requests of its plan, of its two tasks and of its commit."""
+        with requests() as planning:
+            taken = lead()
+        written, tasks = [], []
+        for each in range(2):
+            with requests() as sent:
+                written.append(task(taken, each))
+            tasks.append(sent)
+        with requests() as committing:
+            writes.commit(taken, "query", number, written)
+        return planning, *tasks, committing
+
+    micro_batch(0)
+    plan, first, second, commit = micro_batch(1)
+    connected = {"ApiVersions": 1, "Metadata": 1, "FindCoordinator": 1}
+    decision = {"ListOffsets": 2, "Fetch": 1}
+    cleared = {"InitProducerId": 1, "ListTransactions": 1}
+    # Whether the decision is the newest still is asked when nobody else can decide any more.
+    assert plan == connected | decision | {"ListOffsets": 3} | cleared
+    begun = {"FindCoordinator": 1, "DescribeTransactions": 1, "AddPartitionsToTxn": 1}
+    assert first == second == TASK | begun | {"Produce": 1}
+    decided = {"DescribeTransactions": 1, "AddPartitionsToTxn": 1, "Produce": 2, "EndTxn": 3}
+    assert commit == connected | decision | decided | cleared

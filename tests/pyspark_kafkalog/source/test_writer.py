@@ -22,8 +22,10 @@ from pyspark.sql.types import (
 
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
-from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.errors import InvalidRowError, TransactionError
+from pyspark_kafkalog.source.decisions import decisions_topic
 from pyspark_kafkalog.source.options import sink_options, warn_once
+from pyspark_kafkalog.source.two_phase import BATCH_QUERY, TransactionalWrites
 from pyspark_kafkalog.source.writer import (
     KafkalogWriter,
     check_columns,
@@ -181,6 +183,15 @@ def test_batches_are_no_larger_than_their_topic_and_their_requests_may_be(server
     rows = pa.record_batch({"value": pa.array(["x" * 100] * 5000)})
     assert write(servers, rows, topic="small-batches") == 5000
     assert write(servers, rows, topic="any", **{"kafka.max.request.size": "50000"}) == 5000
+
+
+def test_a_decisions_topic_that_would_forget_is_refused_before_anything_is_written(servers):
+    create(servers, decisions_topic("nightly"), cleanup_policy="delete")
+    given = {"kafka.bootstrap.servers": servers, "transactionalIdPrefix": "nightly"}
+    writes = TransactionalWrites(sink_options(given).client, "nightly")
+    for owner in (BATCH_QUERY, None):
+        with pytest.raises(TransactionError, match=r"cleanup\.policy=delete, .* Set it to compact"):
+            writes.take_lead(owner)
 
 
 def test_rows_of_many_topics_take_no_more_memory_than_those_of_some(servers):
