@@ -31,8 +31,8 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.source.options import batch_options
-from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
+from pyspark_kafkalog.source.reader import read_task
 
 TOPIC = "far-away"
 PARTITIONS = 4
@@ -161,7 +161,8 @@ def read_partition(servers: str, partition: int, rows: int, way: str, work_ms: f
         _without_prefetch()
     options = batch_options(settings)
     found = 0
-    for batch in read_range(options, ("value",), OffsetRange(TOPIC, partition, 0, rows)):
+    task = ReadTask((OffsetRange(TOPIC, partition, 0, rows),), {})
+    for batch in read_task(options, ("value",), task):
         found += int(batch.num_rows)
         until_s = time.perf_counter() + work_ms / 1000
         while time.perf_counter() < until_s:

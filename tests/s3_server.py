@@ -7,10 +7,12 @@ One at a time makes its conditional puts atomic, as S3's are. moto lies in `$KAF
 
 import atexit
 import functools
+import json
 import os
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,10 +25,11 @@ os.environ["AWS_SECRET_ACCESS_KEY"] = "sesame/+&"
 
 # The server ends with its parent: its stdin closes then.
 _PROGRAM = """
-import os, sys, threading
+import collections, json, os, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 faults = set()
+counts = collections.Counter()
 moto = DomainDispatcherApplication(create_backend_app)
 def application(environ, start_response):
     path = environ["PATH_INFO"]
@@ -35,6 +38,16 @@ def application(environ, start_response):
         faults.add(path.removeprefix("/_fault/"))
         start_response("200 OK", [("Content-Length", "0")])
         return []
+    if path == "/_counts":
+        content = json.dumps(counts).encode()
+        start_response("200 OK", [("Content-Length", str(len(content)))])
+        return [content]
+    kind = environ["REQUEST_METHOD"]
+    if "HTTP_X_AMZ_COPY_SOURCE" in environ:
+        kind = "COPY"
+    elif kind == "GET" and "list-type" in environ["QUERY_STRING"]:
+        kind = "LIST"
+    counts[kind] += 1
     if "blind" in faults:
         environ.pop("HTTP_IF_NONE_MATCH", None)
     if "lost" in faults and environ["REQUEST_METHOD"] == "PUT" and "/commits/" in path:
@@ -71,6 +84,11 @@ class S3Server:
         """From now on: `blind`, conditions of puts are ignored; `lost`, the next commit is put and
         answered by an error; `none`."""
         self._put(f"_fault/{fault}")
+
+    def counts(self) -> Counter[str]:
+        """How many requests of each kind were made so far; kinds are methods, COPY and LIST."""
+        with urllib.request.urlopen(f"{self.endpoint}/_counts") as answer:
+            return Counter(json.load(answer))
 
     def _put(self, path: str) -> None:
         request = urllib.request.Request(f"{self.endpoint}/{path}", method="PUT")

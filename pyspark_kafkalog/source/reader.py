@@ -63,10 +63,11 @@ def read_task(
     """The records of a task's ranges, one after the other, over one set of connections."""
     with Cluster(options.client) as cluster:
         for piece in task.ranges:
-            yield from _read(cluster, options, columns, piece, task.topic_ids.get(piece.topic))
+            yield from read_range(cluster, options, columns, piece, task.topic_ids.get(piece.topic))
 
 
 def read_range(
+    cluster: Cluster,
     options: SourceOptions,
     columns: Sequence[str],
     offset_range: OffsetRange,
@@ -79,17 +80,6 @@ def read_range(
     Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns
     and goes on at the earliest offset that is there.
     """
-    with Cluster(options.client) as cluster:
-        yield from _read(cluster, options, columns, offset_range, topic_id)
-
-
-def _read(
-    cluster: Cluster,
-    options: SourceOptions,
-    columns: Sequence[str],
-    offset_range: OffsetRange,
-    topic_id: UUID | None,
-) -> Iterator[pa.RecordBatch]:
     until_offset = offset_range.until_offset
     decoder = RecordDecoder(offset_range.topic, offset_range.partition, columns)
     position = offset_range.start_offset

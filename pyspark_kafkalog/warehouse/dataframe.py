@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
@@ -152,9 +153,9 @@ class _Reader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        with PlainErrors():
+        with PlainErrors(), Cluster(self._reading.options.client) as cluster:
             for offset_range in partition.value:
-                records = Records(self._reading, offset_range, self._stage_path)
+                records = Records(cluster, self._reading, offset_range, self._stage_path)
                 for batch in records.rows():
                     yield fitted(batch, self._schema)
                 bad = records.landed().bad_records

@@ -22,6 +22,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.reader import read_range
@@ -105,17 +106,25 @@ def file_from_json(fields: Mapping[str, Any]) -> DataFile:
 def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
     """Lands ranges one after the other. Errors are raised: Spark's settings say how often it tries
     a task again."""
-    for offset_range in ranges:
-        records = Records(landing.reading, offset_range, landing.stage.path)
-        label = range_label(offset_range)
-        files = tuple(write_files(landing.stage, label, records.rows(), landing.layout))
-        yield replace(records.landed(), files=files)
+    with Cluster(landing.reading.options.client) as cluster:
+        for offset_range in ranges:
+            records = Records(cluster, landing.reading, offset_range, landing.stage.path)
+            label = range_label(offset_range)
+            files = tuple(write_files(landing.stage, label, records.rows(), landing.layout))
+            yield replace(records.landed(), files=files)
 
 
 class Records:
     """The records of a range on their way: read once, counted, decoded, transformed."""
 
-    def __init__(self, reading: Reading, offset_range: OffsetRange, stage_path: str | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        reading: Reading,
+        offset_range: OffsetRange,
+        stage_path: str | None,
+    ) -> None:
+        self._cluster = cluster
         self._reading = reading
         self._range = offset_range
         self._count = self._bad = 0
@@ -154,7 +163,7 @@ class Records:
         if reading.values is not None:
             columns = reading.values.columns_to_read(columns)
         topic_id = reading.topic_ids.get(self._range.topic)
-        for batch in read_range(reading.options, columns, self._range, topic_id):
+        for batch in read_range(self._cluster, reading.options, columns, self._range, topic_id):
             if batch.num_rows:
                 offsets = batch.column("offset")
                 if not self._count:

@@ -83,7 +83,14 @@ RANGE = OffsetRange("orders", 3, 10, 20)
 
 def test_a_range_is_read_to_its_end(fetches):
     fetches.script = ([12, 14, 20],)
-    assert offsets(read_range(options(), ["offset"], RANGE)) == [10, 11, 12, 13, 14, 15]
+    assert offsets(read_range(FakeCluster(), options(), ["offset"], RANGE)) == [
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,14 +98,14 @@ def test_a_range_is_read_to_its_end(fetches):
 )
 def test_a_partition_may_show_no_progress_for_the_poll_timeout(fetches, given, expected_ms):
     fetches.script = ([20],)
-    assert offsets(read_range(options(**given), ["offset"], RANGE)) == [10, 11]
+    assert offsets(read_range(FakeCluster(), options(**given), ["offset"], RANGE)) == [10, 11]
     assert fetches.poll_timeout_ms == expected_ms
 
 
 def test_offsets_that_retention_takes_meanwhile_are_data_loss(fetches):
     fetches.script = ([12, gone(16, 30)],)
     with pytest.raises(DataLossError, match="offsets are gone"):
-        offsets(read_range(options(), ["offset"], RANGE))
+        offsets(read_range(FakeCluster(), options(), ["offset"], RANGE))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_offsets_that_retention_takes_meanwhile_are_data_loss(fetches):
 )
 def test_a_read_that_may_lose_data_goes_on_where_the_log_begins(fetches, caplog, error, goes_on_at):
     fetches.script = ([12, error], [18, 20])
-    found = offsets(read_range(options(failOnDataLoss="false"), ["offset"], RANGE))
+    found = offsets(read_range(FakeCluster(), options(failOnDataLoss="false"), ["offset"], RANGE))
     if goes_on_at is None:
         assert (found, fetches.starts) == ([10, 11], (10,))
         assert "Offsets 12 up to 20 of partition orders-3 are gone" in caplog.text

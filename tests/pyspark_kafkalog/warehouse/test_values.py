@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, HEADERS_TYPE, row_schema
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.decoding.decoder import Decoded
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, InvalidRowError
 from pyspark_kafkalog.source.options import batch_options
@@ -66,12 +67,12 @@ def records(values: list[bytes | None], columns=WITH_HEADERS) -> pa.RecordBatch:
 
 
 def read_as(monkeypatch, values: list[bytes | None], reading: Reading) -> Records:
-    def read(_options, columns, _piece, _topic_id) -> Iterator[pa.RecordBatch]:
+    def read(_cluster, _options, columns, _piece, _topic_id) -> Iterator[pa.RecordBatch]:
         yield records(values[:2], columns)
         yield records([*values[:2], *values[2:]], columns).slice(2)
 
     monkeypatch.setattr(landing, "read_range", read)
-    return Records(reading, PIECE, None)
+    return Records(Cluster(reading.options.client), reading, PIECE, None)
 
 
 def rows_of(found: Records) -> list[dict[str, Any]]:

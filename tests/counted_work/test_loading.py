@@ -1,0 +1,85 @@
+"""What a load costs: requests of its tasks, and what its commit asks of the disk or the store.
+
+Commits are made for years into one target: what one costs must not depend on those before it.
+"""
+
+import pytest
+
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
+from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
+from pyspark_kafkalog.warehouse.target import open_target
+from tests.counted_work.function_calls import function_calls
+from tests.counted_work.requests import requests
+from tests.pyspark_kafkalog.warehouse.rows_loader import load
+from tests.pyspark_kafkalog.warehouse.tables import S3Table
+from tests.s3_server import s3
+
+PARTITIONS = 4
+ON_DISK = ("fsync", "link", "rename", "mkdir", "listdir", "scandir", "open", "stat", "unlink")
+
+
+@pytest.fixture
+def landed(servers, new_topic, write, tmp_path):
+    """landed(records) lands so many of each partition in one task: its requests, and its calls."""
+
+    def task(records):
+        topic = new_topic(PARTITIONS)
+        for partition in range(PARTITIONS):
+            write(topic, 1, [b"v"] * records, partition=partition)
+        given = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+        reading = Reading(batch_options(given), DEFAULT_COLUMNS)
+        stage = open_target(f"parquet:{tmp_path}/{topic}").stage(reading.schema())
+        ranges = [OffsetRange(topic, partition, 0, records) for partition in range(PARTITIONS)]
+        with requests() as sent, function_calls() as calls:
+            files = [file for each in land(Landing(reading, stage), ranges) for file in each.files]
+        assert [file.records for file in files] == [records] * PARTITIONS
+        return sent, calls
+
+    return task
+
+
+def test_a_task_connects_once_and_syncs_each_file_once(landed):
+    """A connection for each range made a load of 1,000 small partitions as many connections."""
+    sent, calls = landed(100)
+    assert sent == {"ApiVersions": 1, "Metadata": 1, "Fetch": PARTITIONS}
+    assert calls.by_name["fsync"] == PARTITIONS
+
+
+def test_a_record_costs_no_call_on_its_way_into_a_file(landed):
+    """A call for each record takes longer than the rest of landing it."""
+    few, many = landed(100)[1], landed(2_000)[1]
+    assert many.total <= few.total + 100
+
+
+def test_a_commit_into_a_directory_costs_the_same_after_many_others(tmp_path):
+    """Each sync is a disk's latency; work for each commit before makes nightly loads slower."""
+
+    def on_disk(until_offset):
+        with function_calls() as calls:
+            load(open_target(f"parquet:{tmp_path}/table"), "nightly", until_offset)
+        return {name: calls.by_name[name] for name in ON_DISK}
+
+    counted = [on_disk(number) for number in range(1, 13)]
+    assert counted[1] == counted[-1]
+    # Two files and the commit; what has their names, before and after each step.
+    assert counted[-1]["fsync"] <= 12
+    assert counted[-1]["link"] == 3  # the probe's two, and the commit
+
+
+def test_a_commit_into_a_store_costs_the_same_requests_after_others(tmp_path):
+    """Each request takes 10 to 100 ms, and stores charge for them."""
+    table = S3Table(tmp_path)
+
+    def asked(until_offset):
+        before = s3().counts()
+        load(table.open(), "nightly", until_offset)
+        return s3().counts() - before
+
+    counted = [asked(number) for number in range(1, 5)]
+    assert counted[1] == counted[-1]
+    assert counted[-1]["COPY"] == 2
+    # The files, the commit, and the stage's mark, which is put twice to try the store.
+    assert counted[-1]["PUT"] == 5
+    assert counted[-1].total() <= 24
