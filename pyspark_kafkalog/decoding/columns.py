@@ -5,6 +5,7 @@ objects at a time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ CHUNK_BYTES = 1 << 20
 _MOST_BYTES = (1 << 31) - 1
 _ROWS_AT_A_TIME = 1_000
 _LONGEST_REASON = 200
+_LONGEST_SHOWN = 80
 
 
 def decode_column(
@@ -63,9 +65,9 @@ def _append(
     them cost little."""
     try:
         array = pa.array(rows, data_type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         if len(rows) == 1:
-            errors[first] = str(error).splitlines()[0][:_LONGEST_REASON]
+            errors[first] = _misfit(rows[0], data_type)[:_LONGEST_REASON]
             arrays.append(pa.nulls(1, data_type))
             return
         half = len(rows) // 2
@@ -73,3 +75,26 @@ def _append(
         _append(arrays, rows[half:], first + half, data_type, errors)
         return
     arrays.extend(array.chunks if isinstance(array, pa.ChunkedArray) else [array])
+
+
+def _misfit(value: Any, data_type: pa.DataType, name: str = "") -> str:
+    """What of a value is not of the type: libraries say it in words that name no field."""
+    for child, child_type, child_name in _children(value, data_type):
+        try:
+            pa.array([child], child_type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return _misfit(child, child_type, f"{name}.{child_name}" if name else child_name)
+    shown = str(value) if isinstance(value, Decimal) else repr(value)
+    shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[: _LONGEST_SHOWN - 3]}..."
+    return f"{name + ': ' if name else ''}{shown} does not fit {data_type}"
+
+
+def _children(value: Any, data_type: pa.DataType) -> Iterable[tuple[Any, pa.DataType, str]]:
+    if isinstance(value, dict) and pa.types.is_struct(data_type):
+        return [(value.get(one.name), one.type, one.name) for one in data_type]
+    if isinstance(value, dict) and pa.types.is_map(data_type):
+        keys = [(key, data_type.key_type, "key") for key in value]
+        return [*keys, *((item, data_type.item_type, str(key)) for key, item in value.items())]
+    if isinstance(value, list) and pa.types.is_list(data_type):
+        return [(item, data_type.value_type, f"[{at}]") for at, item in enumerate(value)]
+    return []

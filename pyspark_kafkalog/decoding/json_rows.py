@@ -4,14 +4,19 @@ Owns what a JSON value may be where the type is known. Close to Spark's `from_js
 the type does not have are passed over, missing ones are null; a `string` takes anything and keeps
 what is not a string as JSON text; timestamps are ISO 8601 (UTC where they name no offset) or
 seconds since 1970, dates `YYYY-MM-DD`, binary is base64, decimals are numbers or strings and keep
-every digit. Stricter than Spark: a value of another kind is the row's error, not a null in its
-place.
+every digit. Stricter than Spark: a value of another kind, or a number that does not fit, is the
+row's error, not a null in its place.
 
-orjson refuses what is no JSON or no UTF-8, and nesting deeper than 1,024; no number is cut off.
+Reals are doubles, as JSON libraries agree on; whole numbers, decimals and their text keep every
+digit. orjson makes doubles of whole numbers beyond 64 bits: where one is met, and for types with
+decimals, the document is read once more by `json`, slower and to the digit. Refused are bytes that
+are no JSON or no UTF-8, a byte order mark, and nesting deeper than about 1,000.
 """
 
 import base64
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
@@ -29,6 +34,18 @@ Convert = Callable[[Any], Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
+_MOST_SECONDS = (1 << 63) // 1_000_000
+_EXACT_IN_DOUBLE = 1 << 53
+_WHOLE_DIGITS = 19
+_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# A double beyond 64 bits as orjson writes it; in a string it costs a second look, no more.
+_HUGE = re.compile(rb"\de\+?(19|[2-9]\d|\d{3})")
+
+
+class _InexactError(Exception):
+    """A document has a number of which orjson may have lost digits."""
 
 
 @dataclass(slots=True)
@@ -43,12 +60,12 @@ class JsonDecoder:
     framed: bool = False
     _type: pa.DataType = field(init=False, repr=False, compare=False)
     _convert: Convert | None = field(init=False, repr=False, compare=False)
-    _loads: Convert = field(init=False, repr=False, compare=False)
+    _exact: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._type = json_type(self.schema, self.references)
         self._convert = _converter(self._type)
-        self._loads = _exact_loads if _has_decimals(self._type) else orjson.loads
+        self._exact = _has_decimals(self._type)
 
     def __reduce__(self) -> tuple[type["JsonDecoder"], tuple[Any, ...]]:
         return JsonDecoder, (self.schema, tuple(self.references), self.framed)
@@ -61,25 +78,61 @@ class JsonDecoder:
         return decode_column(values, self._type, self._one)
 
     def _one(self, value: bytes) -> Any:
-        try:
-            document = self._loads(unframed(value)[1] if self.framed else value)
-        except (ValueError, RecursionError) as error:
-            raise BadValueError(f"no JSON document: {error}") from None
+        document = unframed(value)[1] if self.framed else value
+        if not self._exact:
+            try:
+                return self._converted(orjson.loads(document))
+            except (orjson.JSONDecodeError, _InexactError):
+                pass
+        return self._converted(_exact_loads(document))
+
+    def _converted(self, document: Any) -> Any:
         if document is None or self._convert is None:
             return document
         try:
             return self._convert(document)
-        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            # Numbers beyond every type, nesting too deep to be written as text.
-            raise BadValueError(f"{type(error).__name__}: {error}") from None
+        except RecursionError:
+            raise BadValueError("a value is nested too deep") from None
 
 
 def _exact_loads(document: bytes) -> Any:
-    return json.loads(document.decode(), parse_float=Decimal, parse_constant=_refuse_constant)
+    """A document whose numbers keep their digits: int within 64 bits, Decimal for all others.
+
+    Raises BadValueError.
+    """
+    try:
+        text = document.decode()
+    except UnicodeDecodeError as error:
+        raise BadValueError(f"no text in UTF-8: {error.reason} at byte {error.start}") from None
+    if text.startswith("\ufeff"):
+        raise BadValueError("no JSON document: it begins with a byte order mark")
+    try:
+        return json.loads(
+            text, parse_float=_exact_real, parse_int=_exact_int, parse_constant=_refuse_constant
+        )
+    except json.JSONDecodeError as error:
+        said = f"not understood at character {error.pos}" if text.strip() else "it is empty"
+        raise BadValueError(f"no JSON document: {said}") from None
+    except RecursionError:
+        raise BadValueError("no JSON document: it is nested too deep") from None
+
+
+def _exact_real(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise BadValueError(f"the number {text[:40]} is beyond every type") from None
+
+
+def _exact_int(text: str) -> int | Decimal:
+    if len(text) < _WHOLE_DIGITS:
+        return int(text)
+    number = Decimal(text)
+    return int(number) if -(1 << 63) <= number < 1 << 64 else number
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise BadValueError(f"no JSON document: {name} is no JSON number")
 
 
 def _has_decimals(data_type: pa.DataType) -> bool:
@@ -135,7 +188,9 @@ def _usual_type(data_type: pa.DataType) -> type | None:
         return str
     if pa.types.is_integer(data_type):
         return int
-    return float if pa.types.is_floating(data_type) else None
+    if pa.types.is_boolean(data_type):
+        return bool
+    return float if pa.types.is_float64(data_type) else None
 
 
 def _list_converter(convert: Convert | None) -> Convert:
@@ -163,18 +218,41 @@ def _map_converter(convert: Convert | None) -> Convert:
 def _text(value: Any) -> str:
     if type(value) is str:
         return value
-    return orjson.dumps(value, default=_number).decode()
+    try:
+        text = orjson.dumps(value, default=_number)
+    except TypeError:
+        raise BadValueError("a value that cannot be kept as text: it is nested too deep") from None
+    if _HUGE.search(text) and _has_float(value):
+        raise _InexactError
+    return text.decode()
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, Decimal):
-        return float(value)
+        return orjson.Fragment(str(value))
     raise TypeError
+
+
+def _has_float(value: Any) -> bool:
+    """Whether orjson has read the value, as far as can be seen: `_exact_loads` makes no float."""
+    if isinstance(value, (dict, list)):
+        return any(map(_has_float, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float)
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise BadValueError(f"{_shown(value)} where true or false belongs")
+    return value
 
 
 def _whole(value: Any) -> int:
     if type(value) is int:
         return value
+    if type(value) is float and abs(value) >= _EXACT_IN_DOUBLE:
+        raise _InexactError
+    if isinstance(value, Decimal) and value.adjusted() > _WHOLE_DIGITS:
+        raise BadValueError(f"{_shown(value)} is too large for a whole number")
     if not isinstance(value, (float, Decimal)) or value % 1:
         raise BadValueError(f"{_shown(value)} where a whole number belongs")
     return int(value)
@@ -185,16 +263,24 @@ def _real(value: Any) -> Any:
         return value
     if type(value) is bool or not isinstance(value, (int, Decimal)):
         raise BadValueError(f"{_shown(value)} where a number belongs")
-    return float(value)
+    real = float(value)
+    if math.isinf(real):
+        raise BadValueError(f"{_shown(value)} is too large for a double")
+    return real
+
+
+def _real32(value: Any) -> Any:
+    real = _real(value)
+    if abs(real) > _LARGEST_FLOAT32:
+        raise BadValueError(f"{_shown(value)} is too large for a float")
+    return real
 
 
 def _decimal(value: Any) -> Decimal:
-    if type(value) is bool or not isinstance(value, (int, str, Decimal)):
+    is_number = type(value) is int or isinstance(value, Decimal)
+    if not is_number and not (type(value) is str and _DECIMAL.fullmatch(value)):
         raise BadValueError(f"{_shown(value)} where a decimal belongs")
-    try:
-        return Decimal(value)
-    except InvalidOperation:
-        raise BadValueError(f"{_shown(value)} where a decimal belongs") from None
+    return Decimal(value)
 
 
 def _binary(value: Any) -> bytes:
@@ -206,14 +292,17 @@ def _binary(value: Any) -> bytes:
 
 def _date(value: Any) -> date:
     try:
-        return date.fromisoformat(value)
+        # Newer Pythons take other forms, too.
+        if _DATE.fullmatch(value):
+            return date.fromisoformat(value)
     except (ValueError, TypeError):
-        raise BadValueError(f"{_shown(value)} where a date belongs") from None
+        pass
+    raise BadValueError(f"{_shown(value)} where a date belongs")
 
 
 def _timestamp(value: Any) -> int:
     """Microseconds since 1970."""
-    if type(value) is int:
+    if type(value) is int and abs(value) < _MOST_SECONDS:
         return value * 1_000_000
     moment = _moment(value)
     if moment.tzinfo is None:
@@ -226,25 +315,32 @@ def _local_timestamp(value: Any) -> int:
 
 
 def _moment(value: Any) -> datetime:
+    if type(value) is not str or not _DATE.match(value):
+        raise BadValueError(f"{_shown(value)} where a timestamp belongs")
     try:
         # Python 3.10 takes neither Z nor fractions of other lengths than 3 and 6.
         whole, point, rest = value.replace("Z", "+00:00").partition(".")
         digits = len(rest) - len(rest.lstrip("0123456789"))
         fraction = f".{rest[: min(digits, 6)]:0<6}" if point else ""
         return datetime.fromisoformat(f"{whole}{fraction}{rest[digits:]}")
-    except (ValueError, AttributeError):
+    except ValueError:
         raise BadValueError(f"{_shown(value)} where a timestamp belongs") from None
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = orjson.dumps(value, default=_number).decode()
+    except TypeError:
+        text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 _CONVERTERS: Sequence[tuple[Callable[[pa.DataType], bool], Convert]] = (
     (pa.types.is_string, _text),
     (pa.types.is_integer, _whole),
+    (pa.types.is_float32, _real32),
     (pa.types.is_floating, _real),
+    (pa.types.is_boolean, _boolean),
     (pa.types.is_decimal, _decimal),
     (pa.types.is_binary, _binary),
     (pa.types.is_date, _date),

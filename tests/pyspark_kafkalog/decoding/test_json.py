@@ -81,6 +81,11 @@ def test_ddl_that_is_none(ddl):
         ("int", 5, 5),
         ("bigint", -(2**63), -(2**63)),
         ("bigint", 5.0, 5),
+        ("float", -3.4028234663852886e38, -3.4028234663852886e38),
+        ("string", 10**30, str(10**30)),
+        ("string", {"a": [10**30, "1e+30"]}, '{"a":[1' + 30 * "0" + ',"1e+30"]}'),
+        ("struct<s: string, d: decimal(3,1)>", {"s": [10**30]},
+         {"s": "[1" + 30 * "0" + "]", "d": None}),
         ("double", 5, 5.0),
         ("boolean", False, False),
         ("string", "größe\u0000", "größe\u0000"),
@@ -146,7 +151,21 @@ def test_values(ddl, value, expected):
         ("struct<i: int, d: decimal(3,1)>", b'{"i": 1e999999999}'),
         ("struct<i: double, d: decimal(3,1)>", b'{"d": 1e999999999}'),
         ("struct<t: timestamp, d: decimal(3,1)>", b'{"t": 1e9}'),
-        ("struct<s: string, d: decimal(3,1)>", b'{"s": [' + b"9" * 30 + b"]}"),
+        ("bigint", b"1e19"),
+        ("tinyint", b"128"),
+        ("float", b"1e39"),
+        ("double", b"1e400"),
+        ("decimal(3,1)", b"1e99999999999999999999"),
+        ("struct<x:int, d: decimal(3,1)>", b'{"y": 1e99999999999999999999}'),
+        ("decimal(3,1)", b'"NaN"'),
+        ("decimal(3,1)", b'"1_0"'),
+        ("decimal(3,1)", b'" 1"'),
+        ("decimal(3,1)", b'"\xef\xbc\x91"'),
+        ("struct<s: double, d: decimal(3,1)>", b'{"s": 1e400}'),
+        ("struct<s: double, d: decimal(3,1)>", b'{"s": 1' + b"0" * 400 + b"}"),
+        ("struct<s: string, d: decimal(3,1)>", b'{"s": "\\ud800"}'),
+        ("date", b'"20260101"'),
+        ("timestamp", b'"20260101T00"'),
         ("string", b'"a'),
         ("string", b'"a"} {'),
         ("string", b""),
@@ -158,6 +177,54 @@ def test_what_is_not_of_the_type_is_the_rows_error(ddl, value):
     assert found == [{"f": None}, None, {"f": None}]
     assert list(errors) == [1]
     assert len(errors[1]) <= 200
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "expected"),
+    [
+        ("bigint", b"9007199254740993.0", 2**53 + 1),
+        ("double", b"1" + b"0" * 308, 1e308),
+        ("string", b"1" * 5000, "1" * 5000),
+        ("string", b"1e400", "1E+400"),
+        ("struct<s: string, d: decimal(3,1)>", b'{"s": 1.23456789012345678901, "d": 1.0}',
+         {"s": "1.23456789012345678901", "d": Decimal("1.0")}),
+    ],
+)  # fmt: skip
+def test_no_digit_of_a_number_is_lost(ddl, value, expected):
+    document = b'{"f": ' + value + b', "more": 1e400}'
+    assert rows(f"f {ddl}", document) == ([{"f": expected}], {})
+
+
+@pytest.mark.parametrize("ddl", ["i bigint, s string", "i bigint, s string, d decimal(3,1)"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"s": "a\xff"}', "no text in UTF-8: invalid start byte at byte 8"),
+        (b"\xef\xbb\xbf{}", "no JSON document: it begins with a byte order mark"),
+        (b" ", "no JSON document: it is empty"),
+        (b'{"i": 1} {', "no JSON document: not understood at character 9"),
+        (b'{"i": NaN}', "no JSON document: NaN is no JSON number"),
+        (b'{"i": 9223372036854775808}', "i: 9223372036854775808 does not fit int64"),
+        (b'{"i": 1e30}', "i: 1E+30 is too large for a whole number"),
+        (b'{"i": "x"}', 'i: "x" where a whole number belongs'),
+        (b'{"s": "\\udc00"}', "s: '\\udc00' does not fit string"),
+        (b"[" * 5000, "no JSON document: it is nested too deep"),
+    ],
+)
+def test_reasons_are_sentences_of_our_own_whatever_reads_the_document(ddl, value, reason):
+    assert rows(ddl, value) == ([None], {0: reason})
+
+
+def test_reasons_name_the_place():
+    found = rows(
+        "a array<struct<m: map<string, tinyint>>>, d struct<x: decimal(3,1)>",
+        b'{"a": [{"m": null}, {"m": {"k": 1, "l": 128}}]}',
+        b'{"d": {"x": 1.25}}',
+    )
+    assert found == (
+        [None, None],
+        {0: "a.[1].m.l: 128 does not fit int8", 1: "d.x: 1.25 does not fit decimal128(3, 1)"},
+    )
 
 
 def test_a_document_need_not_be_an_object():
@@ -269,3 +336,32 @@ def test_what_json_writes_comes_back(documents):
         *(json.dumps(document).encode() for document in documents),
     )
     assert (found, errors) == (documents, {})
+
+
+_ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys("bdis", _ANY)), max_size=8))
+def test_a_decimal_beside_them_changes_no_other_field(documents):
+    ddl = "b boolean, d double, i bigint, s string"
+    values = [json.dumps(document).encode() for document in documents]
+    fast, fast_errors = rows(ddl, *values)
+    exact, exact_errors = rows(f"{ddl}, x decimal(3,1)", *values)
+    assert fast_errors.keys() == exact_errors.keys()
+    for document, one, other in zip(documents, fast, exact, strict=True):
+        if one is None:
+            assert other is None
+            continue
+        assert {name: one[name] for name in "bdi"} == {name: other[name] for name in "bdi"}
+        if isinstance(document.get("s"), str):
+            assert one["s"] == other["s"] == document["s"]
+        elif document.get("s") is not None:
+            assert json.loads(one["s"]) == json.loads(other["s"]) == document["s"]
