@@ -79,7 +79,10 @@ class AvroReader:
         that is nothing else.
         """
         if whole and writer.kind == "bytes" and self.schema.kind in ("bytes", "string"):
-            return ReadBytes(self.column, self.schema.kind == "string", -2)
+            if not self.schema.precision:
+                return ReadBytes(self.column, self.schema.kind == "string", -2)
+            _check_decimals(writer, self.schema)
+            return ReadDecimal(self.column, self.schema.precision, -2)
         return _resolve(writer, self.schema, self.column)
 
     def read(
@@ -170,9 +173,16 @@ def _branch(branch: AvroType, reader: AvroType, column: Any) -> Any:
 
 
 def _into_union(writer: AvroType, reader: AvroType, column: Any) -> Any:
-    """By the first branch of the reader's that is the same type, or else the first that fits."""
+    """By the first branch of the reader's that is the same type, or else the first that fits.
+
+    Of two that are called alike in their namespaces it is the one of the writer's."""
     candidates = [branch for branch in reader.branches if _matches(writer, branch)]
-    candidates.sort(key=lambda branch: branch.kind != writer.kind)
+    candidates.sort(
+        key=lambda branch: (
+            branch.kind != writer.kind,
+            writer.name not in (branch.name, *branch.aliases),
+        )
+    )
     reasons = []
     for branch in candidates:
         try:
@@ -268,11 +278,14 @@ def _resolve_plain(writer: AvroType, reader: AvroType, column: Any) -> Any:
         if writer.kind != reader.kind:
             return ReadFloatAsDouble(column)
         return ReadReal(column, _BITS[reader.kind] // 8)
-    # The logical type is the reader's, unless only the writer's says what the number counts.
+    # What a number counts is the writer's to say; where it does not, it is what the reader says.
     unit = writer.logical or reader.logical
-    if reader.logical.endswith("micros") and unit.endswith("millis"):
-        return ReadLong(column, 64, 1000)
-    return ReadLong(column, _BITS[writer.kind], 1000 if reader.logical.endswith("millis") else 1)
+    if reader.logical and (unit == "date") != (reader.logical == "date"):
+        raise InvalidSchemaError(
+            f"an Avro {unit} was written where the reader's schema has {reader.logical}"
+        )
+    is_millis = reader.logical and unit.endswith("millis")
+    return ReadLong(column, _BITS[writer.kind], 1000 if is_millis else 1)
 
 
 def _resolve_enum(writer: AvroType, reader: AvroType, column: Any) -> Any:
@@ -287,18 +300,16 @@ def _resolve_bytes(writer: AvroType, reader: AvroType, column: Any) -> Any:
     size = writer.size if writer.kind == "fixed" else -1
     if not reader.precision:
         return ReadBytes(column, reader.kind == "string", size)
-    if (
-        writer.precision or reader.precision,
-        writer.scale if writer.precision else reader.scale,
-    ) != (
-        reader.precision,
-        reader.scale,
-    ):
-        raise InvalidSchemaError(
-            f"an Avro decimal({writer.precision},{writer.scale}) was written where the reader's "
-            f"schema has decimal({reader.precision},{reader.scale})"
-        )
+    _check_decimals(writer, reader)
     return ReadDecimal(column, reader.precision, size)
+
+
+def _check_decimals(writer: AvroType, reader: AvroType) -> None:
+    written, wanted = (writer.precision, writer.scale), (reader.precision, reader.scale)
+    if writer.precision and written != wanted:
+        raise InvalidSchemaError(
+            f"an Avro decimal{written} was written where the reader's schema has decimal{wanted}"
+        )
 
 
 def _skip(avro: AvroType, recursive: dict[int, Any]) -> Any:

@@ -475,7 +475,7 @@ class ReadBoolean(Step):
 
 @cython.cclass
 class ReadLong(Step):
-    """An int or a long, times `scale`: 1,000 for what counts milliseconds."""
+    """An int or a long of `bits`, times `scale`: 1,000 for what counts milliseconds."""
 
     column: Numbers
     scale: cython.longlong
@@ -485,7 +485,7 @@ class ReadLong(Step):
     def __init__(self, column: Any, bits: int, scale: int = 1) -> None:
         self.column = column
         self.scale = scale
-        self.most = ((1 << (bits - 1)) - 1) // scale
+        self.most = min((1 << (bits - 1)) - 1, ((1 << 63) - 1) // scale)
         self.least = -self.most - (scale == 1)
         self.least_bytes = 1
 
@@ -619,7 +619,8 @@ def _check_utf8(text: bytes) -> object:
 
 @cython.cclass
 class ReadDecimal(Step):
-    """An unscaled number, two's complement, big-endian, in `size` bytes or as many as it says."""
+    """An unscaled number, two's complement, big-endian, in `size` bytes, in as many as it says
+    before them (-1), or in all (-2)."""
 
     column: Bytes
     size: cython.Py_ssize_t
@@ -629,7 +630,7 @@ class ReadDecimal(Step):
         self.column = column
         self.size = size
         self.bound = 10**precision
-        self.least_bytes = 1 if size == -1 else size
+        self.least_bytes = max(0, size) if size != -1 else 1
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
@@ -637,6 +638,8 @@ class ReadDecimal(Step):
         length: cython.longlong = self.size
         if length == -1:
             length = source.read_long()
+        elif length == -2:
+            length = source.end - source.position
         start: cython.Py_ssize_t = source.take(length)
         unscaled = int.from_bytes(source.data[start : start + length], "big", signed=True)
         if not -self.bound < unscaled < self.bound:

@@ -172,8 +172,9 @@ class _Parser:
             if len(set(names)) < len(names):
                 raise InvalidSchemaError(f"the Avro record {name} has two fields of one name")
         elif kind == "enum":
-            found.symbols = tuple(map(str, declared["symbols"]))
+            found.symbols = tuple(declared["symbols"])
             found.default_symbol = declared.get("default")
+            _check_enum(found)
         else:
             found.size = declared["size"]
             if not isinstance(found.size, int) or not 0 <= found.size < 1 << 31:
@@ -188,6 +189,22 @@ class _Parser:
             aliases=tuple(declared.get("aliases", ())),
             has_default="default" in declared,
             default=declared.get("default"),
+        )
+
+
+def _check_enum(enum: AvroType) -> None:
+    """Raises InvalidSchemaError. Names with characters that Avro does not allow are let pass."""
+    symbols = set(enum.symbols)
+    if len(symbols) < len(enum.symbols) or not all(
+        isinstance(symbol, str) and symbol for symbol in symbols
+    ):
+        raise InvalidSchemaError(
+            f"the Avro enum {enum.name} has a symbol twice or one that is no name"
+        )
+    if enum.default_symbol is not None and enum.default_symbol not in symbols:
+        raise InvalidSchemaError(
+            f"the Avro enum {enum.name} has the default {enum.default_symbol!r}, which is none of "
+            "its symbols"
         )
 
 

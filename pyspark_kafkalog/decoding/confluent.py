@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_kafkalog.decoding.avro import AvroReader
+from pyspark_kafkalog.decoding.avro_rows import Refuse
 from pyspark_kafkalog.decoding.avro_schema import AvroType, parse_avro_schema
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, Decoder
 from pyspark_kafkalog.decoding.json_rows import JsonDecoder
@@ -119,11 +120,11 @@ class ConfluentAvroDecoder:
     def _step(self, schema_id: int) -> Any:
         step = self._steps.get(schema_id)
         if step is None:
+            schema = self._writers.schema(schema_id)
             try:
-                writer = _avro_type(self._writers.schema(schema_id))
-                step = self._reader.step_for(writer, whole=True)
+                step = self._reader.step_for(_avro_type(schema), whole=True)
             except InvalidSchemaError as error:
-                raise BadValueError(f"schema {schema_id}: {error}") from None
+                step = Refuse(f"schema {schema_id}: {error}")
             self._steps[schema_id] = step
         return step
 

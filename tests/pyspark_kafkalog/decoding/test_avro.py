@@ -234,6 +234,54 @@ def test_what_can_never_be_read_is_refused_at_once(avro, name):
         avro.AvroDecoder(json.dumps(reader), json.dumps(writer))
 
 
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        (lambda name: record(column("x", "int"), name=name), [b"\x00\x0a", b"\x02\x0a"]),
+        (lambda name: {**FIXED, "name": name, "size": 1}, [b"\x00a", b"\x02a"]),
+        (lambda name: {**ENUM, "name": name}, [b"\x00\x00", b"\x02\x00"]),
+    ],
+)
+def test_branches_that_are_called_alike_are_told_apart_by_their_namespaces(avro, declared, values):
+    union = [declared("a.X"), declared("b.X")]
+    for reader in (union, union[::-1]):
+        rows = decoded(avro, values, union, reader).column.to_pylist()
+        order = ("member0", "member1") if reader is union else ("member1", "member0")
+        assert [row[name] is None for row in rows for name in order] == [False, True, True, False]
+
+
+def logical(kind, name):
+    return {"type": kind, "logicalType": name}
+
+
+MILLIS, MICROS = logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
+LOCAL_MILLIS = logical("long", "local-timestamp-millis")
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "number", "expected_us"),
+    [
+        (MICROS, MILLIS, 1_700_000_000_000_123, 1_700_000_000_000_123),
+        (MILLIS, MICROS, 1_700_000_000_123, 1_700_000_000_123_000),
+        (MICROS, LOCAL_MILLIS, 1_700_000_000_000_123, 1_700_000_000_000_123),
+        ("long", MILLIS, 1_700_000_000_123, 1_700_000_000_123_000),
+        ("int", MILLIS, 2**31 - 1, (2**31 - 1) * 1000),
+        ("int", MICROS, -(2**31), -(2**31)),
+        (MICROS, "long", 5, 5),
+        (MILLIS, "long", 5, 5),
+        (logical("int", "date"), "long", 5, 5),
+    ],
+)
+def test_a_time_stays_the_same_in_another_unit(avro, writer, reader, number, expected_us):
+    found = decoded(avro, encoded(writer, number), writer, reader)
+    assert found.column.cast(pa.int64()).to_pylist() == [expected_us]
+
+
+def test_days_are_no_milliseconds(avro):
+    with pytest.raises(InvalidSchemaError, match="date was written where .* timestamp-millis"):
+        avro.AvroDecoder(json.dumps(MILLIS), json.dumps(logical("int", "date")))
+
+
 def test_a_branch_and_a_symbol_that_the_reader_lacks_are_errors_of_their_rows(avro):
     spades = {**ENUM, "symbols": ["SPADES", "CLUBS"]}
     writer = record(column("a", ["string", "int"]), column("e", spades))
@@ -281,6 +329,11 @@ def test_a_type_that_contains_itself_is_skipped_but_not_without_end(avro):
         '["int", "int"]',
         '["int", ["null"]]',
         '{"type": "bytes", "logicalType": "decimal", "precision": 39}',
+        '{"type": "enum", "name": "E", "symbols": ["A", ""]}',
+        '{"type": "enum", "name": "E", "symbols": ["A", 5]}',
+        '{"type": "enum", "name": "E", "symbols": ["A", "A"]}',
+        '{"type": "enum", "name": "E", "symbols": ["A"], "default": 5}',
+        '{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}',
         '{"type": "array", "items": ' * 3000 + '"int"' + "}" * 3000,
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,30 @@ def test_each_schema_is_asked_for_once(registry):
 def test_avro_that_is_nothing_but_bytes_has_no_length(registry):
     registry.register("orders-value", '"bytes"')
     assert rows(opened(registry), b"\0\0\0\0\1raw", b"\0\0\0\0\1") == ([b"raw", b""], {})
+
+
+def test_avro_that_is_nothing_but_a_decimal_has_no_length(registry):
+    registry.register(
+        "orders-value",
+        '{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}',
+    )
+    values = [b"\x05", b"\xff\x80", b"", b"\x7f\xff"]
+    found, errors = rows(opened(registry), *(b"\0\0\0\0\1" + value for value in values))
+    assert found == [Decimal("0.05"), Decimal("-1.28"), Decimal("0.00"), None]
+    assert list(errors) == [3]
+
+
+def test_a_schema_that_cannot_be_read_is_looked_at_once(registry, monkeypatch):
+    registry.register("orders-value", record(ID))
+    registry.register("others", '"string"')
+    decoder = opened(registry)
+    asked = []
+    parse = confluent.parse_avro_schema
+    monkeypatch.setattr(
+        confluent, "parse_avro_schema", lambda *schema: asked.append(schema) or parse(*schema)
+    )
+    found = rows(decoder, *[b"\0\0\0\0\2\x02a"] * 50)
+    assert (found[0], len(found[1]), len(asked)) == ([None] * 50, 50, 1)
 
 
 def test_what_is_not_in_the_wire_format_is_the_rows_error(registry):
