@@ -37,7 +37,12 @@ def json_type(schema: str, references: Sequence[tuple[str, str]] = ()) -> pa.Dat
         return ddl_type(schema)
     root = _document(schema)
     others = {name: _document(text) for name, text in references}
-    return _JsonSchema(others).type(root, _Place("", root))
+    try:
+        return _JsonSchema(others).type(root, _Place("", root))
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidSchemaError):
+            raise
+        raise InvalidSchemaError(f"the JSON Schema is malformed: {error}") from None
 
 
 def _document(text: str) -> Mapping[str, Any]:

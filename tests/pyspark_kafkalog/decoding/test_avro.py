@@ -542,3 +542,133 @@ def test_noise_is_values_or_errors(noise, form):
     found = decoded(FORMS[form], noise, WIDE)
     assert len(found.column) == len(noise)
     assert found.column.null_count == len(found.errors)
+
+
+_WIDER = {
+    "int": [("long", int), ("float", float), ("double", float)],
+    "long": [("double", float)],
+    "float": [("double", float)],
+    "string": [("bytes", str.encode)],
+}
+_SMALL = {**_VALUES, "int": st.integers(-(2**24), 2**24), "long": st.integers(-(2**53), 2**53)}
+
+
+@st.composite
+def evolutions(draw, depth=3):
+    """(the writer's schema, the reader's, a strategy of pairs: what is written, what is read)."""
+    kinds = ["leaf", "wider", "enum"]
+    if depth:
+        kinds += ["array", "map", "record", "union", "nullable", "required"]
+    kind = draw(st.sampled_from(kinds))
+    name = f"N{draw(st.uuids(version=4)).hex}"
+    if kind == "leaf":
+        leaf = draw(_LEAVES)
+        return leaf, leaf, _VALUES[leaf].map(lambda value: (value, value))
+    if kind == "wider":
+        leaf = draw(st.sampled_from(sorted(_WIDER)))
+        wider, convert = draw(st.sampled_from(_WIDER[leaf]))
+        return leaf, wider, _SMALL[leaf].map(lambda value: (value, convert(value)))
+    if kind == "enum":
+        written = draw(st.permutations("ABCD"))[:3]
+        wanted = [*draw(st.permutations("ABCD"))[:3], "Z"]
+        writer = {"type": "enum", "name": f"w.{name}", "symbols": written}
+        reader = {"type": "enum", "name": name, "symbols": wanted, "default": "Z"}
+        both = st.sampled_from(written).map(lambda one: (one, one if one in wanted else "Z"))
+        return writer, reader, both
+    if kind == "record":
+        return draw(_evolved_records(name, depth - 1))
+    writer, reader, both = draw(evolutions(depth=depth - 1))
+    if kind == "array":
+        lists = st.lists(both, max_size=3).map(
+            lambda pairs: tuple(map(list, zip(*pairs, strict=True))) or ([], [])
+        )
+        return {"type": "array", "items": writer}, {"type": "array", "items": reader}, lists
+    if kind == "map":
+        maps = st.dictionaries(st.text(max_size=3), both, max_size=3).map(
+            lambda found: (
+                {key: pair[0] for key, pair in found.items()},
+                [(key, pair[1]) for key, pair in found.items()],
+            )
+        )
+        return {"type": "map", "values": writer}, {"type": "map", "values": reader}, maps
+    if isinstance(writer, list) or isinstance(reader, list) or kind == "union":
+        return draw(_evolved_unions(name))
+    if kind == "required":
+        return [writer, "null"], reader, both
+    nulls = st.just((None, None))
+    if draw(st.booleans()):
+        return [writer, "null"], ["null", reader], nulls | both
+    return writer, ["null", reader], both
+
+
+@st.composite
+def _evolved_records(draw, name, depth):
+    written, wanted, parts = [], [], []
+    for number in range(draw(st.integers(0, 4))):
+        writer, reader, both = draw(evolutions(depth=depth))
+        fate = draw(st.sampled_from(["kept", "dropped", "renamed"]))
+        written.append(column(f"f{number}", writer))
+        to = None if fate == "dropped" else f"f{number}" if fate == "kept" else f"g{number}"
+        if to:
+            wanted.append(column(to, reader, aliases=[f"f{number}"]))
+        parts.append((f"f{number}", to, both))
+    added = draw(st.booleans())
+    wanted = draw(st.permutations(wanted))
+    if added:
+        wanted.insert(0, column("added", ["null", "string"], default=None))
+
+    def together(pairs):
+        read = {to: pair[1] for (_, to, _), pair in zip(parts, pairs, strict=True) if to}
+        if added:
+            read["added"] = None
+        return (
+            {of: pair[0] for (of, _, _), pair in zip(parts, pairs, strict=True)},
+            {field["name"]: read[field["name"]] for field in wanted},
+        )
+
+    values = st.tuples(*(both for _, _, both in parts)).map(together)
+    reader = record(*wanted, name=f"r.{name}", aliases=["elsewhere.Old"])
+    return record(*written, name=f"w.{name}"), reader, values
+
+
+@st.composite
+def _evolved_unions(draw, name):
+    """Members in another order, one only the writer has, records that are called alike."""
+    first, second = (record(column("x", "int"), name=f"{space}.{name}") for space in "ab")
+    members = {
+        "string": ("string", _VALUES["string"].map(lambda value: (value, value))),
+        "long": ("long", _VALUES["long"].map(lambda value: (value, value))),
+        "null": ("null", st.just((None, None))),
+        "a": (first, st.integers(0, 9).map(lambda n: ((f"a.{name}", {"x": n}), {"x": n}))),
+        "b": (second, st.integers(0, 9).map(lambda n: ((f"b.{name}", {"x": n}), {"x": n}))),
+    }
+    written = draw(st.permutations(sorted(members)))
+    wanted = draw(st.permutations(sorted(members)))
+    shown = [key for key in wanted if key != "null"]
+
+    def placed(key, both):
+        if key == "null":
+            return both
+        return both.map(
+            lambda pair: (
+                pair[0],
+                {f"member{at}": pair[1] if one == key else None for at, one in enumerate(shown)},
+            )
+        )
+
+    values = st.one_of(*(placed(key, members[key][1]) for key in written))
+    return [members[key][0] for key in written], [members[key][0] for key in wanted], values
+
+
+@given(data=st.data(), form=st.sampled_from(sorted(FORMS)))
+def test_any_evolution_is_read_by_the_rules(data, form):
+    writer, reader, both = data.draw(evolutions())
+    pairs = data.draw(st.lists(both, max_size=4))
+    written = encoded(writer, *(value for value, _ in pairs))
+    found = decoded(FORMS[form], written, writer, reader)
+    assert found.errors == {}
+    assert found.column.to_pylist() == [value for _, value in pairs]
+    # A row that is cut off takes nothing of its neighbours with it.
+    cut = [half for whole in written for half in (whole[:-1], whole)]
+    again = decoded(FORMS[form], cut, writer, reader).column.to_pylist()
+    assert again[1::2] == [value for _, value in pairs]

@@ -301,7 +301,15 @@ def test_a_reference_that_leads_to_itself_is_json_text():
 
 @pytest.mark.parametrize(
     "text",
-    ["{", '{"$ref": "#/nowhere"}', '{"$ref": "other.json"}', '{"a":' * 10_000],
+    [
+        "{",
+        '{"$ref": "#/nowhere"}',
+        '{"$ref": "other.json"}',
+        '{"a":' * 10_000,
+        '{"enum": 5}',
+        '{"allOf": [{"properties": [1]}]}',
+        '{"$ref": "#a", "$defs": []}',
+    ],
 )
 def test_json_schemas_that_are_none(text):
     with pytest.raises(InvalidSchemaError):
