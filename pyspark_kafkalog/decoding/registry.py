@@ -123,7 +123,11 @@ def _urls(text: str) -> tuple[tuple[str, ...], str]:
         except ValueError:
             valid = False
         if not valid:
-            raise InvalidOptionError(f"{_URL} has the address {urls[-1]!r}, which has no host.")
+            # Not shown: a password with a comma in it would be, in part.
+            raise InvalidOptionError(
+                f"{_URL}: its address number {len(urls)} has no host, or a port that is none. "
+                f"Give a user and a password that have commas or slashes as {_USER_INFO}."
+            )
     if not urls:
         raise InvalidOptionError(f"{_URL} is missing: give for example https://registry:8081")
     return tuple(urls), in_url
@@ -180,7 +184,7 @@ class _Session:
             user_info = base64.b64encode(config.user_info.reveal().encode()).decode()
             self._headers["Authorization"] = f"Basic {user_info}"
         elif config.token:
-            self._headers["Authorization"] = f"Bearer {config.token.reveal()}"
+            self._headers["Authorization"] = f"Bearer {_token(config.token)}"
         with _naming_the_registry():
             secure = any(url.startswith("https:") for url in config.urls)
             self._tls = tls_context(config.tls) if secure else None
@@ -228,7 +232,7 @@ class _Session:
             for url in self._config.urls:
                 try:
                     status, body = self._get(url, path)
-                except (OSError, http.client.HTTPException) as error:
+                except (OSError, http.client.HTTPException, UnicodeError) as error:
                     reason = f"{url}: {_said(error)}"
                 else:
                     if status < 500 and status != 429:
@@ -282,6 +286,16 @@ class _Session:
                 f"{url} answers with status {status}, and not as a schema registry does"
             )
         return answer
+
+
+def _token(secret: Secret) -> str:
+    """What is not fit for a header, an HTTP library would show in its error."""
+    token = secret.reveal().strip()
+    if not (token.isascii() and token.isprintable()):
+        raise InvalidOptionError(
+            f"{_TOKEN} has characters that no token has, such as the end of a line in its middle."
+        )
+    return token
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

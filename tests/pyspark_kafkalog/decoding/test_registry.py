@@ -60,6 +60,40 @@ def test_a_bearer_token(registry):
     assert registry.authorizations[0].startswith("Bearer /")
 
 
+def test_a_token_may_end_in_a_newline_as_files_do(registry, monkeypatch):
+    monkeypatch.setenv("REGISTRY_TOKEN", f"{PASSWORD}\n")
+    registry.register("s", '"int"')
+    latest_schema(config(registry.url, bearer_auth_token="${env:REGISTRY_TOKEN}"), "s")
+    assert registry.authorizations == [f"Bearer {PASSWORD}"]
+
+
+@pytest.mark.parametrize("token", [f"{PASSWORD}\r\nX-Other: 1", f"{PASSWORD}\nx", f"{PASSWORD}é€"])
+def test_a_token_that_is_none_is_refused_unseen(registry, token):
+    with pytest.raises(InvalidOptionError, match=r"bearer\.auth\.token") as raised:
+        latest_schema(config(registry.url, bearer_auth_token=token), "s")
+    assert PASSWORD not in str(raised.value)
+    assert registry.asked == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://etl:{PASSWORD},x@registry:8081",
+        f"http://etl:{PASSWORD}",
+        f"http://registry:8081,http://etl:{PASSWORD},y@registry:8081",
+    ],
+)
+def test_an_address_that_is_none_is_refused_unseen(url):
+    with pytest.raises(InvalidOptionError, match="address") as raised:
+        config(url)
+    assert PASSWORD not in str(raised.value)
+
+
+def test_a_host_that_can_be_none_does_not_answer():
+    with pytest.raises(SchemaRegistryError, match="no schema registry answered"):
+        latest_schema(config(f"http://{'a' * 70}.example:1", request_timeout_ms=300), "s")
+
+
 def test_a_reference_to_a_secret_travels_as_such():
     found = config("http://r:1", basic_auth_user_info="etl:${env:NOT_SET_ANYWHERE}")
     found = pickle.loads(pickle.dumps(found))
@@ -156,7 +190,7 @@ def test_a_registry_that_falls_silent_or_drips_is_given_up_in_time(talk):
         ({}, "schema.registry.url is missing"),
         ({"schema.registry.url": "registry:8081"}, "no list of addresses"),
         ({"schema.registry.url": f"ftp://a:{PASSWORD}@r"}, "no list of addresses"),
-        ({"schema.registry.url": f"https://a:{PASSWORD}@r:x"}, "has the address 'https://r:x'"),
+        ({"schema.registry.url": f"https://a:{PASSWORD}@r:x"}, "address number 1 has no host"),
         ({"basic.auth.user.inf": PASSWORD}, "no option 'basic.auth.user.inf'"),
         ({"basic.auth.user.info": PASSWORD, "bearer.auth.token": "x"}, "not both"),
         ({"bearer.auth.credentials.source": "OAUTHBEARER"}, "must be one of STATIC_TOKEN"),
