@@ -113,7 +113,8 @@ def message_type(files: bytes, name: str) -> Descriptor:
             raise InvalidSchemaError("the Protobuf schema has no message")
         name = main.message_type[0].name
     prefix = f"{main.package}." if main.package else ""
-    for full_name in (name, f"{prefix}{name}"):
+    # Its own package first: a file that it imports may have a message of the same short name.
+    for full_name in (f"{prefix}{name}", name):
         try:
             found: Descriptor = pool.FindMessageTypeByName(full_name)
         except KeyError:

@@ -2,12 +2,13 @@
 
 Types become those of Spark's `from_protobuf`: enums are their names, maps maps, `Timestamp` a
 timestamp, `Duration` an interval; fields of messages without fields are left out, and a message
-that contains itself is refused. Where Spark has an option for it, the choice is the one that loses
+that contains itself is refused; a field whose default is declared (proto2) has it where it was not
+sent. Where Spark has an option for it, the choice is the one that loses
 nothing: unsigned numbers become the next wider type (uint32 a long, uint64 a decimal(20,0)),
 wrappers such as `StringValue` are what they wrap, and a field without presence that was not sent is
-its default, as in every Protobuf library; one with presence (`optional`, a message, of a `oneof`)
-is null. `Struct`, `Value` and `ListValue` are JSON text. An enum's number that has no name is shown
-as the number.
+its default, as in every Protobuf library; any other with presence (`optional`, a message, of a
+`oneof`) is null. `Struct`, `Value` and `ListValue` are JSON text. An enum's number that has no name
+is shown as the number.
 
 Fields are found by their numbers, so any version of a message is read by the reader's. In
 Confluent's wire format the indexes after the schema's id say which message of the writer's schema
@@ -34,6 +35,7 @@ from pyspark_kafkalog.errors import InvalidSchemaError
 Convert = Callable[[Any], Any]
 
 _MOST_INDEXES = 32
+_MOST_PATHS = 1_000
 _TYPES: Mapping[int, pa.DataType] = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
@@ -94,14 +96,16 @@ class ConfluentProtobufDecoder:
     reader_id: int
     _reader: "_Reader" = field(init=False, repr=False, compare=False)
     _writers: Writers = field(init=False, repr=False, compare=False)
-    _names: dict[tuple[int, tuple[int, ...]], str | None] = field(
-        init=False, repr=False, compare=False
-    )
+    _problems: dict[tuple[int, tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
+    """Why messages of a schema and a path in it are not read; empty for those that are."""
+    _files: dict[int, bytes | str] = field(init=False, repr=False, compare=False)
+    """What writers' schemas compiled to, or why they did not."""
 
     def __post_init__(self) -> None:
         self._reader = _Reader(message_type(self.files, self.message))
         self._writers = Writers(self.config, "PROTOBUF")
-        self._names = {}
+        self._problems = {}
+        self._files = {}
 
     def __reduce__(self) -> tuple[type["ConfluentProtobufDecoder"], tuple[Any, ...]]:
         fields = (self.config, self.files, self.message, self.reader_id)
@@ -122,21 +126,39 @@ class ConfluentProtobufDecoder:
         else:
             path, start = _indexes(rest)
         key = (schema_id, path)
-        if key not in self._names:
-            self._names[key] = self._name(*key)
-        name = self._names[key]
-        if name != self._reader.name:
-            raise BadValueError(f"the value is a message {name} where {self._reader.name} is read")
+        problem = self._problems.get(key)
+        if problem is None:
+            problem = self._problem(*key)
+            # Values may name any number of paths.
+            if len(self._problems) >= _MOST_PATHS:
+                self._problems.clear()
+            self._problems[key] = problem
+        if problem:
+            raise BadValueError(problem)
         return self._reader.read(rest[start:])
 
-    def _name(self, schema_id: int, path: tuple[int, ...]) -> str | None:
-        if schema_id == self.reader_id:
-            return message_at(self.files, path)
+    def _problem(self, schema_id: int, path: tuple[int, ...]) -> str:
+        if self.reader_id and schema_id == self.reader_id:
+            files: bytes | str = self.files
+        else:
+            files = self._writers_files(schema_id)
+        if isinstance(files, str):
+            return f"schema {schema_id}: {files}"
+        name = message_at(files, path)
+        if name is None:
+            return f"schema {schema_id} has no message at the indexes {list(path)}"
+        if name != self._reader.name:
+            return f"the value is a message {name} where {self._reader.name} is read"
+        return ""
+
+    def _writers_files(self, schema_id: int) -> bytes | str:
         schema = self._writers.schema(schema_id)
-        try:
-            return message_at(compile_proto(schema.text, schema.references), path)
-        except InvalidSchemaError as error:
-            raise BadValueError(f"schema {schema_id}: {error}") from None
+        if schema_id not in self._files:
+            try:
+                self._files[schema_id] = compile_proto(schema.text, schema.references)
+            except InvalidSchemaError as error:
+                self._files[schema_id] = str(error)
+        return self._files[schema_id]
 
 
 def _indexes(data: bytes) -> tuple[tuple[int, ...], int]:
@@ -178,8 +200,10 @@ class _Reader:
     def read(self, value: bytes) -> Any:
         try:
             return self._convert(self._parse(value))
-        except DecodeError as error:
-            raise BadValueError(f"no {self.name}: {error}") from None
+        except (DecodeError, UnicodeDecodeError) as error:
+            if "UTF-8" in str(error) or isinstance(error, UnicodeDecodeError):
+                raise BadValueError(f"a string of the message {self.name} is no UTF-8") from None
+            raise BadValueError(f"the value is no message {self.name}") from None
 
 
 def _message(message: Descriptor, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
@@ -199,7 +223,7 @@ def _message(message: Descriptor, inside: tuple[str, ...]) -> tuple[pa.DataType,
     others: list[tuple[str, Convert]] = []
     for one in message.fields:
         data_type, convert = _field(one, inside)
-        if pa.types.is_struct(data_type) and not data_type.num_fields:
+        if _is_empty(data_type):
             continue
         fields.append(pa.field(one.name, data_type))
         if convert is None:
@@ -207,6 +231,15 @@ def _message(message: Descriptor, inside: tuple[str, ...]) -> tuple[pa.DataType,
         else:
             others.append((one.name, convert))
     return pa.struct(fields), _row(plain, others)
+
+
+def _is_empty(data_type: pa.DataType) -> bool:
+    """Whether values hold nothing but messages without fields."""
+    if pa.types.is_map(data_type):
+        return _is_empty(data_type.item_type)
+    if pa.types.is_list(data_type):
+        return _is_empty(data_type.value_type)
+    return bool(pa.types.is_struct(data_type) and not data_type.num_fields)
 
 
 def _row(plain: list[str], others: list[tuple[str, Convert]]) -> Convert:
@@ -238,11 +271,13 @@ def _field(one: FieldDescriptor, inside: tuple[str, ...]) -> tuple[pa.DataType, 
         if convert is None:
             return pa.list_(data_type), lambda message: list(get(message))
         return pa.list_(data_type), lambda message: [convert(item) for item in get(message)]
-    if not one.has_presence:
+    if not one.has_presence or one.has_default_value:
         return data_type, None if convert is None else lambda message: convert(get(message))
+    # Of the class, as there may be a field of that name.
+    has = GetMessageClass(one.containing_type).HasField
     if convert is None:
-        return data_type, lambda message: get(message) if message.HasField(name) else None
-    return data_type, lambda message: convert(get(message)) if message.HasField(name) else None
+        return data_type, lambda message: get(message) if has(message, name) else None
+    return data_type, lambda message: convert(get(message)) if has(message, name) else None
 
 
 def _map_field(one: FieldDescriptor, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
@@ -269,7 +304,8 @@ def _scalar_type(one: FieldDescriptor) -> pa.DataType:
 
 
 def _enum_names(enum: EnumDescriptor) -> Convert:
-    names = {number: value.name for number, value in enum.values_by_number.items()}
+    # Of several names for a number the first, as Protobuf's libraries have it.
+    names = {value.number: value.name for value in reversed(enum.values)}
     return lambda number: names.get(number) or str(number)
 
 

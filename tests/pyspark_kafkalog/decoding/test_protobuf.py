@@ -14,7 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.decoding import proto_files
+from pyspark_kafkalog.decoding import proto_files, protobuf
 from pyspark_kafkalog.decoding.decoder import open_decoder
 from pyspark_kafkalog.decoding.proto_files import compile_proto
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError, MissingExtraError
@@ -174,14 +174,54 @@ def test_what_was_not_sent_is_a_default_or_null(everything):
         assert found[name] is None
 
 
-def test_proto2_has_presence():
+def test_proto2_has_presence_and_defaults_that_are_declared():
     text = """syntax = "proto2";
-    message M { required int32 a = 1; optional string b = 2 [default = "x"]; }"""
+    enum E { X = 1; Y = 2; }
+    message M {
+      required int32 a = 1; optional string b = 2; optional string c = 3 [default = "x"];
+      optional E d = 4 [default = Y]; optional E e = 5;
+      optional group G = 6 { optional int32 h = 7; }
+    }"""
     decoder = open_decoder("protobuf", text)
-    assert rows(decoder, b"\x08\x01", b"\x08\x01\x12\x01y", b"") == (
-        [{"a": 1, "b": None}, {"a": 1, "b": "y"}, {"a": None, "b": None}],
+    nothing = {"a": None, "b": None, "c": "x", "d": "Y", "e": None, "g": None}
+    assert rows(decoder, b"", b"\x08\x01\x1a\x01y\x20\x01", b"\x20\x09\x33\x38\x05\x34") == (
+        [nothing, {**nothing, "a": 1, "c": "y", "d": "X"}, {**nothing, "g": {"h": 5}}],
         {},
     )
+
+
+def test_proto2_strings_that_are_no_utf8_are_the_rows_error():
+    text = """syntax = "proto2";
+    message M { optional string a = 1; repeated string b = 2; map<string, string> c = 3; }"""
+    good = b"\x0a\x01a"
+    bad = [b"\x0a\x01\xff", b"\x12\x01\xff", b"\x1a\x06\x0a\x01\xff\x12\x01a"]
+    found, errors = rows(open_decoder("protobuf", text), good, *bad, good)
+    assert [row and row["a"] for row in found] == ["a", None, None, None, "a"]
+    assert sorted(errors) == [1, 2, 3]
+
+
+def test_messages_without_fields_are_left_out_wherever_they_are():
+    text = """syntax = "proto3";
+    message M { int32 a = 1; E b = 2; repeated E c = 3; map<int32, N> d = 4; repeated N e = 5; }
+    message N { E e = 1; }
+    message E {}"""
+    decoder = open_decoder("protobuf", text)
+    assert rows(decoder, b"\x08\x01\x1a\x00\x2a\x00") == ([{"a": 1}], {})
+
+
+def test_fields_may_be_called_like_methods():
+    names = ["HasField", "ListFields", "Clear", "DESCRIPTOR", "class", "from", "FromString"]
+    fields = "".join(f"optional int32 {name} = {at + 1};" for at, name in enumerate(names))
+    decoder = open_decoder("protobuf", f'syntax = "proto3"; message M {{ {fields} }}')
+    data = b"".join(bytes([8 * at + 8, at]) for at in range(len(names)))
+    assert rows(decoder, data) == ([{name: at for at, name in enumerate(names)}], {})
+
+
+def test_of_several_names_for_a_number_the_first_is_shown():
+    text = """syntax = "proto3";
+    enum E { option allow_alias = true; Z = 0; A = 1; B = 1; }
+    message M { E e = 1; }"""
+    assert rows(open_decoder("protobuf", text, message="M"), b"\x08\x01") == ([{"e": "A"}], {})
 
 
 def test_another_version_is_read_by_field_numbers():
@@ -316,7 +356,7 @@ def test_confluents_wire_format(registry):
     for row, reason in {
         1: "message Other where Order",
         2: "message Order.Line where Order",
-        3: "message None",
+        3: "no message at the indexes [3]",
         4: "message indexes",
         5: "message indexes",
         6: "cut off",
@@ -324,6 +364,7 @@ def test_confluents_wire_format(registry):
         8: "magic byte is 1",
     }.items():
         assert reason in errors[row]
+    assert len(errors) == 8
     nested = opened(registry, None, message="Order.Line")
     assert rows(nested, head + b"\x04\x02\x00" + line) == ([{"sku": "a"}], {})
 
@@ -353,6 +394,48 @@ def test_schemas_that_import_others(registry):
         registry.register(subject, f"{text}//{number}", "PROTOBUF", [{**name, "name": path}])
         with pytest.raises(InvalidSchemaError, match="imports"):
             opened(registry, "", subject=subject)
+
+
+def test_a_message_of_its_own_package_comes_before_one_that_is_imported(registry):
+    registry.register("old", 'syntax = "proto3"; message Order { string a = 1; }', "PROTOBUF")
+    text = 'syntax = "proto3"; package shop; import "old.proto"; message Order { int64 id = 1; }'
+    name = {"name": "old.proto", "subject": "old", "version": 1}
+    registry.register("orders-value", text, "PROTOBUF", [name])
+    for message in ("", "Order", "shop.Order"):
+        assert opened(registry, message).type == pa.struct([("id", pa.int64())])
+
+
+def test_a_schema_that_cannot_be_compiled_is_tried_once(registry, monkeypatch):
+    registry.register("orders-value", NESTED, "PROTOBUF")
+    registry.register("others", 'syntax = "proto3"; import "nowhere.proto";', "PROTOBUF")
+    decoder = opened(registry, "Order")
+    tried = []
+    compiled = protobuf.compile_proto
+    monkeypatch.setattr(
+        protobuf, "compile_proto", lambda *schema: tried.append(schema) or compiled(*schema)
+    )
+    found = decoder.decode(
+        pa.array([b"\0\0\0\0\2\x02" + bytes([path]) for path in range(0, 100, 2)], pa.binary())
+    )
+    assert (len(found.errors), len(tried)) == (50, 1)
+    assert "schema 2" in found.errors[0]
+
+
+def test_without_a_registered_reader_no_id_is_taken_for_its_own(registry):
+    options = {"schema.registry.url": registry.url}
+    decoder = open_decoder("protobuf", NESTED, options, message="Other")
+    assert rows(decoder, b"\0\0\0\0\0\0")[1] == {0: "the registry has no schema 0"}
+
+
+def test_paths_that_values_make_up_take_no_memory(registry, monkeypatch):
+    monkeypatch.setattr(protobuf, "_MOST_PATHS", 10)
+    registry.register("orders-value", NESTED, "PROTOBUF")
+    decoder = opened(registry, "Other")
+    made_up = [b"\0\0\0\0\1\x04" + bytes([n % 64 * 2, n // 64 * 2]) for n in range(1, 200)]
+    values = pa.array([*made_up, b"\0\0\0\0\1\x00\x08\x05"], pa.binary())
+    found = decoder.decode(values)
+    assert (len(found.errors), found.column[199].as_py()) == (199, {"x": 5})
+    assert len(decoder._problems) <= 10
 
 
 def test_what_registries_take_for_granted_can_be_imported():
