@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         subparser = commands.add_parser(command.name, help=command.help, description=command.help)
         command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+        subparser.set_defaults(run=command.run, refuse=subparser.error)
     return parser
 
 
@@ -112,13 +112,7 @@ def client_properties(options: argparse.Namespace) -> dict[str, str]:
     """The properties given by `add_client_arguments`; raises InvalidOptionError."""
     lines = list(options.property)
     if options.command_config is not None:
-        try:
-            text = options.command_config.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise InvalidOptionError(
-                f"{options.command_config} is no text in UTF-8: save it as that."
-            ) from None
-        file_lines = (line.strip() for line in text.splitlines())
+        file_lines = (line.strip() for line in _read_text(options.command_config).splitlines())
         lines = [line for line in file_lines if line and not line.startswith("#")] + lines
     given = {}
     for line in lines:
@@ -136,6 +130,14 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
     """The config of `add_client_arguments`; raises InvalidOptionError."""
     defaults = {"request.timeout.ms": _REQUEST_TIMEOUT_MS}
     return ClientConfig.from_options(defaults | client_properties(options))
+
+
+def _read_text(path: Path) -> str:
+    """A file that an argument names; raises InvalidOptionError for one that is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidOptionError(f"{path} is no text in UTF-8: save it as that.") from None
 
 
 def _settings(flag: str, settings: Iterable[str]) -> dict[str, str]:
@@ -525,7 +527,7 @@ def _shape(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "transform": options.transform and _function(options.transform),
         "value_format": options.value_format,
-        "value_schema": schema and Path(schema).read_text(encoding="utf-8"),
+        "value_schema": schema and _read_text(Path(schema)),
         "registry": registry or None,
         "on_error": options.on_error,
         "dead_letter_topic": options.dead_letter_topic,
@@ -545,9 +547,9 @@ def _function(name: str) -> Callable[..., Any]:
     try:
         module = import_module(module_name)
         function: Callable[..., Any] = getattr(module, function_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise InvalidOptionError(
-            f"--transform {name} cannot be found: {error}. Write MODULE:FUNCTION."
+            f"--transform {name} cannot be imported: {error}. Write MODULE:FUNCTION."
         ) from None
     # Else tasks would have to find the module where they run.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
@@ -556,14 +558,14 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _load(options: argparse.Namespace) -> None:
     if options.vacuum:
+        if options.topics or options.name:
+            options.refuse("--vacuum loads nothing: leave TOPIC and --name out")
         _vacuum(options)
         return
     if not (options.topics and options.name and options.bootstrap_servers):
-        raise InvalidOptionError(
-            "kafkalog load needs --bootstrap-servers, a TOPIC and --name NAME, or --vacuum"
-        )
+        options.refuse("give --bootstrap-servers, a TOPIC and --name NAME, or --vacuum")
     from pyspark_kafkalog.java import check_java
-    from pyspark_kafkalog.warehouse.load import check_load, load, plan_load
+    from pyspark_kafkalog.warehouse.load import check_load, check_shape, load, plan_load
     from pyspark_kafkalog.warehouse.shape import make_shape
     from pyspark_kafkalog.warehouse.target import open_target
 
@@ -576,9 +578,10 @@ def _load(options: argparse.Namespace) -> None:
         "chunk_bytes": options.chunk_bytes,
     }
     shape = _shape(options)
-    values = make_shape(source, **shape).values
+    made = make_shape(source, **shape)
+    check_shape(source, made)
     if options.dry_run:
-        print(plan_load(options.name, options.to, source, **what, values=values))
+        print(plan_load(options.name, options.to, source, **what, values=made.values))
         return
     # What can be wrong is said before Spark starts, which takes seconds.
     open_target(options.to)

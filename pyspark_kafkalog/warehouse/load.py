@@ -265,6 +265,7 @@ def load(
         compression,
         target_file_bytes,
     )
+    check_shape(options, shape)
     if dry_run:
         return plan_load(
             name,
@@ -334,6 +335,19 @@ def check_load(
     _bytes("chunk_bytes", chunk_bytes)
 
 
+def check_shape(options: Mapping[str, str], shape: Shape) -> None:
+    """Raises InvalidOptionError for a layout by columns that the rows do not have, without having
+    asked anybody. Those of a transformation are known when it is called."""
+    if shape.batches is None and shape.query is None:
+        columns = _columns_to_load(batch_options(options))
+        schema = Reading(batch_options(options), columns, values=shape.values).schema()
+        check_layout(shape.layout, schema)
+
+
+def _columns_to_load(source: SourceOptions) -> tuple[str, ...]:
+    return (*DEFAULT_COLUMNS, "headers") if source.include_headers else DEFAULT_COLUMNS
+
+
 def _find_work(
     name: str,
     target: str,
@@ -388,7 +402,7 @@ def _land(
     watch: Watch,
 ) -> tuple[Commit, int]:
     """Lands and commits some of the work; also how many records could not be decoded."""
-    columns = (*DEFAULT_COLUMNS, "headers") if work.source.include_headers else DEFAULT_COLUMNS
+    columns = _columns_to_load(work.source)
     reading = Reading(work.source, columns, work.topic_ids, shape.values, shape.batches)
     schema = _columns_of(spark, reading, shape.query, pieces)
     check_layout(shape.layout, schema)

@@ -224,11 +224,17 @@ class Lines:
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + LINE_EVERY_S
+        self._all_told = False
 
     def __call__(self, progress: LoadProgress) -> None:
         now_s = time.monotonic()
-        if now_s >= self._next_s or progress.landed == progress.total:
+        has_ended = progress.landed == progress.total
+        # Between the last record and the commit it is asked for a while.
+        if has_ended and self._all_told:
+            return
+        if now_s >= self._next_s or has_ended:
             self._next_s = now_s + LINE_EVERY_S
+            self._all_told = has_ended
             print(describe_progress(progress), flush=True)
 
 
@@ -289,7 +295,7 @@ def _bars() -> Iterator[Progress]:
                 key = (each.topic, each.partition)
                 if key not in tasks:
                     tasks[key] = bars.add_task(f"  {each.topic}-{each.partition}", pace="")
-                pace = f"{each.records:,} rows, {describe_bytes(each.bytes)}"
+                pace = _pace(LoadProgress((each,), progress.elapsed_s))
                 bars.update(tasks[key], completed=each.landed, total=each.total, pace=pace)
 
         yield tell

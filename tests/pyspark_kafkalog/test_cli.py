@@ -269,9 +269,16 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("quickstart --port 99999", "from 0 to 65535"), ("consume t --max -1", "is no number of")],
+    [
+        ("quickstart --port 99999", "from 0 to 65535"),
+        ("consume t --max -1", "is no number of"),
+        ("load t --to parquet:w", "a TOPIC and --name NAME, or --vacuum"),
+        ("load --to parquet:w --name nightly", "a TOPIC and --name NAME, or --vacuum"),
+        ("load t --to parquet:w --vacuum", "--vacuum loads nothing"),
+        ("load --name nightly --to parquet:w --vacuum", "--vacuum loads nothing"),
+    ],
 )
-def test_numbers_that_cannot_be_meant(capsys, line, said):
+def test_what_cannot_be_meant_is_wrong_usage(capsys, line, said):
     with pytest.raises(SystemExit) as exit:
         main([*line.split(), *([] if "quickstart" in line else ["--bootstrap-servers", "h:1"])])
     assert exit.value.code == 2
@@ -307,9 +314,19 @@ def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(run, tmp_pat
         ("--until earliest", "endingOffsets cannot be earliest"),
         ("--max-bytes ten", "max_bytes must be a number of bytes"),
         ("--until 2026-01-01Z --option endingTimestamp=5", "both say it"),
+        ("--partition-by day", "day"),
+        ("--sort-by kee", "kee"),
+        ("--value-format json --value-schema schema.ddl --sort-by value", "value"),
+        ("--value-format json --value-schema latin1.ddl", "latin1.ddl is no text in UTF-8"),
+        ("--transform half_written:f", "half_written:f cannot be imported"),
     ],
 )
-def test_bounds_of_a_load_that_make_no_sense_are_explained(run, tmp_path, given, said):
+def test_bounds_of_a_load_that_make_no_sense_are_explained(run, tmp_path, given, said, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("schema.ddl").write_text("id BIGINT")
+    Path("latin1.ddl").write_bytes(b"gr\xf6sse BIGINT")
+    Path("half_written.py").write_text("def f(")
     load = f"load nothing --to parquet:{tmp_path}/warehouse --name nightly --dry-run"
     code, _, err = run(f"{load} {given}")
     assert code == 1

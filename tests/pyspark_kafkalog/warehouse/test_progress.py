@@ -1,5 +1,7 @@
 """How far a load is, from what its tasks write down; bars and lines."""
 
+import re
+
 import pytest
 from rich.console import Console
 
@@ -83,6 +85,7 @@ def test_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
     lines = Lines()
     lines(a_progress(10))
     lines(a_progress(1000))
+    lines(a_progress(1000))
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("10 of 1,000 offsets landed")
     assert second.startswith("1,000 of 1,000 offsets landed")
@@ -101,7 +104,7 @@ def test_bars_where_there_is_a_terminal(tmp_path, monkeypatch, capsys):
     assert "records landed" in out
     assert "orders-0" in out
     assert "orders-1" in out
-    assert "90 rows, 2.0 KiB" in out
+    assert re.search(r"orders-0 .* rows/s, 2\.0 KiB", out)
 
 
 def test_a_load_that_fails_does_not_say_that_all_has_landed(tmp_path):
