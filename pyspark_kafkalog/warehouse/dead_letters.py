@@ -6,12 +6,16 @@ and `kafkalog.reason`, each as text. Its own time is the clock's, so that retent
 the load. Letters are acknowledged before the load commits. They are sent at least once: a task that
 Spark runs again, or a load that fails afterwards, sends them again.
 
+A letter that its topic refuses would stop every load. So a topic that is made for letters takes
+batches as large as their own topics do, letters are compressed, as the records may have been, and
+the client's own bound, max.request.size, does not count.
+
 A task has one thread and one DeadLetters; the producer is made for the first letter.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import pyarrow as pa
@@ -19,23 +23,33 @@ from kafka.errors import TopicAlreadyExistsError
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
-from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.admin import create_topic, topic_property
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.source.options import SinkOptions
 from pyspark_kafkalog.source.partitions import SubscribePattern, Subscription
 from pyspark_kafkalog.source.writer import RowsToRecords
 
 SUFFIX = "-dead-letters"
+_LARGEST_REQUEST_BYTES = 100 * 1024 * 1024
+"""What brokers take by default (socket.request.max.bytes)."""
+_ROOM_BYTES = 64 * 1024
+"""For what a letter's headers say."""
 
 
 class DeadLetters:
     """A context manager: leaving it without an error waits until every letter is acknowledged."""
 
     def __init__(self, client: ClientConfig, letters_to: str | None) -> None:
-        self._client = client
+        codec = client.compression_type
+        self._client = replace(
+            client,
+            max_request_size=max(client.max_request_size, _LARGEST_REQUEST_BYTES),
+            compression_type=Codec.ZSTD if codec is Codec.NONE else codec,
+        )
         self._letters_to = letters_to
         self._exits = ExitStack()
         self._producer: Producer | None = None
@@ -107,11 +121,21 @@ def checked_topic(name: str | None) -> str | None:
 
 def make_topics(cluster: Cluster, topics: Iterable[str], letters_to: str | None) -> None:
     """Makes the topics for the letters of `topics`, where they are not there."""
-    wanted = {dead_letter_topic(topic, letters_to) for topic in topics}
-    for topic in sorted(wanted - cluster.topics(None).keys()):
+    there = cluster.topics(None).keys()
+    largest_bytes: dict[str, int] = {}
+    for topic in set(topics):
+        letters = dead_letter_topic(topic, letters_to)
+        if letters not in there:
+            # Unknown where the brokers do not tell: their default then.
+            largest = int(topic_property(cluster, topic, "max.message.bytes") or 0)
+            largest_bytes[letters] = max(largest_bytes.get(letters, 0), largest)
+    for letters, largest in sorted(largest_bytes.items()):
+        size = min(largest + _ROOM_BYTES, (1 << 31) - 1)
         # Another load may be faster.
         with suppress(TopicAlreadyExistsError):
-            create_topic(cluster, topic)
+            create_topic(
+                cluster, letters, configs={"max.message.bytes": str(size)} if largest else {}
+            )
 
 
 def with_origin(records: pa.RecordBatch, reasons: Sequence[str]) -> pa.Array:

@@ -1,12 +1,21 @@
-"""Which topics a load reads whose dead letters go to a topic."""
+"""Which topics a load reads whose dead letters go to a topic, and what that topic takes."""
 
+import os
 import pickle
 
+import pyarrow as pa
 import pytest
 
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, row_schema
+from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.options import batch_options
-from pyspark_kafkalog.warehouse.dead_letters import BesideLetters
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.warehouse.dead_letters import BesideLetters, DeadLetters, make_topics
 
 TOPICS = ("orders", "orders-dead-letters", "orders-eu", "letters")
 
@@ -44,3 +53,29 @@ def test_letters_of_other_loads_are_read():
 def test_topics_that_are_named_and_take_letters_are_refused(letters_to, subscription):
     with pytest.raises(InvalidOptionError, match=r"letters would go to .*, which this load reads"):
         read(letters_to, **subscription)
+
+
+@pytest.mark.parametrize("letters_to", [None, "letters"])
+def test_a_record_as_large_as_its_topic_takes_becomes_a_letter(letters_to):
+    """Otherwise no load would ever get past it."""
+    columns = tuple(COLUMN_TYPES)
+    with EmbeddedBroker() as broker:
+        config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
+        with Cluster(config) as cluster:
+            create_topic(cluster, "small")
+            create_topic(cluster, "orders", configs={"max.message.bytes": str(4 << 20)})
+            make_topics(cluster, ["orders", "small"], letters_to)
+            value = os.urandom(4 << 20)
+            row = dict.fromkeys(columns) | {"value": value, "topic": "orders"}
+            row |= {"partition": 0, "offset": 5, "timestamp": 0, "timestampType": 0}
+            records = pa.RecordBatch.from_pylist([row], row_schema(columns))
+            with DeadLetters(config, letters_to) as letters:
+                letters.send(records, ["a reason"])
+        name = letters_to or "orders-dead-letters"
+        options = batch_options(
+            {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": name}
+        )
+        found = read_range(options, ("value", "headers"), OffsetRange(name, 0, 0, 1), None)
+        ((letter,),) = [batch.to_pylist() for batch in found if batch.num_rows]
+    assert letter["value"] == value
+    assert letter["headers"][-1] == {"key": "kafkalog.reason", "value": b"a reason"}
