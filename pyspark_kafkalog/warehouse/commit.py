@@ -14,6 +14,7 @@ commit, never imports Spark or Arrow.
 """
 
 import json
+import logging
 import re
 import time
 import zlib
@@ -24,7 +25,7 @@ from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.errors import LoadConflictError, TargetError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.storage import COMMIT_FILE
@@ -38,6 +39,8 @@ FORMAT = "kafkalog-commit"
 VERSION = 1
 
 _PLAIN_NAME = re.compile(r"[^/\0]+")
+
+_log = logging.getLogger(__name__)
 
 
 TopicIds = Mapping[str, UUID]
@@ -233,6 +236,31 @@ def check_unmoved(
                 f"{current.get(key)}. Nothing of this load was published. Run it again to go on "
                 "from there, or give loads that run side by side different names and topics."
             )
+
+
+def without_recreated(
+    position: Position, topic_ids: TopicIds, name: str, fail_on_data_loss: bool
+) -> Offsets:
+    """The offsets where load `name` goes on, from the beginning for topics that were deleted and
+    created again since then: `topic_ids` are those of now.
+
+    Raises TopicRecreatedError for them unless `fail_on_data_loss` is false. Where brokers say no
+    ids, or the last commit has none, only a log that ends before its offsets gives that away.
+    """
+    before = position.topic_ids
+    recreated = sorted(
+        topic for topic in before.keys() & topic_ids.keys() if before[topic] != topic_ids[topic]
+    )
+    if not recreated:
+        return position.offsets
+    what = f"{', '.join(recreated)}: deleted and created again since the last commit of load"
+    if fail_on_data_loss:
+        raise TopicRecreatedError(
+            f"{what} {name!r}, whose offsets mean other records now. To load what is there from "
+            "the beginning, set the option failOnDataLoss to false, or give the load another name."
+        )
+    _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
+    return {tp: 0 if tp.topic in recreated else n for tp, n in position.offsets.items()}
 
 
 def ids_to_json(topic_ids: TopicIds) -> dict[str, str]:

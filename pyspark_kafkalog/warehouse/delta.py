@@ -51,6 +51,7 @@ from pyspark_kafkalog.source.offsets import Offsets, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
+    NOWHERE,
     Commit,
     DataFile,
     Position,
@@ -98,20 +99,16 @@ class DeltaTarget:
     def __str__(self) -> str:
         return f"delta:{self.path}"
 
-    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
+    def position(self, name: str, read_only: bool = False) -> Position:
         with _explained(f"open the load target {self.path}"):
             table = self._table()
             if table is None:
                 _refuse_foreign_files(self.path)
-                return {}
+                return NOWHERE
             if not read_only:
                 restore_aside(self.path, self._named_files)
-            return _without_dropped(self._position(table, name).offsets)
-
-    def last_topic_ids(self, name: str) -> TopicIds:
-        with _explained(f"open the load target {self.path}"):
-            table = self._table()
-            return self._position(table, name).topic_ids if table else NO_IDS
+            found = self._position(table, name)
+            return Position(_without_dropped(found.offsets), found.topic_ids)
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()

@@ -66,6 +66,7 @@ from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
+    NOWHERE,
     Commit,
     DataFile,
     Position,
@@ -130,23 +131,17 @@ class IcebergTarget:
     def __str__(self) -> str:
         return f"iceberg:{self.identifier}"
 
-    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
+    def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self}"):
             if read_only and not _is_catalog_there(self._properties):
-                return {}
+                return NOWHERE
             table = self._table()
             if table is None:
-                return {}
+                return NOWHERE
             if not read_only:
                 data = _data_directory(table)
                 restore_aside(data, lambda: self._named_files(data))
-            return _position(table, name).offsets
-
-    def last_topic_ids(self, name: str) -> TopicIds:
-        with self._explained(f"open the load target {self}"):
-            there = _is_catalog_there(self._properties)
-            table = self._table() if there else None
-            return _position(table, name).topic_ids if table else NO_IDS
+            return _position(table, name)
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()

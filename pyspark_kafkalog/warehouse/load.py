@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, overload
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -24,12 +23,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog import errors
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import (
-    DataLossError,
-    InvalidOptionError,
-    KafkalogError,
-    TopicRecreatedError,
-)
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -49,7 +43,7 @@ from pyspark_kafkalog.source.options import (
 from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds, without_recreated
 from pyspark_kafkalog.warehouse.dead_letters import BesideLetters, make_topics
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
@@ -128,7 +122,7 @@ class _Work:
     name: str
     last: Offsets
     ranges: tuple[OffsetRange, ...]
-    topic_ids: Mapping[str, UUID]
+    topic_ids: TopicIds
 
 
 @overload
@@ -372,20 +366,23 @@ def _find_work(
             "on a load."
         )
     opened = open_target(target)
-    last = opened.last_offsets(name, read_only)
+    position = opened.position(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
-        meant = without_recreated(cluster, source, last, opened.last_topic_ids(name), name)
-        if starting is not None and last:
-            check_passed(cluster, source, meant, name)
-        ranges = plan(cluster, source, meant, name)
-        if most_bytes is not None:
-            ranges = within_bytes(cluster, ranges, most_bytes)
+        partitions = source.subscription.partitions(cluster)
         topic_ids = {
             topic: topic_id
-            for topic in {piece.topic for piece in ranges}
+            for topic in {tp.topic for tp in partitions}
             if (topic_id := cluster.topic_id(topic)) is not None
         }
-    return _Work(source, opened, name, last, tuple(ranges), topic_ids)
+        meant = without_recreated(position, topic_ids, name, source.fail_on_data_loss)
+        if starting is not None and meant:
+            check_passed(cluster, source, partitions, meant, name)
+        ranges = plan(cluster, source, partitions, meant, name)
+        if most_bytes is not None:
+            ranges = within_bytes(cluster, ranges, most_bytes)
+    planned = {piece.topic for piece in ranges}
+    ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
+    return _Work(source, opened, name, position.offsets, tuple(ranges), ids)
 
 
 def _make_letter_topics(work: _Work, shape: Shape) -> None:
@@ -474,14 +471,20 @@ def _run_query(
     return files, bad_records(stage.path)
 
 
-def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> list[OffsetRange]:
-    """What a load has to do: one range for each partition that has something new, sorted.
+def plan(
+    cluster: Cluster,
+    options: SourceOptions,
+    partitions: list[TopicPartition],
+    last: Offsets,
+    name: str,
+) -> list[OffsetRange]:
+    """What a load has to do: one range for each of the `partitions` that it is to read and that
+    have something new, sorted.
 
     A range of no offsets records a place that lost data moved (failOnDataLoss=false), or that
     startingOffsets chose: otherwise the next load would not know that the records before it were
     given up.
     """
-    partitions = options.subscription.partitions(cluster)
     ending = locate(cluster, options.ending, partitions)
     loaded = {tp.topic for tp in last}
     first = [tp for tp in partitions if tp.topic not in loaded]
@@ -520,36 +523,16 @@ def plan(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> 
     )
 
 
-def without_recreated(
-    cluster: Cluster, options: SourceOptions, last: Offsets, last_ids: TopicIds, name: str
-) -> Offsets:
-    """`last`, from the beginning for topics that were deleted and created again since then.
-
-    Raises TopicRecreatedError for them unless failOnDataLoss is false. Where brokers say no ids, or
-    the last commit has none, only a log that ends before its offsets gives that away.
-    """
-    topics = {tp.topic for tp in options.subscription.partitions(cluster)}
-    recreated = sorted(
-        topic
-        for topic in topics & last_ids.keys()
-        if cluster.topic_id(topic) not in (None, last_ids[topic])
-    )
-    if not recreated:
-        return last
-    what = f"{', '.join(recreated)}: deleted and created again since the last commit of load"
-    if options.fail_on_data_loss:
-        raise TopicRecreatedError(
-            f"{what} {name!r}, whose offsets mean other records now. To load what is there from "
-            "the beginning, set the option failOnDataLoss to false, or give the load another name."
-        )
-    _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
-    return {tp: 0 if tp.topic in recreated else offset for tp, offset in last.items()}
-
-
-def check_passed(cluster: Cluster, options: SourceOptions, last: Offsets, name: str) -> None:
+def check_passed(
+    cluster: Cluster,
+    options: SourceOptions,
+    partitions: Sequence[TopicPartition],
+    last: Offsets,
+    name: str,
+) -> None:
     """Raises InvalidOptionError if a load of `name`, which has commits, is told to start beyond
     them: it would leave records out. Warns that the start has no effect otherwise."""
-    partitions = [tp for tp in options.subscription.partitions(cluster) if tp in last]
+    partitions = [tp for tp in partitions if tp in last]
     if not partitions:
         return
     starting = _only(options.starting, partitions)

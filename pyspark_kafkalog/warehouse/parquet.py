@@ -79,7 +79,7 @@ class ParquetTarget:
     def __str__(self) -> str:
         return f"parquet:{self._storage}"
 
-    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
+    def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self._storage}"):
             newest = self._log.newest() if read_only else self._settle()
             if newest is None:
@@ -92,11 +92,7 @@ class ParquetTarget:
                         "a new or empty directory, since readers would take them for what was "
                         "loaded"
                     )
-            return _position(newest, name).offsets
-
-    def last_topic_ids(self, name: str) -> TopicIds:
-        with self._explained(f"open the load target {self._storage}"):
-            return _position(self._log.newest(), name).topic_ids
+            return _position(newest, name)
 
     def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()

@@ -139,7 +139,7 @@ class LoadSinkWriter:
         """Spark also makes writers to commit and abort: only one that goes to tasks has a stage."""
         if self._stage is None:
             target = open_target(self._options.target)
-            self._planned_from = target.last_offsets(self._options.name)
+            self._planned_from = target.position(self._options.name).offsets
             schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
             check_layout(self._options.layout, schema)
             self._stage = target.stage(schema, self._options.layout.partition_by)

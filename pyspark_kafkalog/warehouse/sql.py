@@ -60,6 +60,7 @@ from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
+    NOWHERE,
     Commit,
     DataFile,
     Position,
@@ -206,22 +207,14 @@ class SqlTarget:
     def _shown_url(self) -> str:
         return self._url.set(query={}).render_as_string(hide_password=True)
 
-    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
-        if read_only and self._is_missing_file():
-            # To connect would make it.
-            return {}
-        with self._explained(f"open the load target {self}"), self._transaction() as connection:
-            if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
-                return {}
-            return self._position(connection, self._load_key(connection, name)).offsets
-
-    def last_topic_ids(self, name: str) -> TopicIds:
+    def position(self, name: str, read_only: bool = False) -> Position:
         if self._is_missing_file():
-            return NO_IDS
+            # To connect would make it, and what the load is asked for may yet be refused.
+            return NOWHERE
         with self._explained(f"open the load target {self}"), self._transaction() as connection:
             if not sa.inspect(connection).has_table(self._offsets.name, self._offsets.schema):
-                return NO_IDS
-            return self._position(connection, self._load_key(connection, name)).topic_ids
+                return NOWHERE
+            return self._position(connection, self._load_key(connection, name))
 
     def _is_missing_file(self) -> bool:
         if self._url.get_backend_name() not in ("sqlite", "duckdb"):

@@ -19,7 +19,14 @@ from urllib.parse import unquote
 from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NO_IDS, Commit, DataFile, Stage, TopicIds
+from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
+    Commit,
+    DataFile,
+    Position,
+    Stage,
+    TopicIds,
+)
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.storage import is_url
@@ -36,13 +43,10 @@ class Target(Protocol):
     def __str__(self) -> str:
         """The target as a user may see it: without passwords."""
 
-    def last_offsets(self, name: str, read_only: bool = False) -> Offsets:
-        """The next offsets of load `name`: empty before its first commit. Finishes what a killed
+    def position(self, name: str, read_only: bool = False) -> Position:
+        """Where load `name` goes on: NOWHERE before its first commit. Finishes what a killed
         loader had published but not yet put in place, unless `read_only`: then nothing is changed,
         and nothing made that is missing."""
-
-    def last_topic_ids(self, name: str) -> TopicIds:
-        """The ids of the topics that `last_offsets` are of, as far as brokers said them."""
 
     def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         """A new place for the files of one load, which no reader of the target sees.
@@ -64,7 +68,7 @@ class Target(Protocol):
         """Publishes `files`, the ends of `ranges` and the ids of their topics in one step.
 
         Raises LoadConflictError, with nothing published, when the offsets of load `name` are no
-        longer those of `planned_from`, which `last_offsets` gave when the ranges were planned.
+        longer those of `planned_from`, which `position` gave when the ranges were planned.
         """
 
     def discard(self, stage: Stage) -> None:

@@ -283,7 +283,7 @@ class Campaign:
         before = self.places()
         assert all(count <= len(NAMES) for count in before.values())
         # A Parquet directory shows the files of a commit when it is opened for the next one.
-        self.table.open().last_offsets("nightly")
+        self.table.open().position("nightly")
         rows, expected = self.places(), self.expected()
         assert before <= rows
         assert rows == expected, {"more": rows - expected, "less": expected - rows}

@@ -230,7 +230,7 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
     with pytest.raises(DataLossError, match=topic):
         pyspark_kafkalog.load(spark, "nightly", f"parquet:{path}", options)
     assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []
-    assert ParquetTarget(path).last_offsets("nightly") == {}
+    assert ParquetTarget(path).position("nightly").offsets == {}
 
 
 @pytest.mark.parametrize("records", [4, 15])
@@ -245,7 +245,7 @@ def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(load, path, topic
     assert load(subscribe=topic, failOnDataLoss="false").records == records
     topics.fill(topic, 3)
     assert load(subscribe=topic).records == 3
-    last = ParquetTarget(path).last_offsets("nightly")
+    last = ParquetTarget(path).position("nightly").offsets
     assert last == {TopicPartition(topic, 0): records + 3}
 
 
@@ -298,7 +298,7 @@ def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, mo
         patched.setattr(ParquetTarget, "commit", commit_twice)
         with pytest.raises(KeyboardInterrupt):
             load(subscribe=both, how={"chunk_bytes": "400"})
-    done = sum(ParquetTarget(path).last_offsets("nightly").values())
+    done = sum(ParquetTarget(path).position("nightly").offsets.values())
     assert 50 < done < 150
     assert sum(landed(path).values()) == done
     result = load(subscribe=both, progress=told.append, how={"chunk_bytes": 400})
@@ -332,7 +332,7 @@ def test_times_bound_a_load_in_the_session_time_zone(spark, load, path, topics):
         how = {"starting": "2026-11-01T09:02", "until": "2026-11-01T09:05"}
         assert load(subscribe=topic, how=how).records == 3
         # The partition without a record has its place all the same.
-        assert ParquetTarget(path).last_offsets("nightly") == {
+        assert ParquetTarget(path).position("nightly").offsets == {
             TopicPartition(topic, 0): 5,
             TopicPartition(topic, 1): 0,
         }

@@ -45,7 +45,7 @@ def rows_in(path: str) -> list[dict[str, Any]]:
 
 
 def offsets_in(path: str, topic: str) -> dict[int, int]:
-    found = ParquetTarget(path).last_offsets("nightly")
+    found = ParquetTarget(path).position("nightly").offsets
     return {tp.partition: offset for tp, offset in found.items() if tp.topic == topic}
 
 
@@ -90,7 +90,7 @@ def test_offsets_move_when_nothing_is_left(spark, servers, topics, tmp_path, kin
         result = pyspark_kafkalog.load(spark, "nightly", table.name, options, transform=transform)
         assert (result.records, len(result.files)) == (0, 0)
         assert result.commit_id is not None
-        last = table.open().last_offsets("nightly")
+        last = table.open().position("nightly").offsets
         assert last == {TopicPartition(topic, 0): 5 * until}
     assert table.all_rows() == []
 

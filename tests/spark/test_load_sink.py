@@ -93,7 +93,7 @@ def test_each_row_is_there_once_also_when_the_checkpoint_is_lost(
     rows = stream(topic, maxOffsetsPerTrigger="17").repartition(2)
     assert sum(run(rows, table)) == 32
     assert places(table) == once(23, 9)
-    last = table.open().last_offsets("nightly")
+    last = table.open().position("nightly").offsets
     assert last == {TopicPartition(topic, 0): 23, TopicPartition(topic, 1): 9}
     assert run(rows, table) in ([], [0])
 
@@ -130,7 +130,7 @@ def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics)
     assert sorted(table.column("word").to_pylist()) == ["a", "b", "c"]
     assert {row["factor"] for row in table.column("more").to_pylist()} == {1.5}
     # The partition without rows has no place; its records are read, and left out, again.
-    assert parquet.open().last_offsets("nightly") == {TopicPartition(topic, 0): 3}
+    assert parquet.open().position("nightly").offsets == {TopicPartition(topic, 0): 3}
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def test_batches_without_rows_commit_nothing(stream, run, parquet, topics):
     topic = topics.create()
     topics.fill(topic, 5)
     assert run(stream(topic).where("offset > 100"), parquet) == [5]
-    assert parquet.open().last_offsets("nightly") == {}
+    assert parquet.open().position("nightly").offsets == {}
     assert list(parquet.directory.glob("table/_kafkalog/staging/*")) == []
 
 

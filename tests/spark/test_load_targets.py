@@ -49,7 +49,7 @@ def test_loads_land_each_record_once(spark, servers, table, topics, monkeypatch)
     topics.fill(topic, 5)
     assert load().records == 5
     assert places(table, topic) == [(0, n) for n in range(25)] + [(1, n) for n in range(5)]
-    last = table.open().last_offsets("nightly")
+    last = table.open().position("nightly").offsets
     assert last == {TopicPartition(topic, 0): 25, TopicPartition(topic, 1): 5}
     [row] = [row for row in table.arrow().to_pylist() if row["value"] == b"with"]
     assert table.headers(row["headers"]) == [("trace", b"\xff")]

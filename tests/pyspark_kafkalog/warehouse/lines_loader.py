@@ -34,7 +34,7 @@ def write_file(stage: Stage, name: str, offset_range: OffsetRange) -> DataFile:
 def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Commit | None:
     """Loads both partitions of a topic up to `until_offset`; None when they were there before."""
     target = ParquetTarget(path)
-    last = target.last_offsets(name)
+    last = target.position(name).offsets
     keys = [TopicPartition(topic, partition) for partition in PARTITIONS]
     # Another loader of the same name may be further on already.
     ranges = [

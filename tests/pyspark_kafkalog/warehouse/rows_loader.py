@@ -45,7 +45,7 @@ def plan(
     target: Target, name: str, until_offset: int
 ) -> tuple[dict[TopicPartition, int], list[OffsetRange]]:
     """Where load `name` is, and what it lacks up to `until_offset` of both partitions."""
-    last = target.last_offsets(name)
+    last = target.position(name).offsets
     keys = [TopicPartition("orders", partition) for partition in PARTITIONS]
     return last, [
         OffsetRange(key.topic, key.partition, last.get(key, 0), until_offset)

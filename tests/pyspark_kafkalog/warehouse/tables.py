@@ -164,7 +164,7 @@ class S3Table(Table):
         return [path.rpartition("/")[2] for path in found]
 
     def settle(self) -> None:
-        self.open().last_offsets("nightly")
+        self.open().position("nightly")
 
     def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
         path = f"{BUCKET}/{self.prefix}/_kafkalog/staging/{stage.load_id}/{name}"

@@ -86,9 +86,9 @@ def test_offsets_survive_checkpoints_and_the_cleaning_of_the_log(table, path):
     *old, _newest = sorted(Path(path, "_delta_log").glob("*.json"))
     for entry in old:
         entry.unlink()
-    assert table.open().last_offsets("hourly") == {ORDERS_0: 2, ORDERS_1: 2}
+    assert table.open().position("hourly").offsets == {ORDERS_0: 2, ORDERS_1: 2}
     load(table.open(), "nightly", 5)
-    assert table.open().last_offsets("nightly") == {ORDERS_0: 5, ORDERS_1: 5}
+    assert table.open().position("nightly").offsets == {ORDERS_0: 5, ORDERS_1: 5}
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 2)
 
 
@@ -179,8 +179,8 @@ def test_a_log_that_lost_offsets_is_refused(table, path):
     lines = [line for line in entry.read_text().splitlines() if ":orders:1" not in line]
     entry.write_text("\n".join(lines))
     with pytest.raises(TargetError, match="does not hold all offsets of load 'nightly'"):
-        table.open().last_offsets("nightly")
-    assert table.open().last_offsets("hourly") == {}
+        table.open().position("nightly")
+    assert table.open().position("hourly").offsets == {}
 
 
 def test_txns_of_others_are_no_offsets(table, path):
@@ -192,7 +192,7 @@ def test_txns_of_others_are_no_offsets(table, path):
         mode="append",
         commit_properties=CommitProperties(app_transactions=others),
     )
-    assert table.open().last_offsets("nightly") == {ORDERS_0: 3, ORDERS_1: 3}
+    assert table.open().position("nightly").offsets == {ORDERS_0: 3, ORDERS_1: 3}
 
 
 def test_a_table_of_others_with_more_columns_takes_loads(table, path):
@@ -300,10 +300,10 @@ def test_headers_do_not_come_into_a_table_without_them(table):
 def test_a_directory_with_files_of_others_is_refused(table, path):
     os.makedirs(path)
     Path(path, "_SUCCESS").touch()
-    assert table.open().last_offsets("nightly") == {}
+    assert table.open().position("nightly").offsets == {}
     Path(path, "part-0.parquet").touch()
     with pytest.raises(TargetError, match=r"holds files of others \(part-0\.parquet\)"):
-        table.open().last_offsets("nightly")
+        table.open().position("nightly")
     with pytest.raises(TargetError, match="holds files of others"):
         table.open().stage(row_schema())
 
@@ -311,14 +311,14 @@ def test_a_directory_with_files_of_others_is_refused(table, path):
 def test_a_target_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "table").write_text("a file")
     with pytest.raises(TargetError):
-        DeltaTarget(str(tmp_path / "table")).last_offsets("nightly")
+        DeltaTarget(str(tmp_path / "table")).position("nightly")
 
 
 def test_a_log_that_is_damaged_is_explained(table, path):
     load(table.open(), "nightly", 3)
     Path(path, "_delta_log", f"{1:020}.json").write_text("{half")
     with pytest.raises(TargetError, match="cannot open the load target"):
-        table.open().last_offsets("nightly")
+        table.open().position("nightly")
 
 
 def test_the_directory_of_a_load_that_moved_is_where_its_files_stay(table, path):

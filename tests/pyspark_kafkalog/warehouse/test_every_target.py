@@ -38,16 +38,16 @@ def begin(table, name="nightly", until_offset=7):
 
 
 def test_a_target_that_is_not_there_yet_has_no_offsets(table):
-    assert table.open().last_offsets("nightly") == {}
+    assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
 
 
 def test_to_look_where_a_load_goes_on_changes_nothing(table):
-    assert table.open().last_offsets("nightly", read_only=True) == {}
+    assert table.open().position("nightly", read_only=True).offsets == {}
     assert list(table.directory.iterdir()) == []
     load(table.open(), "nightly", 5)
-    assert table.open().last_offsets("nightly", read_only=True) == {ORDERS_0: 5, ORDERS_1: 5}
-    assert table.open().last_offsets("hourly", read_only=True) == {}
+    assert table.open().position("nightly", read_only=True).offsets == {ORDERS_0: 5, ORDERS_1: 5}
+    assert table.open().position("hourly", read_only=True).offsets == {}
 
 
 def test_several_topics_are_published_together(table):
@@ -58,14 +58,14 @@ def test_several_topics_are_published_together(table):
     topics = Counter(table.arrow().column("topic").to_pylist())
     assert topics == {"orders": 14, "payments": 3}
     places = {ORDERS_0: 7, ORDERS_1: 7, TopicPartition("payments", 0): 3}
-    assert commit.offsets[name] == table.open().last_offsets(name) == places
+    assert commit.offsets[name] == table.open().position(name).offsets == places
 
 
 def test_loads_go_on_where_the_last_one_of_their_name_ended(table):
     commit = load(table.open(), "nightly", 5)
     assert commit is not None
     assert commit.offsets["nightly"] == {ORDERS_0: 5, ORDERS_1: 5}
-    assert table.open().last_offsets("nightly") == {ORDERS_0: 5, ORDERS_1: 5}
+    assert table.open().position("nightly").offsets == {ORDERS_0: 5, ORDERS_1: 5}
     assert load(table.open(), "nightly", 5) is None
     again = load(table.open(), "nightly", 9)
     assert again is not None
@@ -81,9 +81,9 @@ def test_two_names_keep_their_own_places(table):
             load(table.open(), name, until_offset)
     assert table.rows() == sum((expected_rows(name, 6) for name in names), Counter())
     for name in names:
-        assert table.open().last_offsets(name) == {ORDERS_0: 6, ORDERS_1: 6}
-    assert table.open().last_offsets("night") == {}
-    assert table.open().last_offsets("nightly:orders") == {}
+        assert table.open().position(name).offsets == {ORDERS_0: 6, ORDERS_1: 6}
+    assert table.open().position("night").offsets == {}
+    assert table.open().position("nightly:orders").offsets == {}
 
 
 def test_every_column_reads_back_as_it_was(table):
@@ -114,7 +114,7 @@ def test_a_discarded_load_leaves_nothing(table):
     target, landed = begin(table)
     target.discard(landed[0])
     assert table.staged(landed[0]) == []
-    assert table.open().last_offsets("nightly") == {}
+    assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
 
 
@@ -152,7 +152,7 @@ def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
     commit = target.commit(*landed)
     expected = {ORDERS_0: 7, ORDERS_1: 7, piece.topic_partition: 5}
     assert commit.offsets[name] == expected
-    assert table.open().last_offsets(name) == expected
+    assert table.open().position(name).offsets == expected
 
 
 def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table):
@@ -174,9 +174,9 @@ def test_ranges_without_rows_move_the_offsets(table):
     target = table.open()
     stage = target.stage(row_schema())
     ranges = [OffsetRange("orders", 0, 7, 12), OffsetRange("orders", 1, 3, 3)]
-    commit = target.commit(stage, "nightly", target.last_offsets("nightly"), ranges, [])
+    commit = target.commit(stage, "nightly", target.position("nightly").offsets, ranges, [])
     assert commit.files == ()
-    assert table.open().last_offsets("nightly") == {ORDERS_0: 12, ORDERS_1: 3}
+    assert table.open().position("nightly").offsets == {ORDERS_0: 12, ORDERS_1: 3}
     assert table.offsets("nightly") == {0: 12, 1: 3}
     with pytest.raises(LoadConflictError):
         target.commit(target.stage(row_schema()), "nightly", {ORDERS_0: 7}, ranges[:1], [])
@@ -187,7 +187,7 @@ def test_the_first_load_may_have_no_rows(table):
     target = table.open()
     stage = target.stage(row_schema())
     target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 12)], [])
-    assert table.open().last_offsets("nightly") == {ORDERS_0: 12}
+    assert table.open().position("nightly").offsets == {ORDERS_0: 12}
     assert table.rows() == Counter()
 
 
@@ -198,10 +198,10 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
     def commit(ranges, topic_ids):
         target = table.open()
         stage = target.stage(row_schema())
-        target.commit(stage, "nightly", target.last_offsets("nightly"), ranges, [], topic_ids)
-        return table.open().last_offsets("nightly"), table.open().last_topic_ids("nightly")
+        target.commit(stage, "nightly", target.position("nightly").offsets, ranges, [], topic_ids)
+        return table.open().position("nightly").offsets, table.open().position("nightly").topic_ids
 
-    assert table.open().last_topic_ids("nightly") == {}
+    assert table.open().position("nightly").topic_ids == {}
     load(table.open(), "hourly", 2)
     both = [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 1, 0, 7)]
     both.append(OffsetRange("payments", 0, 0, 4))
@@ -220,14 +220,14 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
     }
     ids["orders"] = UUID(int=1)
     assert commit([OffsetRange("orders", 0, 0, 9)], ids) == ({ORDERS_0: 9, payments: 5}, ids)
-    assert table.open().last_topic_ids("hourly") == {}
+    assert table.open().position("hourly").topic_ids == {}
 
 
 def test_a_gap_is_recorded_in_the_commit(table):
     load(table.open(), "nightly", 7)
     target = table.open()
     pieces = [OffsetRange("orders", 0, 10, 12), OffsetRange("orders", 1, 7, 12)]
-    last = target.last_offsets("nightly")
+    last = target.position("nightly").offsets
     commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [])
     assert commit.gaps == (OffsetRange("orders", 0, 7, 10),)
     assert table.gaps() == [("orders", 0, 7, 10)]
@@ -239,7 +239,7 @@ def test_a_recreated_topic_that_begins_later_leaves_no_gap(table):
         (2, [OffsetRange("orders", 0, 9, 12)]),
     ):
         target = table.open()
-        last = target.last_offsets("nightly")
+        last = target.position("nightly").offsets
         ids = {"orders": UUID(int=topic_id)}
         commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
         assert commit.gaps == ()
@@ -252,7 +252,7 @@ def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damag
     table.damage(stage, files[0].name + stage.suffix, None if damage == "gone" else b"more")
     with pytest.raises(TargetError, match="nothing was published"):
         target.commit(*landed)
-    assert table.open().last_offsets("nightly") == {}
+    assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
 
 

@@ -318,7 +318,7 @@ def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_p
     }
     target = IcebergTarget("a.b", properties)
     with pytest.raises(TargetError, match=r"cannot open the load target iceberg:a\.b") as raised:
-        target.last_offsets("nightly")
+        target.position("nightly")
     for text in (str(raised.value), str(target), repr(target)):
         assert "hunter2" not in text
 
@@ -327,4 +327,4 @@ def test_a_warehouse_may_be_a_path_with_spaces(tmp_path):
     place = f"lake.orders?uri=sqlite+pysqlite:///{tmp_path}/c.db&warehouse={tmp_path}/a%20%26%20b"
     load(open_target(f"iceberg:{place}"), "nightly", 2)
     assert sorted(os.listdir(tmp_path / "a & b" / "lake" / "orders")) == ["data", "metadata"]
-    assert open_target(f"iceberg:{place}").last_offsets("nightly") == {ORDERS_0: 2, ORDERS_1: 2}
+    assert open_target(f"iceberg:{place}").position("nightly").offsets == {ORDERS_0: 2, ORDERS_1: 2}

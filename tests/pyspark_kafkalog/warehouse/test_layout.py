@@ -51,7 +51,7 @@ def layout_of(partition_by=(), sort_by=(), compression="zstd", file_bytes=1 << 2
 
 def load(table: Table, layout: Layout, rows: pa.RecordBatch = ROWS, start: int = 0):
     target = table.open()
-    last = target.last_offsets("nightly")
+    last = target.position("nightly").offsets
     stage = target.stage(rows.schema, layout.partition_by)
     files = list(write_files(stage, "orders", [rows], layout))
     ranges = [OffsetRange("orders", 0, start, start + 100)]

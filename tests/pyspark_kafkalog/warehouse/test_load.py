@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,7 @@ from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import load as load_module
-from pyspark_kafkalog.warehouse.commit import DataFile
+from pyspark_kafkalog.warehouse.commit import DataFile, Position, without_recreated
 from pyspark_kafkalog.warehouse.landing import Landed
 from pyspark_kafkalog.warehouse.load import (
     LoadResult,
@@ -29,7 +30,6 @@ from pyspark_kafkalog.warehouse.load import (
     task_error,
     tasks_of,
     verified_files,
-    without_recreated,
 )
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
@@ -67,7 +67,9 @@ def planned(
     *bounds: tuple[int, int], last: Offsets | None = None, **options: str
 ) -> list[tuple[int, int, int]]:
     source = batch_options({**OPTIONS, **options})
-    ranges = plan(FakeCluster(*bounds), source, last or {}, "nightly")  # type: ignore[arg-type]
+    cluster: Any = FakeCluster(*bounds)
+    partitions = source.subscription.partitions(cluster)
+    ranges = plan(cluster, source, partitions, last or {}, "nightly")
     return [(piece.partition, piece.start_offset, piece.until_offset) for piece in ranges]
 
 
@@ -115,7 +117,8 @@ def test_the_first_load_of_another_topic_begins_where_it_is_told_to():
 
 def passed(last: Offsets, **options: str) -> None:
     source = batch_options({**OPTIONS, **options})
-    check_passed(FakeCluster((0, 10), (0, 7)), source, last, "nightly")  # type: ignore[arg-type]
+    cluster: Any = FakeCluster((0, 10), (0, 7))
+    check_passed(cluster, source, source.subscription.partitions(cluster), last, "nightly")
 
 
 def test_a_start_that_later_loads_have_passed_has_no_effect(caplog):
@@ -159,17 +162,15 @@ def test_a_log_that_ends_before_the_last_commit_is_data_loss():
         planned((0, 3), last={ORDERS_0: 6})
 
 
-def meant(ids: dict[str, UUID], **options: str) -> Offsets:
-    cluster = FakeCluster((0, 50), (0, 50))
-    last = {ORDERS_0: 6, ORDERS_1: 9}
-    source = batch_options({**OPTIONS, **options})
-    return without_recreated(cluster, source, last, ids, "nightly")  # type: ignore[arg-type]
+def meant(ids: dict[str, UUID], fail_on_data_loss: bool = True) -> Offsets:
+    position = Position({ORDERS_0: 6, ORDERS_1: 9}, ids)
+    return without_recreated(position, {"orders": ORDERS_ID}, "nightly", fail_on_data_loss)
 
 
 def test_a_recreated_topic_is_refused_also_when_its_log_is_longer_now():
     with pytest.raises(TopicRecreatedError, match=r"orders: .*load 'nightly'.*failOnDataLoss"):
         meant({"orders": UUID(int=1)})
-    assert meant({"orders": UUID(int=1)}, failOnDataLoss="false") == {ORDERS_0: 0, ORDERS_1: 0}
+    assert meant({"orders": UUID(int=1)}, fail_on_data_loss=False) == {ORDERS_0: 0, ORDERS_1: 0}
 
 
 def test_a_topic_of_which_no_id_is_known_goes_on():

@@ -51,7 +51,7 @@ def test_a_commit_that_was_not_rolled_forward_is_by_the_next_loader(table, monke
             load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 3)
     assert sum(read_rows(path) for path in committed_files(table.name[8:])) == 14
-    assert table.open().last_offsets("nightly") == {ORDERS_0: 7, ORDERS_1: 7}
+    assert table.open().position("nightly").offsets == {ORDERS_0: 7, ORDERS_1: 7}
     assert table.rows() == expected_rows("nightly", 7)
     assert sorted(committed_files(table.name[8:])) == [
         f"s3://{path}" for path in sorted(table.listed())
@@ -134,7 +134,7 @@ def test_files_of_others_are_refused(table):
     with S3Table.files().open_output_stream(f"{BUCKET}/{table.prefix}/theirs.parquet") as file:
         file.write(b"PAR1")
     with pytest.raises(TargetError, match=r"files of others \(theirs.parquet\)"):
-        table.open().last_offsets("nightly")
+        table.open().position("nightly")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_files_of_others_are_refused(table):
 )
 def test_a_place_that_is_none_is_refused_without_showing_secrets(place):
     with pytest.raises(InvalidOptionError) as caught:
-        open_target(f"parquet:{place}").last_offsets("nightly")
+        open_target(f"parquet:{place}").position("nightly")
     assert "sesame" not in str(caught.value).replace("nosuch://lake/sesame", "")
 
 
@@ -173,4 +173,4 @@ def test_a_store_that_cannot_be_reached_is_explained(monkeypatch):
     s3()
     target = open_target("parquet:s3://lake/x?endpoint=http://127.0.0.1:9&region=us-east-1")
     with pytest.raises(TargetError, match=r"cannot open the load target s3://lake/x: .*needs"):
-        target.last_offsets("nightly")
+        target.position("nightly")

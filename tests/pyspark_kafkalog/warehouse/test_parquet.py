@@ -77,7 +77,7 @@ def test_a_file_system_without_hard_links_is_refused_before_anything_is_landed(
 
 
 def test_a_target_that_is_not_there_yet_has_no_offsets_and_is_not_made(path):
-    assert ParquetTarget(path).last_offsets("nightly") == {}
+    assert ParquetTarget(path).position("nightly").offsets == {}
     assert committed_files(path) == []
     assert not os.path.exists(path)
 
@@ -95,10 +95,10 @@ def test_loads_go_on_where_the_last_one_of_their_name_ended(path):
 def test_a_directory_with_files_of_others_is_refused(path):
     os.makedirs(path)
     Path(path, "_SUCCESS").touch()
-    assert ParquetTarget(path).last_offsets("nightly") == {}
+    assert ParquetTarget(path).position("nightly").offsets == {}
     Path(path, "part-0.parquet").touch()
     with pytest.raises(TargetError, match=r"files of others \(part-0\.parquet\)"):
-        ParquetTarget(path).last_offsets("nightly")
+        ParquetTarget(path).position("nightly")
 
 
 def test_staged_files_are_invisible_until_the_commit(path):
@@ -123,7 +123,7 @@ def test_a_discarded_load_leaves_nothing(path):
     stage, _ = staged(target, FIRST_TEN[0])
     target.discard(stage)
     assert staging_of(path) == []
-    assert target.last_offsets("nightly") == {}
+    assert target.position("nightly").offsets == {}
 
 
 def test_the_second_of_two_loads_of_one_name_is_refused(path):
@@ -224,7 +224,7 @@ def test_a_load_that_dies_at_its_commit_point_at_any_step_of_another_is_finished
     """Only the newest commit may be unfinished: whoever publishes the next one finishes it."""
     for path, error in interleavings(tmp_path, load_and_die_before_the_renames):
         assert error is None
-        ParquetTarget(path).last_offsets("any")
+        ParquetTarget(path).position("any")
         assert visible_lines(path) == expected_lines("nightly", 7) + expected_lines("hourly", 4)
 
 
@@ -334,7 +334,7 @@ def test_a_staged_file_that_the_driver_does_not_see_is_not_committed(path):
     os.unlink(f"{stage.path}/{files[0].name}.staged")
     with pytest.raises(TargetError, match=r"the driver does not see it.*executors share"):
         target.commit(stage, "nightly", {}, FIRST_TEN, files)
-    assert target.last_offsets("nightly") == {}
+    assert target.position("nightly").offsets == {}
 
 
 def test_a_staged_file_of_another_size_is_not_committed(path):
@@ -344,7 +344,7 @@ def test_a_staged_file_of_another_size_is_not_committed(path):
         file.write("more")
     with pytest.raises(TargetError, match=f"should have {files[0].size_bytes} bytes"):
         target.commit(stage, "nightly", {}, FIRST_TEN, files)
-    assert target.last_offsets("nightly") == {}
+    assert target.position("nightly").offsets == {}
 
 
 def test_files_deleted_after_their_commit_do_not_hinder_later_loads(path):
@@ -362,7 +362,7 @@ def test_a_committed_file_lost_before_it_was_in_place_is_an_error_that_says_so(p
         commit_until(target, stage, files, "rename")
     os.unlink(f"{stage.path}/{files[0].name}.staged")
     with pytest.raises(TargetError, match="which commit 1 published, is neither there"):
-        target.last_offsets("nightly")
+        target.position("nightly")
 
 
 def test_committed_files_are_exact_between_the_commit_and_the_renames(path):
@@ -372,7 +372,7 @@ def test_committed_files_are_exact_between_the_commit_and_the_renames(path):
         commit_until(target, stage, files, "rename")
     assert visible_lines(path) == Counter()
     assert sum(lines_of(committed_files(path)).values()) == 10
-    assert ParquetTarget(path).last_offsets("nightly") == {ORDERS_0: 10}
+    assert ParquetTarget(path).position("nightly").offsets == {ORDERS_0: 10}
     assert sum(visible_lines(path).values()) == 10
 
 
@@ -395,7 +395,7 @@ def test_a_target_that_is_a_file_is_refused(tmp_path):
     path = tmp_path / "target"
     path.write_text("a file")
     with pytest.raises(TargetError, match="is a file: name a directory"):
-        ParquetTarget(str(path)).last_offsets("nightly")
+        ParquetTarget(str(path)).position("nightly")
 
 
 @pytest.mark.parametrize("place", ["below/a/file", "_kafkalog"])
@@ -416,4 +416,4 @@ def test_a_file_system_without_hard_links_is_explained(path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(TargetError, match="hard links"):
         target.commit(stage, "nightly", {}, FIRST_TEN, files)
-    assert target.last_offsets("nightly") == {}
+    assert target.position("nightly").offsets == {}

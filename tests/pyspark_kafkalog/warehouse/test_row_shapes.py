@@ -50,7 +50,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 def load(table: Table, rows: pa.RecordBatch, start: int = 0, until: int = 100) -> None:
     target = table.open()
-    last = target.last_offsets("nightly")
+    last = target.position("nightly").offsets
     stage = target.stage(storable(rows.schema))
     files = list(write_files(stage, "orders", [rows]))
     target.commit(stage, "nightly", last, [OffsetRange("orders", 0, start, until)], files)

@@ -133,7 +133,7 @@ def test_any_batches_of_any_tasks_that_begin_anywhere_make_each_row_once(table):
     run(table, [[(0, n) for n in range(9)] + [(1, n) for n in range(5)]])
     assert table.rows() == expected(9, 5)
     assert table.offsets("nightly") == {0: 9, 1: 5}
-    assert table.open().last_offsets("nightly")[TopicPartition("orders", 1)] == 5
+    assert table.open().position("nightly").offsets[TopicPartition("orders", 1)] == 5
 
 
 def test_a_batch_without_new_rows_commits_nothing_and_leaves_nothing(table):

@@ -167,7 +167,7 @@ def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
     piece = OffsetRange("orders", 0, 3, 5)
     files = write_rows(stage, "nightly", piece)
     os.unlink(f"{stage.path}/{files[0].name}")
-    last = target.last_offsets("nightly")
+    last = target.position("nightly").offsets
     with pytest.raises(TargetError, match="set TMPDIR to one that the driver and all executors"):
         target.commit(stage, "nightly", last, [piece], files)
     assert os.listdir(place) == []
@@ -283,7 +283,7 @@ def test_a_place_outlives_that_the_table_is_spelled_anew(kind, tmp_path):
         for statement in ("orders RENAME TO other", "other RENAME TO Orders"):
             connection.exec_driver_sql(f"ALTER TABLE {statement}")
     engine.dispose()
-    assert open_target(table.name.replace("#o", "#O")).last_offsets("nightly") == {
+    assert open_target(table.name.replace("#o", "#O")).position("nightly").offsets == {
         ORDERS_0: 3,
         ORDERS_1: 3,
     }
@@ -308,7 +308,7 @@ def test_rows_that_the_table_does_not_take_are_rolled_back(lake):
     lake.query('ALTER TABLE orders ADD CHECK ("offset" < 4)')
     with pytest.raises(TargetError, match=r"run the load again is safe.*CheckViolation"):
         load(lake.open(), "nightly", 6)
-    assert lake.open().last_offsets("nightly") == {ORDERS_0: 2, ORDERS_1: 2}
+    assert lake.open().position("nightly").offsets == {ORDERS_0: 2, ORDERS_1: 2}
     assert lake.rows() == expected_rows("nightly", 2)
 
 
@@ -343,7 +343,7 @@ def test_urls_that_cannot_be_loaded_into_are_refused(url, said):
 def test_passwords_are_shown_nowhere(url):
     target = open_target(f"sql:{url}#orders")
     with pytest.raises(TargetError, match="cannot open the load target") as raised:
-        target.last_offsets("nightly")
+        target.position("nightly")
     for text in (str(raised.value), str(target), repr(target), repr(raised.value.__cause__)):
         assert "hunter2" not in text
 
@@ -352,7 +352,7 @@ def test_a_wrong_password_is_not_shown():
     url = sa.make_url(postgres().url).set(password="hunter2")
     target = open_target(f"sql:{url.render_as_string(hide_password=False)}#orders")
     with pytest.raises(TargetError, match="password authentication failed") as raised:
-        target.last_offsets("nightly")
+        target.position("nightly")
     assert "hunter2" not in str(raised.value)
     assert PASSWORD not in str(open_target(f"sql:{postgres().url}#orders"))
 
@@ -384,4 +384,4 @@ def test_a_duckdb_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_opened_is_explained(kind, tmp_path):
     target = open_target(f"sql:{kind}:///{tmp_path}/not/there#orders")
     with pytest.raises(TargetError, match="cannot open the load target sql:"):
-        target.last_offsets("nightly")
+        target.position("nightly")

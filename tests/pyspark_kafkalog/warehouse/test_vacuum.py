@@ -65,7 +65,7 @@ def test_a_target_without_commits_is_swept_too(table):
     assert vacuum(table.name, 0, force=True) == []
     begin(table)
     assert len(vacuum(table.name, 0, force=True)) == 1
-    assert table.open().last_offsets("nightly") == {}
+    assert table.open().position("nightly").offsets == {}
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7)
 
@@ -201,9 +201,9 @@ def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(files_that_stay
     everything = expected_rows("hourly", 4) + expected_rows("nightly", 7)
     if kind is Killed:
         assert table.staged(begun[0]) == []
-        table.open().last_offsets("nightly", read_only=True)
+        table.open().position("nightly", read_only=True)
         assert table.staged(landed[0]) == []
-        table.open().last_offsets("hourly")
+        table.open().position("hourly")
         assert table.staged(begun[0]) == []
     assert table.staged(landed[0])
     assert table.rows() == everything
