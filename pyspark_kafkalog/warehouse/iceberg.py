@@ -61,7 +61,12 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 from pyiceberg.utils.config import Config
 
-from pyspark_kafkalog.errors import KafkalogError, LoadConflictError, TargetError
+from pyspark_kafkalog.errors import (
+    InvalidOptionError,
+    KafkalogError,
+    LoadConflictError,
+    TargetError,
+)
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
@@ -133,9 +138,7 @@ class IcebergTarget:
 
     def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self}"):
-            if read_only and not _is_catalog_there(self._properties):
-                return NOWHERE
-            table = self._table()
+            table = self._existing_table()
             if table is None:
                 return NOWHERE
             if not read_only:
@@ -195,7 +198,7 @@ class IcebergTarget:
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with self._explained(f"sweep the load target {self}"):
-            table = self._table() if _is_catalog_there(self._properties) else None
+            table = self._existing_table()
             if table is None:
                 return []
             data = _data_directory(table)
@@ -234,6 +237,12 @@ class IcebergTarget:
                 # so; what else it may be, the second time tells.
                 self._catalog = load_catalog(CATALOG, **self._properties)
         return self._catalog
+
+    def _existing_table(self) -> Table | None:
+        """The table. A catalog that is missing is not made, which opening it would do: what the
+        load is asked for may yet be refused."""
+        _check_named(self.identifier, self._properties)
+        return self._table() if _is_catalog_there(self._properties) else None
 
     def _table(self) -> Table | None:
         try:
@@ -327,12 +336,26 @@ class IcebergTarget:
             raise TargetError(hidden) from (error if hidden == message else None)
 
 
+def _check_named(identifier: str, properties: Mapping[str, str]) -> None:
+    """Raises InvalidOptionError unless something says which catalog it is."""
+    settings = {**(Config().get_catalog_config(CATALOG) or {}), **properties}
+    if not settings.keys() & {"uri", "type", "py-catalog-impl"}:
+        raise InvalidOptionError(
+            f"target iceberg:{identifier} names no catalog: write for example iceberg:{identifier}"
+            "?uri=sqlite:////data/catalog.db&warehouse=/data/lake or ?uri=https://HOST for a REST "
+            f"catalog, or configure one named {CATALOG} for pyiceberg "
+            f"(PYICEBERG_CATALOG__{CATALOG.upper()}__URI)"
+        )
+
+
 def _is_catalog_there(properties: Mapping[str, str]) -> bool:
     """False for a SQL catalog without its tables, which pyiceberg makes when it opens one."""
     configured = Config().get_catalog_config(CATALOG) or {}
     uri = str(properties.get("uri", configured.get("uri", "")))
-    if uri.startswith("sqlite") and not os.path.exists(uri.partition(":///")[2]):
-        return False
+    if uri.startswith("sqlite"):
+        path = uri.partition(":///")[2]
+        if not os.path.exists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            return False
     catalog = load_catalog(CATALOG, **{**properties, "init_catalog_tables": "false"})
     if not hasattr(catalog, "engine"):
         return True

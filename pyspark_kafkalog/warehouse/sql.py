@@ -220,7 +220,10 @@ class SqlTarget:
         if self._url.get_backend_name() not in ("sqlite", "duckdb"):
             return False
         path = str(self._url.database or "")
-        return not path.startswith(("md:", "file:")) and not os.path.exists(path)
+        if path.startswith(("md:", "file:")) or os.path.exists(path):
+            return False
+        # One that cannot be made either is better told now than when all is landed.
+        return os.path.isdir(os.path.dirname(os.path.abspath(path)))
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         if partition_by:

@@ -11,8 +11,9 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
-from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.storage import is_url
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
@@ -40,6 +41,18 @@ def begin(table, name="nightly", until_offset=7):
 def test_a_target_that_is_not_there_yet_has_no_offsets(table):
     assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
+
+
+def test_a_load_that_is_refused_before_it_lands_leaves_nothing(table):
+    """A broker that is not there, or a layout that cannot be, is found out after the target was
+    asked where the load goes on."""
+    target = table.open()
+    target.position("nightly")
+    assert list(table.directory.iterdir()) == []
+    if "sql:" in table.name:
+        with pytest.raises(InvalidOptionError, match="partition_by has no meaning"):
+            target.stage(row_schema(), [PartitionField("partition")])
+        assert list(table.directory.iterdir()) == []
 
 
 def test_to_look_where_a_load_goes_on_changes_nothing(table):

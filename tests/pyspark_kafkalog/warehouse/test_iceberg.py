@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, StringType
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
-from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.iceberg import IcebergTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
@@ -308,6 +308,19 @@ def test_a_location_that_is_no_directory_is_refused(tmp_path, table, monkeypatch
         transaction.set_properties({"write.data.path": "s3://bucket/data"})
     with pytest.raises(TargetError, match="lies at s3://bucket/data: landing tasks"):
         load(table.open(), "nightly", 4)
+
+
+def test_a_target_without_a_catalog_is_told_what_to_write(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place in ("a.b", "a.b?warehouse=/data/lake"):
+        target = open_target(f"iceberg:{place}")
+        for read_only in (False, True):
+            with pytest.raises(InvalidOptionError, match=r"write for example iceberg:a.b\?uri="):
+                target.position("nightly", read_only)
+    monkeypatch.setenv("PYICEBERG_CATALOG__KAFKALOG__URI", f"sqlite:///{tmp_path}/catalog.db")
+    assert open_target("iceberg:a.b").position("nightly").offsets == {}
 
 
 def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_path):
