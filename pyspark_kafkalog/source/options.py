@@ -170,12 +170,12 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
     values = _lowered(options)
     _refuse(values, _REFUSED_BY_SOURCE)
     return SourceOptions(
-        client=_client_config(values),
+        client=client_config(values),
         subscription=_subscription(values),
         starting=_limit(values, "starting", EARLIEST, _starts_at_latest_if_none(values)),
         ending=_limit(values, "ending", LATEST, latest_if_none=True),
-        fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
-        include_headers=_boolean(values, "includeHeaders", default=False),
+        fail_on_data_loss=parse_boolean(values, "failOnDataLoss", default=True),
+        include_headers=parse_boolean(values, "includeHeaders", default=False),
         splitting=Splitting(
             min_partitions=_whole_number(values, "minPartitions", least=1, most=_LARGEST_INT),
             max_records=_whole_number(values, "maxRecordsPerPartition", least=1),
@@ -205,7 +205,7 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
     for name in _STREAM_OPTIONS:
         if name.lower() in values:
             warn_once(f"Option {name} has no effect in a batch query.")
-    _warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
+    warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
     return parsed
 
 
@@ -225,7 +225,7 @@ def stream_options(options: Mapping[str, str]) -> SourceOptions:
     if "endingtimestamp" in values:
         warn_once("Option endingTimestamp has no effect in a streaming query.")
     parsed = check_source_options({"startingoffsets": "latest", **values})
-    _warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
+    warn_unknown(values, (*_SOURCE_OPTIONS, *_STREAM_OPTIONS))
     return parsed
 
 
@@ -236,8 +236,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     topic = values.get("topic")
     if topic is not None and not topic.strip():
         raise InvalidOptionError("Option topic is empty; name a topic, or leave the option out.")
-    _warn_unknown(values, _SINK_OPTIONS)
-    client = _client_config(values)
+    warn_unknown(values, _SINK_OPTIONS)
+    client = client_config(values)
     return SinkOptions(
         client=client,
         topic=topic.strip() if topic else None,
@@ -280,7 +280,8 @@ def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
-def _client_config(values: Mapping[str, str]) -> ClientConfig:
+def client_config(values: Mapping[str, str]) -> ClientConfig:
+    """The options `kafka.*`, by names in lower case; raises InvalidOptionError."""
     if not values.get(_BOOTSTRAP_SERVERS, "").strip():
         raise InvalidOptionError(
             f"Option {_BOOTSTRAP_SERVERS} must be set, for example to localhost:9092."
@@ -326,7 +327,7 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+def parse_boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
     text = values.get(name.lower())
     if text is None:
         return default
@@ -482,7 +483,7 @@ def _refuse(values: Mapping[str, str], refused: Mapping[str, str]) -> None:
             raise InvalidOptionError(f"Option {name} is not supported. {advice}")
 
 
-def _warn_unknown(values: Mapping[str, str], known: tuple[str, ...]) -> None:
+def warn_unknown(values: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in _NO_EFFECT:
         if name.lower() in values:
             warn_once(

@@ -24,7 +24,8 @@ class LoadSink(DataSource):
 
     `rows` have the columns topic, partition and offset of the records that they were made of, and
     any others. `target` and `name` are those of `pyspark_kafkalog.load`, and what the one has
-    loaded the other leaves out. `df.write` takes the same options, in mode append.
+    loaded the other leaves out. With `kafka.bootstrap.servers` a topic that was created again is
+    refused. `df.write` takes the same options, in mode append.
     """
 
     @classmethod

@@ -13,6 +13,10 @@ partition may be spread over the tasks of a batch in any way, and a record may b
 none. A batch without new rows commits nothing, so that places move only with rows: partitions whose
 rows are all filtered away are read again if the checkpoint is lost, and filtered again.
 
+Rows do not say of which incarnation of their topic they are. Where the options `kafka.*` say how to
+ask, the brokers are asked for the ids of topics before the tasks begin: commits keep them, and a
+topic that was deleted and created again since the last commit is refused.
+
 What would break this is a row that comes in a later batch than a greater offset of its partition.
 micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed. Batch
 writes have no such order: whatever lies below the place of the name is left out, and that is
@@ -25,7 +29,7 @@ aborts, though it may have published: files are dropped only where a task failed
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,12 +42,21 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, StringType, StructType
 
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
 from pyspark_kafkalog.source.offsets import Offsets
-from pyspark_kafkalog.source.options import nearest, parse_bytes, warn_once
+from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
+    Commit,
+    DataFile,
+    Stage,
+    TopicIds,
+    without_recreated,
+)
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.micro_batch import micro_batch
 from pyspark_kafkalog.warehouse.row_places import NewRows, Spans, joined
@@ -58,9 +71,7 @@ _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
     "offset": _INTEGERS,
 }
 _LAYOUT_OPTIONS = ("partitionBy", "sortBy", "compression", "targetFileBytes")
-_OPTIONS = ("target", "name", *_LAYOUT_OPTIONS, "uncheckedOffsets")
-# Spark hands its own options of a write to the sink as well.
-_ENGINE_OPTIONS = ("checkpointLocation", "queryName")
+_OPTIONS = ("target", "name", *_LAYOUT_OPTIONS, "uncheckedOffsets", "failOnDataLoss")
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +80,8 @@ _log = logging.getLogger(__name__)
 class LoadSinkOptions:
     """What a write was asked for; `layout` is that of `load`, `checkpoint_location` Spark's own.
 
-    With `unchecked_offsets` a stream runs whose checkpoint cannot be read from Python.
+    With `unchecked_offsets` a stream runs whose checkpoint cannot be read from Python. `client` is
+    there to ask for the ids of topics; recreated ones are refused with `fail_on_data_loss`.
     """
 
     target: str
@@ -77,6 +89,8 @@ class LoadSinkOptions:
     layout: Layout = PLAIN
     checkpoint_location: str | None = None
     unchecked_offsets: bool = False
+    client: ClientConfig | None = None
+    fail_on_data_loss: bool = True
 
 
 def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
@@ -85,14 +99,8 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
     for name, example in (("target", "parquet:/data/orders"), ("name", "nightly")):
         if not values.get(name, "").strip():
             raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
-    expected = {name.lower() for name in (*_OPTIONS, *_ENGINE_OPTIONS)}
-    for name in values.keys() - expected:
-        warn_once(f"Option {name} is unknown and ignored.{nearest(name, _OPTIONS)}")
-    unchecked = values.get("uncheckedoffsets", "false").strip().lower()
-    if unchecked not in ("true", "false"):
-        raise InvalidOptionError(
-            f"Option uncheckedOffsets must be true or false, got {unchecked[:80]!r}."
-        )
+    warn_unknown(values, _OPTIONS)
+    asks = any(name.startswith("kafka.") for name in values)
     open_target(values["target"])
     return LoadSinkOptions(
         values["target"],
@@ -104,20 +112,35 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
             parse_bytes("targetFileBytes", values.get("targetfilebytes", str(PLAIN.file_bytes))),
         ),
         values.get("checkpointlocation"),
-        unchecked_offsets=unchecked == "true",
+        unchecked_offsets=parse_boolean(values, "uncheckedOffsets", default=False),
+        client=client_config(values) if asks else None,
+        fail_on_data_loss=parse_boolean(values, "failOnDataLoss", default=True),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What was found out before the tasks began.
+
+    The target was at `planned_from`; rows are new from `next_offsets` on, which differ from these
+    where a topic was recreated. `topic_ids` are those of all topics, where brokers were asked.
+    """
+
+    stage: Stage
+    planned_from: Offsets
+    next_offsets: Offsets
+    topic_ids: TopicIds
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows(WriterCommitMessage):
     """What one task reports: its files, and the places of its rows.
 
-    `seen` are those of all its rows, `taken` of the rows in its files. With it goes what the plan
-    was, which the commit needs in another process.
+    `seen` are those of all its rows, `taken` of the rows in its files. With it goes the plan, which
+    the commit needs in another process.
     """
 
-    stage: Stage
-    planned_from: Offsets
+    plan: SinkPlan
     files: tuple[DataFile, ...]
     seen: Spans
     taken: Spans
@@ -131,35 +154,41 @@ class LoadSinkWriter:
         check_place_columns(schema)
         self._options = options
         self._schema = schema
-        self._stage: Stage | None = None
-        self._planned_from: Offsets = {}
+        self._plan: SinkPlan | None = None
 
     @PlainErrors()
     def __getstate__(self) -> dict[str, Any]:
         """Spark also makes writers to commit and abort: only one that goes to tasks has a stage."""
-        if self._stage is None:
-            target = open_target(self._options.target)
-            self._planned_from = target.position(self._options.name).offsets
-            schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
-            check_layout(self._options.layout, schema)
-            self._stage = target.stage(schema, self._options.layout.partition_by)
-        return dict(vars(self))
+        if self._plan is None:
+            self._plan = self._planned()
+        # Tasks ask no brokers, and need no passwords.
+        return {**vars(self), "_options": replace(self._options, client=None)}
+
+    def _planned(self) -> SinkPlan:
+        options = self._options
+        schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
+        check_layout(options.layout, schema)
+        target = open_target(options.target)
+        position = target.position(options.name)
+        ids = NO_IDS if options.client is None else _topic_ids(options.client)
+        goes_on = without_recreated(position, ids, options.name, options.fail_on_data_loss)
+        stage = target.stage(schema, options.layout.partition_by)
+        return SinkPlan(stage, position.offsets, goes_on, ids)
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
         """Writes those of one task's rows that the target does not have; they are on disk when it
         returns."""
-        assert self._stage is not None
+        assert self._plan is not None
         context = TaskContext.get()
         assert context is not None
-        rows = NewRows(self._planned_from)
+        rows = NewRows(self._plan.next_offsets)
         label = f"task-{context.partitionId()}"
-        files = tuple(write_files(self._stage, label, rows.of(iterator), self._options.layout))
+        stage, layout = self._plan.stage, self._options.layout
+        files = tuple(write_files(stage, label, rows.of(iterator), layout))
         if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
-        return LoadedRows(
-            self._stage, self._planned_from, files, rows.seen, rows.taken, rows.left_out_count
-        )
+        return LoadedRows(self._plan, files, rows.seen, rows.taken, rows.left_out_count)
 
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], batch: int | None
@@ -168,7 +197,8 @@ class LoadSinkWriter:
         if not reports:
             return None
         target = open_target(self._options.target)
-        stage, planned_from = reports[0].stage, reports[0].planned_from
+        plan = reports[0].plan
+        stage = plan.stage
         files = [file for report in reports for file in report.files]
         seen, taken = spans_of(reports)
         try:
@@ -187,8 +217,9 @@ class LoadSinkWriter:
         if not files:
             target.discard(stage)
             return None
-        ranges = moved_ranges(planned_from, taken)
-        return target.commit(stage, self._options.name, planned_from, ranges, files)
+        ranges = moved_ranges(plan.next_offsets, taken)
+        name, planned_from = self._options.name, plan.planned_from
+        return target.commit(stage, name, planned_from, ranges, files, plan.topic_ids)
 
     def _check(self, seen: Spans, batch: int | None) -> None:
         if batch is None or not seen:
@@ -216,7 +247,7 @@ class LoadSinkWriter:
             return
         for message in messages:
             if isinstance(message, LoadedRows):
-                open_target(self._options.target).discard(message.stage)
+                open_target(self._options.target).discard(message.plan.stage)
                 return
 
 
@@ -270,9 +301,16 @@ def spans_of(reports: Sequence[LoadedRows]) -> tuple[Spans, Spans]:
     return seen, taken
 
 
-def moved_ranges(planned_from: Offsets, taken: Spans) -> list[OffsetRange]:
+def _topic_ids(client: ClientConfig) -> TopicIds:
+    """The ids of all topics that are there, as far as brokers say them."""
+    with Cluster(client) as cluster:
+        ids = {topic: cluster.topic_id(topic) for topic in cluster.topics()}
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+
+
+def moved_ranges(next_offsets: Offsets, taken: Spans) -> list[OffsetRange]:
     """From where each partition of the new rows was, to behind the greatest offset of them."""
     return [
-        OffsetRange(tp.topic, tp.partition, planned_from.get(tp, span.first), span.last + 1)
+        OffsetRange(tp.topic, tp.partition, next_offsets.get(tp, span.first), span.last + 1)
         for tp, span in sorted(taken.items())
     ]

@@ -6,6 +6,7 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 from kafka.structs import TopicPartition
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import pyspark_kafkalog
@@ -131,6 +132,21 @@ def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics)
     assert {row["factor"] for row in table.column("more").to_pylist()} == {1.5}
     # The partition without rows has no place; its records are read, and left out, again.
     assert parquet.open().position("nightly").offsets == {TopicPartition(topic, 0): 3}
+
+
+def test_a_topic_that_was_created_again_is_refused_where_brokers_are_named(
+    stream, run, parquet, topics, servers
+):
+    topic = topics.create()
+    topics.fill(topic, 5)
+    asks = {"kafka.bootstrap.servers": servers}
+    run(stream(topic), parquet, **asks)
+    topics.delete(topic)
+    topics.create_again(topic)
+    topics.fill(topic, 8)
+    with pytest.raises(StreamingQueryException, match=r"created again since .* load 'nightly'"):
+        run(stream(topic), parquet, checkpoint="another", **asks)
+    assert places(parquet) == once(5)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from pyspark_kafkalog.errors import (
     InvalidRowError,
     LoadConflictError,
     TargetError,
+    TopicRecreatedError,
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sink as sink_module
@@ -79,9 +81,9 @@ def a_writer(table, name="nightly", kind=LoadStreamWriter, **options):
     return kind(load_sink_options(given), ROW)
 
 
-def planned(table, name="nightly"):
+def planned(table, name="nightly", **options):
     """A writer as it comes to the tasks."""
-    return pickle.loads(pickle.dumps(a_writer(table, name)))
+    return pickle.loads(pickle.dumps(a_writer(table, name, **options)))
 
 
 def rows(*places):
@@ -99,11 +101,11 @@ def rows(*places):
     )
 
 
-def run(table, tasks, batch=0, name="nightly"):
+def run(table, tasks, batch=0, name="nightly", **options):
     """A micro-batch: its tasks get these places each."""
-    writer = planned(table, name)
+    writer = planned(table, name, **options)
     messages = [writer.write(iter([rows(*places)])) for places in tasks]
-    a_writer(table, name).commit(pickle.loads(pickle.dumps(messages)), batch)
+    a_writer(table, name, **options).commit(pickle.loads(pickle.dumps(messages)), batch)
 
 
 def expected(*counts):
@@ -230,6 +232,50 @@ def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(parqu
     assert parquet.rows() == expected(1)
 
 
+class Brokers:
+    """They know a topic `orders` by an id, and one that says none."""
+
+    def __init__(self, config: object) -> None:
+        self.ids: dict[str, UUID | None] = {"orders": UUID(int=1), "old": None}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def topics(self):
+        return {topic: [0, 1] for topic in self.ids}
+
+    def topic_id(self, topic):
+        return self.ids[topic]
+
+
+def test_a_recreated_topic_is_refused_where_brokers_are_named(table, monkeypatch):
+    brokers = Brokers(None)
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    run(table, [[(0, 0), (0, 1), (1, 0)]], **asks)
+    assert table.open().position("nightly").topic_ids == {"orders": UUID(int=1)}
+    run(table, [[(0, 2)]], **asks)
+    brokers.ids["orders"] = UUID(int=2)
+    with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
+        planned(table, **asks)
+    run(table, [[(0, 0), (0, 1)]], failOnDataLoss="false", **asks)
+    assert table.rows() == expected(3, 1) + expected(2)
+    # Partition 1 of the old topic is forgotten.
+    assert table.open().position("nightly").offsets == {TopicPartition("orders", 0): 2}
+    run(table, [[(0, 1), (0, 2)]], **asks)
+    assert table.rows() == expected(3, 1) + expected(3)
+
+
+def test_what_asks_brokers_does_not_travel_to_the_tasks(parquet, monkeypatch):
+    monkeypatch.setattr(sink_module, "Cluster", Brokers)
+    secret = {"kafka.sasl.jaas.config": 'x required username="u" password="sesame";'}
+    asks = {"kafka.bootstrap.servers": "localhost:9092", "kafka.sasl.mechanism": "PLAIN", **secret}
+    assert b"sesame" not in pickle.dumps(a_writer(parquet, **asks))
+
+
 def test_the_ranges_of_a_commit_tile_each_partition(parquet):
     run(parquet, [[(0, 4), (0, 7)]])
     run(parquet, [[(0, 9)], [(0, 12)]])
@@ -274,6 +320,7 @@ def test_rows_need_the_places_of_records():
         ({"name": "nightly", "target": "/x"}, "does not name a kind of target"),
         ({"name": "n", "target": "parquet:/x", "uncheckedOffsets": "no"}, "must be true or false"),
         ({"name": "n", "target": "parquet:/x", "compression": "rar"}, "compression is 'rar'"),
+        ({"name": "n", "target": "parquet:/x", "kafka.acks": "1"}, "kafka.bootstrap.servers must"),
         (
             {"name": "n", "target": "parquet:/x", "targetFileBytes": "ten"},
             "targetFileBytes must be",
