@@ -23,19 +23,23 @@ so a process may fork before.
 
 import errno
 import functools
+import os
 import re
-from collections.abc import Iterator, Sequence
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
-from obstore.store import from_url
+from obstore.store import S3Store, from_url
 
 from pyspark_kafkalog.client.config import Secret
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.storage import (
     COMMIT_FILE,
     COMMITS,
@@ -53,6 +57,18 @@ COPIES_AT_ONCE = 8
 # A request that gets no answer is given up after so long, to be repeated for a while.
 REQUEST_TIMEOUT_S = 60
 RETRIES = 6
+
+# Where obstore looks for S3's credentials, as settings and, with AWS_ before it, in the
+# environment; else it asks the machine, and waits for minutes where nobody answers.
+_S3_CREDENTIALS = (
+    "access_key_id",
+    "skip_signature",
+    "web_identity_token_file",
+    "container_credentials_relative_uri",
+    "container_credentials_full_uri",
+)
+_METADATA_ENDPOINT = "http://169.254.169.254"
+_METADATA_TIMEOUT_S = 3
 
 _MARKER = "stage"
 _SECRET = re.compile(r"secret|token|password|credential|sas|key$", re.IGNORECASE)
@@ -317,21 +333,53 @@ class _Place:
                 client_options={"allow_http": plain, "timeout": f"{REQUEST_TIMEOUT_S}s"},
                 retry_config={"max_retries": RETRIES},
             )
-            return store
         except (UnknownConfigurationKeyError, BaseError, ValueError) as error:
             raise InvalidOptionError(
                 f"the object store {self.shown} cannot be opened: {_first_line(error)}"
             ) from None
+        if isinstance(store, S3Store):
+            self._check_credentials(store.config)
+        return store
+
+    def _check_credentials(self, config: Mapping[str, Any]) -> None:
+        """Raises TargetError where nothing is there to sign requests with, and nobody to ask."""
+        environment = (f"AWS_{name.upper()}" for name in _S3_CREDENTIALS)
+        if config.keys() & set(_S3_CREDENTIALS) or os.environ.keys() & set(environment):
+            return
+        endpoint = config.get("metadata_endpoint") or os.environ.get("AWS_METADATA_ENDPOINT")
+        if not _answers(endpoint or _METADATA_ENDPOINT):
+            raise TargetError(
+                f"there are no credentials for the object store {self.shown}: set "
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION for the driver and all "
+                "executors, or give the target "
+                "access_key_id=${env:NAME}&secret_access_key=${env:NAME}&region=REGION. "
+                "Files in ~/.aws are not read, and this machine has no instance role."
+            )
 
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def _answers(endpoint: str) -> bool:
+    """Whether the machine knows of credentials: a refusal is an answer, too."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        opener.open(f"{endpoint}/latest/meta-data/", timeout=_METADATA_TIMEOUT_S).close()
+    except HTTPError as error:
+        error.close()
+    except (OSError, HTTPException):
+        return False
+    return True
+
+
 def _first_line(error: BaseException) -> str:
     """What happened, without obstore's account of its own types, and without the queries of URLs,
     which may be signed."""
-    return _URL_QUERY.sub(r"\1", str(error).partition("\n")[0])
+    line = _URL_QUERY.sub(r"\1", str(error).partition("\n")[0])
+    if "configured region" in line:
+        line += ". Set AWS_REGION, or give the target region=REGION"
+    return line
 
 
 @contextmanager

@@ -1,7 +1,10 @@
 """Parquet targets in an object store: what differs from a directory, on a real S3 server."""
 
 import os
+import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pyarrow.parquet as pq
 import pytest
@@ -166,6 +169,55 @@ def test_secrets_are_looked_up_where_the_store_is_opened(table, monkeypatch):
     monkeypatch.delenv("LAKE_KEY")
     with pytest.raises(InvalidOptionError, match="LAKE_KEY, which is not set"):
         open_stage(stage.path).write("small", b"")
+
+
+@pytest.fixture
+def silence():
+    """A server that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_without_credentials_it_is_told_soon_what_to_set(answers, silence, monkeypatch):
+    monkeypatch.setattr(object_storage, "_METADATA_TIMEOUT_S", 0.2)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    machine = silence if answers else "http://127.0.0.1:9"
+    target = open_target(f"parquet:s3://lake/x?metadata_endpoint={machine}")
+    began = time.monotonic()
+    with pytest.raises(TargetError, match=r"no credentials .*set AWS_ACCESS_KEY_ID.*AWS_REGION"):
+        target.position("nightly")
+    assert time.monotonic() - began < 5
+
+
+def test_credentials_may_be_those_of_the_machine(monkeypatch):
+    """An instance role, as the machine tells it, over moto's own account of it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    url = f"{s3().url('role')}&metadata_endpoint={s3().endpoint}"
+    assert open_target(f"parquet:{url}").position("nightly").offsets == {}
+
+
+def test_a_wrong_region_is_told_as_such(monkeypatch):
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(301)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    s3()
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"s3://lake/x?endpoint=http://127.0.0.1:{server.server_port}"
+        with pytest.raises(TargetError, match=r"Set AWS_REGION, or give the target region="):
+            open_target(f"parquet:{url}").position("nightly")
+        server.shutdown()
 
 
 def test_a_store_that_cannot_be_reached_is_explained(monkeypatch):
