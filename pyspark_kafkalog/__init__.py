@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
     from pyspark_kafkalog.warehouse.datasource import LoadSink
     from pyspark_kafkalog.warehouse.load import LoadResult, load
+    from pyspark_kafkalog.warehouse.loaded_offsets import loaded_offsets
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
     from pyspark_kafkalog.warehouse.vacuum import vacuum
@@ -30,6 +31,7 @@ _HOME = {
     "LoadSink": "pyspark_kafkalog.warehouse.datasource",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "load": "pyspark_kafkalog.warehouse.load",
+    "loaded_offsets": "pyspark_kafkalog.warehouse.loaded_offsets",
     "vacuum": "pyspark_kafkalog.warehouse.vacuum",
 }
 
@@ -44,6 +46,7 @@ __all__ = [
     "QueryLag",
     "__version__",
     "load",
+    "loaded_offsets",
     "vacuum",
 ]
 

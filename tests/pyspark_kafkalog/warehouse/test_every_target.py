@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 
+import pyspark_kafkalog
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -61,6 +62,14 @@ def test_to_look_where_a_load_goes_on_changes_nothing(table):
     load(table.open(), "nightly", 5)
     assert table.open().position("nightly", read_only=True).offsets == {ORDERS_0: 5, ORDERS_1: 5}
     assert table.open().position("hourly", read_only=True).offsets == {}
+
+
+def test_where_a_load_goes_on_is_told_as_starting_offsets(table):
+    assert pyspark_kafkalog.loaded_offsets(table.name, "nightly") == "earliest"
+    assert list(table.directory.iterdir()) == []
+    load(table.open(), "nightly", 5)
+    assert pyspark_kafkalog.loaded_offsets(table.name, "nightly") == '{"orders":{"0":5,"1":5}}'
+    assert pyspark_kafkalog.loaded_offsets(table.name, "hourly") == "earliest"
 
 
 def test_several_topics_are_published_together(table):

@@ -1,0 +1,22 @@
+"""`pyspark_kafkalog.loaded_offsets`: where a load goes on, as an option of a read.
+
+What a warehouse lacks is then a read or a stream away: `startingOffsets` begins where the last
+commit ended. Runs on the driver, without Spark and without a broker; changes nothing.
+"""
+
+import json
+
+from pyspark_kafkalog.source.offsets import to_json
+from pyspark_kafkalog.warehouse.target import open_target
+
+
+def loaded_offsets(target: str, name: str) -> str:
+    """The next offsets of the load `name` into `target`, both as for `load`, in the form of the
+    option startingOffsets: JSON such as {"orders":{"0":5000}}, or `earliest` where there is no
+    commit of that name.
+
+    Partitions that are new since the last commit are not in it. Raises InvalidOptionError,
+    TargetError.
+    """
+    offsets = open_target(target).position(name, read_only=True).offsets
+    return json.dumps(to_json(offsets), separators=(",", ":")) if offsets else "earliest"
