@@ -51,8 +51,8 @@ check: $(VENV)/.development ## style, types and layers
 crash: $(VENV)/.development peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
-loads: $(VENV)/.development peers /usr/lib/postgresql ## 100 SIGKILLs of each kind of load target: drivers, workers, broker
-	KAFKALOG_CRASH_KILLS=100 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
+loads: $(VENV)/.development peers /usr/lib/postgresql ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
+	KAFKALOG_CRASH_KILLS=300 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
 
 transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)

@@ -8,8 +8,18 @@ import os
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 from tests.crash.loader_child import cut_small, load, tell, tell_before
+
+DAEMON = "tests.crash.warm_spark_daemon"
+"""What the parent of Spark's workers runs, by which they are found."""
+
+
+def warm_up(spark: SparkSession) -> None:
+    """A job as a load has it, for which Spark's classes are loaded and its daemon is started."""
+    text = udf(str, useArrow=False).asNondeterministic()
+    spark.range(0, 2, 1, 2).select(text("id")).collect()
 
 
 def main(target: str, servers: str, topic: str) -> None:
@@ -18,8 +28,10 @@ def main(target: str, servers: str, topic: str) -> None:
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.daemon.module", DAEMON)
         .getOrCreate()
     )
+    warm_up(spark)
     tell_before("_run_tasks", "landing")
     tell_before("verified_files", "landed")
     for line in sys.stdin:
