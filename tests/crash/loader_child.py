@@ -16,7 +16,9 @@ import pickle
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -71,9 +73,11 @@ class Workers:
         running: dict[Any, int] = {}
         while len(done) < len(tasks):
             while waiting and self._idle:
-                worker, number = self._idle.pop(), waiting.pop(0)
-                worker.send_bytes(pickle.dumps((landing, tasks[number])))
-                running[worker] = number
+                worker = self._idle.pop()
+                # One that was killed after its last answer takes none.
+                with suppress(OSError):
+                    worker.send_bytes(pickle.dumps((landing, tasks[waiting[0]])))
+                    running[worker] = waiting.pop(0)
             if not running:
                 raise RuntimeError("all workers are dead")
             ready: Any
@@ -95,7 +99,7 @@ def _work(driver: Connection) -> None:
     while True:
         try:
             landing, task = pickle.loads(driver.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             os._exit(0)
         try:
             answer: object = list(land(landing, task))
@@ -169,6 +173,8 @@ def main(target: str, servers: str, topic: str) -> None:
             code = 70
             try:
                 code = drive(target, servers, topic, name, int(seed))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 # Without the ends of threads and libraries, which a fork may not have.
                 os._exit(code)
