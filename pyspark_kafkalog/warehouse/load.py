@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -64,6 +64,7 @@ from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
     from pyspark_kafkalog.warehouse.dataframe import Frames
 
@@ -125,6 +126,25 @@ class _Work:
     topic_ids: TopicIds
 
 
+class LoadArguments(TypedDict, total=False):
+    """The keyword arguments of `load` but `dry_run`, which its overloads tell apart."""
+
+    starting: Place | None
+    until: Place | None
+    max_bytes: int | str | None
+    chunk_bytes: int | str | None
+    transform: "Batches | Frames | None"
+    value_format: str
+    value_schema: str | None
+    registry: Mapping[str, str] | None
+    on_error: str
+    dead_letter_topic: str | None
+    partition_by: str | Sequence[str]
+    sort_by: str | Sequence[str]
+    compression: str
+    target_file_bytes: int | str
+
+
 @overload
 def load(
     spark: "SparkSession",
@@ -133,21 +153,8 @@ def load(
     options: Mapping[str, str],
     progress: bool | Progress = False,
     *,
-    starting: Place | None = None,
-    until: Place | None = None,
-    max_bytes: int | str | None = None,
-    chunk_bytes: int | str | None = None,
-    transform: "Batches | Frames | None" = None,
-    value_format: str = "binary",
-    value_schema: str | None = None,
-    registry: Mapping[str, str] | None = None,
-    on_error: str = "fail",
-    dead_letter_topic: str | None = None,
-    partition_by: str | Sequence[str] = (),
-    sort_by: str | Sequence[str] = (),
-    compression: str = "zstd",
-    target_file_bytes: int | str = FILE_BYTES,
     dry_run: Literal[False] = False,
+    **arguments: "Unpack[LoadArguments]",
 ) -> LoadResult: ...
 
 
@@ -159,21 +166,8 @@ def load(
     options: Mapping[str, str],
     progress: bool | Progress = False,
     *,
-    starting: Place | None = None,
-    until: Place | None = None,
-    max_bytes: int | str | None = None,
-    chunk_bytes: int | str | None = None,
-    transform: "Batches | Frames | None" = None,
-    value_format: str = "binary",
-    value_schema: str | None = None,
-    registry: Mapping[str, str] | None = None,
-    on_error: str = "fail",
-    dead_letter_topic: str | None = None,
-    partition_by: str | Sequence[str] = (),
-    sort_by: str | Sequence[str] = (),
-    compression: str = "zstd",
-    target_file_bytes: int | str = FILE_BYTES,
     dry_run: Literal[True],
+    **arguments: "Unpack[LoadArguments]",
 ) -> LoadPlan: ...
 
 
