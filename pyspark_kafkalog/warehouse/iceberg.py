@@ -252,6 +252,10 @@ class IcebergTarget:
 
     def _create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> Table:
         catalog = self._catalog_of_target()
+        warehouse = str(catalog.properties.get("warehouse", ""))
+        if "://" in warehouse:
+            # Before a table is made that could not be loaded into.
+            _as_path(self.identifier, warehouse)
         namespace = catalog.identifier_to_tuple(self.identifier)[:-1]
         for length in range(1, len(namespace) + 1):
             try:
@@ -458,13 +462,18 @@ def _position(table: Table, name: str) -> Position:
 def _data_directory(table: Table) -> str:
     """Where the table keeps its data, as a path of this machine."""
     location = table.metadata.properties.get("write.data.path", f"{table.location()}/data")
+    return _as_path(".".join(table.name()), location).rstrip("/")
+
+
+def _as_path(identifier: str, location: str) -> str:
     path = re.sub(r"\Afile:/*", "/", location)
     if not path.startswith("/"):
         raise TargetError(
-            f"the Iceberg table {'.'.join(table.name())} lies at {location}: landing tasks write "
-            "to a local or mounted directory only, so give the table a location file:///..."
+            f"the Iceberg table {identifier} lies at {location}: landing tasks write to a local or "
+            "mounted directory only, so give table or warehouse a location file:///... (of all "
+            "targets, only Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
         )
-    return path.rstrip("/")
+    return path
 
 
 def _refuse_unfit(

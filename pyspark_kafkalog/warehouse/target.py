@@ -148,9 +148,11 @@ def _directory(kind: str, place: str) -> str:
     # hdfs:/data is a URI too; a directory whose name has a colon can be written ./a:b.
     remote = _SCHEME.match(path) or (path.startswith("//") and not path.startswith("///"))
     if not path or remote:
+        # Without the query, which may hold secrets.
         raise InvalidOptionError(
-            f"target {kind}:{place} is not a path: name a directory of a local or mounted file "
-            f"system, for example {kind}:/data/orders"
+            f"target {kind}:{place.partition('?')[0]} is not a path: name a directory of a local "
+            f"or mounted file system, for example {kind}:/data/orders (of all targets, only "
+            "Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
         )
     return os.path.abspath(os.path.expanduser(path))
 

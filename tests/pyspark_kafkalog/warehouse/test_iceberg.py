@@ -323,6 +323,14 @@ def test_a_target_without_a_catalog_is_told_what_to_write(tmp_path, monkeypatch)
     assert open_target("iceberg:a.b").position("nightly").offsets == {}
 
 
+def test_no_table_is_made_in_a_warehouse_that_is_no_directory(tmp_path):
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    target = open_target(f"iceberg:lake.orders?uri={uri}&warehouse=s3://bucket/lake")
+    with pytest.raises(TargetError, match=r"lies at s3://bucket/lake: .*parquet:s3://BUCKET/PATH"):
+        load(target, "nightly", 2)
+    assert not load_catalog("kafkalog", uri=uri).namespace_exists("lake")
+
+
 def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_path):
     properties = {
         "uri": f"sqlite:///{tmp_path}/not/there/hunter2.db",
