@@ -137,7 +137,7 @@ class LoadedRows(WriterCommitMessage):
     """What one task reports: its files, and the places of its rows.
 
     `seen` are those of all its rows, `taken` of the rows in its files. With it goes the plan, which
-    the commit needs in another process.
+    the commit needs in another process, with the ids of its files' topics alone.
     """
 
     plan: SinkPlan
@@ -188,7 +188,11 @@ class LoadSinkWriter:
         files = tuple(write_files(stage, label, rows.of(iterator), layout))
         if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
-        return LoadedRows(self._plan, files, rows.seen, rows.taken, rows.left_out_count)
+        # A cluster may have many topics, and each task reports.
+        written = {tp.topic for tp in rows.taken}
+        ids = {topic: one for topic, one in self._plan.topic_ids.items() if topic in written}
+        plan = replace(self._plan, topic_ids=ids)
+        return LoadedRows(plan, files, rows.seen, rows.taken, rows.left_out_count)
 
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], batch: int | None
@@ -218,8 +222,9 @@ class LoadSinkWriter:
             target.discard(stage)
             return None
         ranges = moved_ranges(plan.next_offsets, taken)
+        ids = {topic: one for report in reports for topic, one in report.plan.topic_ids.items()}
         name, planned_from = self._options.name, plan.planned_from
-        return target.commit(stage, name, planned_from, ranges, files, plan.topic_ids)
+        return target.commit(stage, name, planned_from, ranges, files, ids)
 
     def _check(self, seen: Spans, batch: int | None) -> None:
         if batch is None or not seen:
