@@ -1,215 +1,264 @@
 """Our connector beside Spark's own, in one SparkSession of PySpark 4.2 that has both.
 
-Both read the same topics of one Apache Kafka and write to it. Spark's connector gets the fetch
-sizes that ours has by default where those are larger than its own, and both the same cores.
+Both read the same topics of one Apache Kafka and write to it, with the same cores. Spark's
+connector gets the fetch and batch sizes that ours has by default, as its own are smaller. Besides
+rows a second, reads tell what they cost: processor time of the driver's JVM and all Python workers.
 """
 
-import os
-import statistics
-import sys
 import tempfile
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-from kafka.structs import TopicPartition
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.brokers import Broker, cluster, topic
-from benchmarks.made_rows import ROWS_PER_SLICE, fill, rows_of
-from benchmarks.pairs import Comparison, Measure
+from benchmarks.made_rows import HEADERS_PER_ROW, PARTITIONS, Kind, MadeTopic, rows_of
+from benchmarks.pairs import Comparison, Measure, Row
+from benchmarks.processes import cpu_s, cpu_s_since
+from benchmarks.running import (
+    FETCH_OPTIONS,
+    OURS,
+    SPARK_CONNECTOR,
+    THEIRS,
+    WRITE_OPTIONS,
+    Running,
+    jvm_pid,
+    records_in,
+    topic,
+)
 from pyspark_kafkalog import DefaultSource, load
-from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
-from pyspark_kafkalog.client.admin import create_topic
-from pyspark_kafkalog.client.producer import Producer
-from tests.interop.kafka_server import PEERS
+from pyspark_kafkalog.record.compression import Codec
 
-PEER = "spark-sql-kafka-0-10"
-OURS, THEIRS = "kafkalog", "kafka"
-PARTITIONS = 4
-STEADY_ROWS_PER_S = 1000
-STEADY_S = 15.0
-# Spark's own default is 1 MiB a partition; ours is larger.
-_FETCH_BYTES = {
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-    "kafka.fetch.max.bytes": "52428800",
+GROUP = "Connector"
+BEYOND = "Connector, beyond the goals"
+MANY, VERY_MANY = 64, 1000
+# A task takes 50,000 offsets of small partitions together at most.
+_PARTITIONS_PER_TASK = "250"
+_LANDING = {
+    "ours": "load() to parquet, zstd",
+    "peer": "format('kafka') written by Spark's Parquet, zstd",
 }
 
-
-@contextmanager
-def session() -> Iterator[SparkSession]:
-    """PySpark 4.2 with both connectors, two cores, workers of this environment."""
-    jars = sorted((PEERS / "spark-4.2").glob("*.jar"))
-    if not jars:
-        raise SystemExit(f"no Spark connector in {PEERS}: make peers")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DefaultSource)
-    spark.dataSource.register(ReadyMade)
-    yield spark
-    spark.stop()
+Action = Callable[[DataFrame, MadeTopic], None]
 
 
-class Rows:
-    """A topic of `count` equal records of `value_bytes`."""
-
-    def __init__(self, broker: Broker, count: int, value_bytes: int) -> None:
-        self.broker = broker
-        self.servers = broker.bootstrap_servers
-        self.count = count // ROWS_PER_SLICE * ROWS_PER_SLICE
-        self.value_bytes = value_bytes
-        self.topic = f"rows-{value_bytes}-{uuid.uuid4().hex[:8]}"
-        with cluster(broker) as client:
-            create_topic(client, self.topic, PARTITIONS)
-            fill(client, self.topic, PARTITIONS, self.count, value_bytes)
-
-    @property
-    def name(self) -> str:
-        return f"{self.count / 1e6:g} M x {self.value_bytes} B"
-
-    def reader(self, spark: SparkSession, connector: str) -> DataFrameReader:
-        reader = spark.read.format(connector).option("kafka.bootstrap.servers", self.servers)
-        reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest")
-        return reader.options(**_FETCH_BYTES) if connector == THEIRS else reader
+def noop(frame: DataFrame, made: MadeTopic) -> None:
+    frame.write.format("noop").mode("overwrite").save()
 
 
-def comparisons(spark: SparkSession, broker: Broker, scale: float) -> list[Comparison]:
-    small = Rows(broker, int(5_000_000 * scale), 100)
-    large = Rows(broker, int(1_000_000 * scale), 1000)
+def total(frame: DataFrame, made: MadeTopic) -> None:
+    (row,) = frame.selectExpr("sum(length(value))").collect()
+    assert row[0] == made.size_bytes, f"{row[0]} bytes of values read of {made.size_bytes}"
 
-    def row(name: str, goal: float, ours: Measure, peer: Measure) -> Comparison:
-        return Comparison(name, "M rows/s", goal, ours, peer, peer_name=PEER)
 
-    made = []
-    for rows, read_goal, pruned_goal in ((small, 2.0, 3.0), (large, 1.3, 1.5)):
-        theirs = read(spark, rows, THEIRS, total)
-        ours = read(spark, rows, OURS, total)
-        pruned = read(spark, rows, OURS, total, "value binary")
-        nooped = [read(spark, rows, connector, noop) for connector in (OURS, THEIRS)]
-        made += [
-            row(f"read {rows.name}, noop", read_goal, *nooped),
-            row(f"read {rows.name}, sum(length)", read_goal, ours, theirs),
-            row(f"read {rows.name}, value only, sum(length)", pruned_goal, pruned, theirs),
-        ]
-    # Not a peer but a bound: what Spark takes from a Python data source that does nothing.
-    bound = Comparison(
-        f"read {small.name} : ready-made Arrow batches",
-        "M rows/s",
-        0.8,
-        read(spark, small, OURS, noop),
-        ready_made(spark, small),
-        peer_name="ready-made Arrow batches",
-    )
+def coalesced(frame: DataFrame, made: MadeTopic) -> None:
+    total(frame.coalesce(2), made)
+
+
+def total_headers(frame: DataFrame, made: MadeTopic) -> None:
+    (row,) = frame.selectExpr("sum(length(value))", "sum(size(headers))").collect()
+    assert tuple(row) == (made.size_bytes, HEADERS_PER_ROW * made.count), row
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A batch read of a whole topic. With `columns`, a schema as `.schema(...)` takes it, only
+    these are read."""
+
+    running: Running
+    made: MadeTopic
+    connector: str
+    action: Action = total
+    columns: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def rate(self) -> float:
+        """Millions of rows a second."""
+        return self.made.count / self.seconds() / 1e6
+
+    def rate_and_cost(self) -> tuple[float, float]:
+        """Millions of rows a second; seconds of processor time for a GB of values."""
+        pid = jvm_pid(self.running.spark)
+        before_s = cpu_s(pid)
+        rate = self.rate()
+        return rate, cpu_s_since(pid, before_s) / self.made.size_bytes * 1e9
+
+    def seconds(self) -> float:
+        frame = self.frame()
+        began = time.perf_counter()
+        self.action(frame, self.made)
+        return time.perf_counter() - began
+
+    def frame(self) -> DataFrame:
+        reader = self.running.spark.read.format(self.connector).option("subscribe", self.made.name)
+        reader = reader.option("kafka.bootstrap.servers", self.made.servers)
+        reader = reader.option("startingOffsets", "earliest").options(**self.options)
+        if self.connector == THEIRS:
+            reader = reader.options(**FETCH_OPTIONS)
+        return (reader.schema(self.columns) if self.columns else reader).load()
+
+
+def comparisons(running: Running) -> list[Comparison]:
+    """The rows of the design."""
+    small = _topic(running, 5_000_000)
+    large = _topic(running, 1_000_000, Kind(1000))
     return [
-        *made,
-        bound,
-        row(
-            f"AvailableNow drain {small.name}",
-            2,
-            drain(spark, small, OURS),
-            drain(spark, small, THEIRS),
+        *_reads(running, small, goal=2.0, pruned_goal=3.0, pair_s=11),
+        *_reads(running, large, goal=1.3, pruned_goal=1.5, pair_s=7),
+        # Not a peer but a bound: what Spark takes from a Python data source that does nothing.
+        Comparison.of_one(
+            _row(f"read {small.title} : ready-made Arrow batches", 0.8, "ready-made batches"),
+            Read(running, small, OURS, noop).rate,
+            ready_made(running, small),
+            pair_s=4,
         ),
-        row(f"write {small.name}", 1.5, write(spark, small, OURS), write(spark, small, THEIRS)),
-        row(f"land {small.name} in Parquet", 4, landing(spark, small), parquet(spark, small)),
-        row(f"land {large.name} in Parquet", 1, landing(spark, large), parquet(spark, large)),
-        Comparison(
-            f"steady micro-batch, {STEADY_ROWS_PER_S:,} rows/s, p50 of triggerExecution",
-            "ms",
-            1,
-            steady(spark, broker, OURS),
-            steady(spark, broker, THEIRS),
-            higher_is_better=False,
-            peer_name=PEER,
+        Comparison.of_one(
+            _row(f"write {small.title}", 1.5),
+            write(running, small, OURS),
+            write(running, small, THEIRS),
+            pair_s=15,
+        ),
+        *(
+            Comparison.of_one(
+                _row(f"land {made.title} in Parquet", goal, settings=_LANDING),
+                landing(running, made),
+                parquet(running, made),
+                pair_s,
+            )
+            for made, goal, pair_s in ((small, 4, 13), (large, None, 8))
         ),
     ]
 
 
-Action = Callable[[DataFrame, Rows], None]
+def beyond(running: Running) -> list[Comparison]:
+    """Other kinds of topics, read by both."""
+    read_committed = {"kafka.isolation.level": "read_committed"}
+    kinds: list[tuple[str, Kind, Action, dict[str, str]]] = [
+        ("read_committed", Kind(in_transactions=True), total, read_committed),
+        ("headers", Kind(has_headers=True), total_headers, {"includeHeaders": "true"}),
+        ("JSON", Kind(is_json=True), total, {}),
+        *(
+            (f"JSON, {codec.name.lower()}", Kind(is_json=True, codec=codec), total, {})
+            for codec in Codec
+            if codec is not Codec.NONE
+        ),
+        (f"{MANY} partitions", Kind(partitions=MANY), total, {}),
+    ]
+    made = [
+        _kind(running, _topic(running, 1_000_000, kind), name, action, options)
+        for name, kind, action, options in kinds
+    ]
+    few = _topic(running, 200_000, Kind(partitions=VERY_MANY))
+    settings = {"ours": f"maxPartitionsPerTask={_PARTITIONS_PER_TASK}", "peer": "coalesce(2)"}
+    return [
+        *made,
+        Comparison.of_one(
+            _row(f"read {few.title}, {VERY_MANY:,} partitions", settings=settings, group=BEYOND),
+            Read(
+                running, few, OURS, total, options={"maxPartitionsPerTask": _PARTITIONS_PER_TASK}
+            ).rate,
+            Read(running, few, THEIRS, coalesced).rate,
+            pair_s=25,
+            quick=False,
+        ),
+    ]
 
 
-def noop(frame: DataFrame, rows: Rows) -> None:
-    frame.write.format("noop").mode("overwrite").save()
+def _topic(running: Running, count: int, kind: Kind | None = None) -> MadeTopic:
+    return MadeTopic(lambda: running.kafka, int(count * running.scale), kind)
 
 
-def total(frame: DataFrame, rows: Rows) -> None:
-    (row,) = frame.selectExpr("sum(length(value))").collect()
-    assert row[0] == rows.count * rows.value_bytes
+def _row(
+    name: str,
+    goal: float | None = None,
+    peer_name: str = SPARK_CONNECTOR,
+    settings: Mapping[str, str] | None = None,
+    group: str = GROUP,
+) -> Row:
+    return Row(group, name, "M rows/s", goal, peer_name=peer_name, settings=settings or {})
 
 
-def read(
-    spark: SparkSession, rows: Rows, connector: str, action: Action, columns: str = ""
-) -> Measure:
-    """Reads all rows; with `columns`, a schema as `.schema(...)` takes it, only those."""
+def _reads(
+    running: Running, made: MadeTopic, goal: float, pruned_goal: float, pair_s: float
+) -> list[Comparison]:
+    ours, theirs = Read(running, made, OURS), Read(running, made, THEIRS)
+    name = f"read {made.title}"
+    cost = Row(
+        BEYOND,
+        f"processor time of {name}",
+        "s/GB",
+        higher_is_better=False,
+        peer_name=SPARK_CONNECTOR,
+    )
+    return [
+        Comparison.of_one(
+            _row(f"{name}, noop", goal),
+            Read(running, made, OURS, noop).rate,
+            Read(running, made, THEIRS, noop).rate,
+            pair_s,
+        ),
+        Comparison(
+            (_row(f"{name}, sum(length)", goal), cost),
+            ours.rate_and_cost,
+            theirs.rate_and_cost,
+            pair_s,
+        ),
+        Comparison.of_one(
+            _row(f"{name}, value only", pruned_goal, settings={"ours": '.schema("value binary")'}),
+            Read(running, made, OURS, columns="value binary").rate,
+            theirs.rate,
+            pair_s,
+        ),
+    ]
 
+
+def _kind(
+    running: Running, made: MadeTopic, name: str, action: Action, options: dict[str, str]
+) -> Comparison:
+    return Comparison.of_one(
+        _row(f"read {made.title}, {name}", settings=_both(options), group=BEYOND),
+        Read(running, made, OURS, action, options=options).rate,
+        Read(running, made, THEIRS, action, options=options).rate,
+        pair_s=3.5,
+    )
+
+
+def _both(options: Mapping[str, str]) -> dict[str, str]:
+    return {"both": str(options)} if options else {}
+
+
+def write(running: Running, rows: MadeTopic, connector: str) -> Measure:
     def measure() -> float:
-        reader = rows.reader(spark, connector)
-        began = time.perf_counter()
-        action((reader.schema(columns) if columns else reader).load(), rows)
-        return rows.count / (time.perf_counter() - began) / 1e6
-
-    return measure
-
-
-def drain(spark: SparkSession, rows: Rows, connector: str) -> Measure:
-    def measure() -> float:
-        stream = spark.readStream.format(connector).option("kafka.bootstrap.servers", rows.servers)
-        stream = stream.option("subscribe", rows.topic).option("startingOffsets", "earliest")
-        if connector == THEIRS:
-            stream = stream.options(**_FETCH_BYTES)
-        with tempfile.TemporaryDirectory() as checkpoint:
+        made = running.spark.range(0, rows.count, 1, PARTITIONS).selectExpr(
+            "cast(id as string) as key",
+            f"lpad(cast(id as string), {rows.kind.value_bytes}, 'x') as value",
+        )
+        with topic(rows.broker, PARTITIONS) as name:
+            sink = made.write.format(connector).mode("append").option("topic", name)
+            sink = sink.option("kafka.bootstrap.servers", rows.servers)
+            if connector == THEIRS:
+                sink = sink.options(**WRITE_OPTIONS)
             began = time.perf_counter()
-            query = (
-                stream.load()
-                .writeStream.format("noop")
-                .option("checkpointLocation", checkpoint)
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
+            sink.save()
             seconds = time.perf_counter() - began
-            assert sum(each["numInputRows"] for each in query.recentProgress) == rows.count
+            assert records_in(rows.broker, name, PARTITIONS) == rows.count
         return rows.count / seconds / 1e6
 
     return measure
 
 
-def write(spark: SparkSession, rows: Rows, connector: str) -> Measure:
-    def measure() -> float:
-        made = spark.range(0, rows.count, 1, PARTITIONS).selectExpr(
-            "cast(id as string) as key",
-            f"lpad(cast(id as string), {rows.value_bytes}, 'x') as value",
-        )
-        with topic(rows.broker, PARTITIONS) as name:
-            sink = made.write.format(connector).mode("append").option("topic", name)
-            began = time.perf_counter()
-            sink.option("kafka.bootstrap.servers", rows.servers).save()
-            return rows.count / (time.perf_counter() - began) / 1e6
-
-    return measure
-
-
-def landing(spark: SparkSession, rows: Rows) -> Measure:
+def landing(running: Running, rows: MadeTopic) -> Measure:
     def measure() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            options = {"kafka.bootstrap.servers": rows.servers, "subscribe": rows.topic}
+            options = {"kafka.bootstrap.servers": rows.servers, "subscribe": rows.name}
             began = time.perf_counter()
-            result = load(spark, name="bench", target=f"parquet:{folder}/t", options=options)
+            result = load(
+                running.spark, name="bench", target=f"parquet:{folder}/t", options=options
+            )
             seconds = time.perf_counter() - began
             assert result.records == rows.count
         return rows.count / seconds / 1e6
@@ -217,64 +266,29 @@ def landing(spark: SparkSession, rows: Rows) -> Measure:
     return measure
 
 
-def parquet(spark: SparkSession, rows: Rows) -> Measure:
+def parquet(running: Running, rows: MadeTopic) -> Measure:
     """Spark's connector into Spark's Parquet with zstd: what a user would do without a load."""
 
     def measure() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            frame = rows.reader(spark, THEIRS).load()
+            frame = Read(running, rows, THEIRS).frame()
             began = time.perf_counter()
             frame.write.option("compression", "zstd").parquet(f"{folder}/t")
-            return rows.count / (time.perf_counter() - began) / 1e6
+            seconds = time.perf_counter() - began
+            assert running.spark.read.parquet(f"{folder}/t").count() == rows.count
+        return rows.count / seconds / 1e6
 
     return measure
 
 
-def steady(spark: SparkSession, broker: Broker, connector: str) -> Measure:
-    """Milliseconds of a trigger while rows come in evenly."""
-
-    def measure() -> float:
-        done = threading.Event()
-        with topic(broker, PARTITIONS) as name, tempfile.TemporaryDirectory() as checkpoint:
-            stream = spark.readStream.format(connector).option("subscribe", name)
-            frame = stream.option("kafka.bootstrap.servers", broker.bootstrap_servers).load()
-            sink = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
-            feeder = threading.Thread(target=feed, args=(broker, name, done))
-            query = sink.start()
-            feeder.start()
-            query.awaitTermination(int(STEADY_S))
-            done.set()
-            feeder.join()
-            query.stop()
-        times = [
-            each["durationMs"]["triggerExecution"]
-            for each in query.recentProgress
-            if each["numInputRows"]
-        ]
-        # The first batches warm up.
-        return float(statistics.median(times[3:]))
-
-    return measure
-
-
-def feed(broker: Broker, name: str, done: threading.Event) -> None:
-    """STEADY_ROWS_PER_S rows of 100 bytes, ten times a second, until `done`."""
-    each = STEADY_ROWS_PER_S // 10
-    rows = rows_of(100).slice(0, each)
-    with cluster(broker) as client, Producer(client) as producer:
-        while not done.wait(0.1):
-            encoder = RecordEncoder(PARTITIONS)
-            for partition, batch in (*encoder.encode(rows), *encoder.finish()):
-                producer.send(TopicPartition(name, partition), batch)
-
-
-def ready_made(spark: SparkSession, rows: Rows) -> Measure:
+def ready_made(running: Running, rows: MadeTopic) -> Measure:
     """The same rows out of a data source that made them before: Python to JVM, and nothing else."""
 
     def measure() -> float:
-        options = {"count": str(rows.count), "value_bytes": str(rows.value_bytes)}
+        running.spark.dataSource.register(ReadyMade)
+        options = {"count": str(rows.count), "value_bytes": str(rows.kind.value_bytes)}
         began = time.perf_counter()
-        noop(spark.read.format("ready-made").options(**options).load(), rows)
+        noop(running.spark.read.format("ready-made").options(**options).load(), rows)
         return rows.count / (time.perf_counter() - began) / 1e6
 
     return measure
@@ -304,7 +318,7 @@ class _ReadyMadeReader(DataSourceReader):
         return [InputPartition(number) for number in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        rows = rows_of(self._value_bytes)
+        rows = rows_of(Kind(self._value_bytes))
         count = rows.num_rows
         now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
         columns = {
@@ -319,5 +333,7 @@ class _ReadyMadeReader(DataSourceReader):
         schema = row_schema(DEFAULT_COLUMNS)
         arrays = [columns[name].cast(schema.field(name).type) for name in DEFAULT_COLUMNS]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        for _ in range(self._count // PARTITIONS // count):
-            yield batch
+        left = self._count // PARTITIONS
+        while left > 0:
+            yield batch.slice(0, min(left, count))
+            left -= count

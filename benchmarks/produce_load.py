@@ -33,11 +33,15 @@ _TIMESTAMP_MS = 1_700_000_000_000
 _ANSWERS_HEAD_BYTES = 4 + 4 + 1 + 1
 
 
+def records_in_batch(size_bytes: int) -> int:
+    return max(1, size_bytes // (min(size_bytes, _RECORD_BYTES) + _RECORD_OVERHEAD_BYTES))
+
+
 def batch_of(size_bytes: int) -> bytes:
     """One record batch of records of 1 kB, or of one smaller record."""
     builder = MemoryRecordsBuilder(2, 0, 2 * size_bytes)
     value = b"x" * min(size_bytes, _RECORD_BYTES)
-    for _ in range(max(1, size_bytes // (len(value) + _RECORD_OVERHEAD_BYTES))):
+    for _ in range(records_in_batch(size_bytes)):
         assert builder.append(_TIMESTAMP_MS, None, value)
     builder.close()
     return bytes(builder.buffer())

@@ -1,0 +1,147 @@
+"""What a run of the benchmarks needs running: our broker, Apache Kafka, Spark with both connectors.
+
+Each is started when a row first asks for it and runs until the run ends, with its data on the same
+disk. SETTINGS says what each is given beyond its defaults, and goes into the results.
+"""
+
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from kafka.structs import TopicPartition
+from pyspark.sql import SparkSession
+
+from pyspark_kafkalog import DefaultSource, EmbeddedBroker
+from pyspark_kafkalog.client.admin import create_topic, delete_topics
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from tests.interop.kafka_server import PEERS, KafkaServer
+
+KAFKA, SPARK_CONNECTOR = "Apache Kafka", "spark-sql-kafka-0-10"
+OURS, THEIRS = "kafkalog", "kafka"
+"""Names of the two formats."""
+# As bin/kafka-server-start.sh and bin/kafka-run-class.sh of Apache Kafka set them.
+KAFKA_JAVA_OPTIONS = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+)
+# A group of one consumer has nobody to wait for; the embedded broker has the same.
+KAFKA_PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
+# Spark's own default is 1 MiB a partition; ours is larger.
+FETCH_OPTIONS = {
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": "52428800",
+}
+# The Java producer's own defaults, 16 KiB and no wait, are for latency; ours gathers 1 MiB.
+WRITE_OPTIONS = {
+    "kafka.batch.size": "262144",
+    "kafka.linger.ms": "10",
+    "kafka.buffer.memory": str(64 << 20),
+}
+SPARK_CONF = {
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+SETTINGS = {
+    "broker": {"group.initial.rebalance.delay.ms": "0"},
+    KAFKA: {"java": " ".join(KAFKA_JAVA_OPTIONS), **KAFKA_PROPERTIES},
+    "Spark, for both connectors": {"master": "local[2]", **SPARK_CONF},
+    f"{SPARK_CONNECTOR}, reading": FETCH_OPTIONS,
+    f"{SPARK_CONNECTOR}, writing batches": WRITE_OPTIONS,
+}
+
+
+class Broker(Protocol):
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+
+class Running:
+    """The three, until `stack` is closed. `scale` is the share of the full size that rows have."""
+
+    def __init__(self, stack: ExitStack, scale: float) -> None:
+        self.stack = stack
+        self.scale = scale
+
+    @cached_property
+    def broker(self) -> EmbeddedBroker:
+        return self.stack.enter_context(EmbeddedBroker())
+
+    @cached_property
+    def kafka(self) -> KafkaServer:
+        return self.stack.enter_context(kafka())
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        return self.stack.enter_context(session(SPARK_CONF))
+
+
+@contextmanager
+def kafka() -> Iterator[KafkaServer]:
+    with (
+        tempfile.TemporaryDirectory(prefix="kafka-") as directory,
+        kafka_server(Path(directory)) as running,
+    ):
+        yield running
+
+
+def kafka_server(directory: Path) -> KafkaServer:
+    """Formatted, not started."""
+    return KafkaServer(directory, KAFKA_PROPERTIES, java_options=KAFKA_JAVA_OPTIONS)
+
+
+@contextmanager
+def session(conf: dict[str, str]) -> Iterator[SparkSession]:
+    """PySpark 4.2 with both connectors, two cores, workers of this environment."""
+    jars = sorted((PEERS / "spark-4.2").glob("*.jar"))
+    if not jars:
+        raise SystemExit(f"no Spark connector in {PEERS}: make peers")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]")
+    builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DefaultSource)
+    yield spark
+    spark.stop()
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """The driver's JVM, which starts the Python workers."""
+    assert spark.sparkContext._jvm is not None
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+
+
+def cluster(broker: Broker) -> Cluster:
+    return Cluster(ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers}))
+
+
+@contextmanager
+def topic(broker: Broker, partitions: int) -> Iterator[str]:
+    """A new topic that is deleted afterwards."""
+    name = f"load-{uuid.uuid4().hex[:8]}"
+    with cluster(broker) as client:
+        create_topic(client, name, partitions)
+        yield name
+        delete_topics(client, [name])
+
+
+def records_in(broker: Broker, name: str, partitions: int) -> int:
+    """How many offsets the topic has, which are its records where it has no transactions."""
+    places = [TopicPartition(name, partition) for partition in range(partitions)]
+    with cluster(broker) as client:
+        return sum(at.offset for at in client.list_offsets(places, LATEST).values())

@@ -1,0 +1,86 @@
+"""What a run leaves is whole and read back; README holds what is recorded, and nothing typed."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from benchmarks import readme
+from benchmarks.pairs import Result, Row
+from benchmarks.report import in_place_of, read_json, table, write_chart, write_json
+
+RESULTS = [
+    Result(Row("Broker", "fetch", "MB/s", 1, peer_name="Kafka"), [20.0, 30.0], [10.0, 10.0], 4.5),
+    Result(Row("Connector", "read", "M rows/s", 2, settings={"both": "x"}), [1.0], [1.0]),
+    Result(Row("Broker", "start", "s", limit=0.5, higher_is_better=False), [0.4], [4.0]),
+    Result(Row("Broker", "land", "s"), error="RuntimeError: no [bold] disk"),
+]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    write_json(RESULTS, tmp_path / "new" / "results.json", pairs=2, scale=1.0)
+    return tmp_path / "new" / "results.json"
+
+
+def test_results_are_read_back_as_they_were(recorded):
+    assert read_json(recorded) == RESULTS
+
+
+def test_the_file_says_what_was_measured_with_what(recorded):
+    document = json.loads(recorded.read_text())
+    assert document["versions"]["Apache Kafka"] == "4.3.0"
+    assert document["machine"]["processors"]
+    assert "-Xmx1G" in document["settings"]["Apache Kafka"]["java"]
+    assert document["results"][0]["ratios"] == [2, 3]
+    assert [each["reached"] for each in document["results"]] == [True, False, True, False]
+
+
+def test_a_missing_file_has_no_results(tmp_path):
+    assert read_json(tmp_path / "results.json") == []
+
+
+def test_rows_measured_again_take_the_place_of_their_earlier_results():
+    again = Result(RESULTS[1].row, [5.0], [1.0])
+    other = Result(Row("Broker", "restart", "s"), [1.0], [1.0])
+    assert in_place_of(RESULTS, [again, other]) == [RESULTS[0], again, *RESULTS[2:], other]
+
+
+def test_the_table_gathers_groups_and_names_what_missed_and_failed():
+    text = io.StringIO()
+    Console(file=text, width=200).print(table(RESULTS))
+    lines = [line for line in text.getvalue().splitlines() if line.startswith("│")]
+    names = [line.split("│")[1].strip() for line in lines]
+    assert names == ["Broker", "fetch", "start", "land", "Connector", "read"]
+    assert "2.50" in lines[1]
+    assert "at most 0.5 s" in lines[2]
+    assert "no [bold] disk" in lines[3]
+    assert "MISSED: 2" in lines[5]
+
+
+def test_the_same_figures_give_the_same_chart(tmp_path):
+    for name in ("one.svg", "two.svg"):
+        write_chart(RESULTS, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert (tmp_path / "one.svg").stat().st_size > 1000
+
+
+def test_readme_holds_the_recorded_results():
+    text = readme.README.read_text(encoding="utf-8")
+    wanted = readme.with_section(text, readme.section())
+    assert text == wanted, "README's table is not that of results.json: python -m benchmarks.readme"
+
+
+def test_readme_gets_a_table_for_each_group(recorded):
+    made = readme.section(recorded)
+    text = readme.with_section(f"# Title\n{readme.BEGIN}\nformer text\n{readme.END}\nrest", made)
+    assert "| Broker | ours | peer | times as good | range | goal |" in text
+    assert "| fetch | 25 MB/s | 10 MB/s | 2.50 | 2.00 to 3.00 | 1 |" in text
+    assert text.endswith(f"{readme.END}\nrest")
+    assert "former text" not in text
+
+
+def test_readme_without_marks_is_refused():
+    with pytest.raises(ValueError, match="lacks the marks"):
+        readme.with_section("# Title", "made")
