@@ -29,7 +29,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash loads transactions interop fuzz property uncompiled core42 spark42 bench bench-quick notebooks peers clean preflight
+.PHONY: help quickstart install test check crash loads transactions interop fuzz property uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ bench: $(VENV_42)/.development peers ## ours beside Spark's own connector and Ap
 
 bench-quick: $(VENV_42)/.development peers ## most of it with a twentieth of the work, in 2 pairs, into build/benchmarks
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks --quick
+
+bench-growth: $(VENV_42)/.development peers ## charts of time and memory against size, in 8 minutes
+	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks.growth
 
 notebooks: $(VENV)/.development ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)

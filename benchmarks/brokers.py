@@ -231,11 +231,18 @@ def acknowledge(broker: Broker) -> None:
 
 
 def load(
-    broker: Broker, name: str, connections: int, in_flight: int, requests: int, batch_bytes: int
+    broker: Broker,
+    name: str,
+    connections: int,
+    in_flight: int,
+    requests: int,
+    batch_bytes: int,
+    partitions: int = 0,
 ) -> float:
-    """The seconds that a load took (produce_load.py)."""
+    """The seconds that a load took (produce_load.py); of as many partitions as connections if not
+    said otherwise."""
     host, _, port = broker.bootstrap_servers.rpartition(":")
-    numbers = map(str, (connections, in_flight, requests, batch_bytes))
+    numbers = map(str, (connections, in_flight, requests, batch_bytes, partitions or connections))
     command = [sys.executable, "-m", "benchmarks.produce_load", host, port, name, *numbers]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)

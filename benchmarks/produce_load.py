@@ -1,12 +1,12 @@
 """A load of Produce requests, as cheap to make as can be: `python -m benchmarks.produce_load`.
 
-    HOST PORT TOPIC CONNECTIONS IN_FLIGHT REQUESTS BATCH_BYTES
+    HOST PORT TOPIC CONNECTIONS IN_FLIGHT REQUESTS BATCH_BYTES PARTITIONS
 
-Every connection sends copies of one finished frame to a partition of its own and keeps IN_FLIGHT of
-them unanswered; acks=all. The answers are of one size, so they are counted by their bytes; the
-first one of each connection is read for an error. Prints the seconds from the first byte sent to
-the last answer. In a process of its own, so that the load costs what it measures as little as it
-can; both brokers get the same bytes.
+Every connection sends copies of one finished frame and keeps IN_FLIGHT of them unanswered;
+acks=all. All write to different partitions as long as there are enough. The answers are of one
+size, so they are counted by their bytes; the first one of each connection is read for an error.
+Prints the seconds from the first byte sent to the last answer. In a process of its own, so that the
+load costs what it measures as little as it can; both brokers get the same bytes.
 """
 
 import selectors
@@ -137,13 +137,14 @@ def run(
     in_flight: int,
     requests: int,
     batch_bytes: int,
+    partitions: int,
 ) -> float:
     batch = batch_of(batch_bytes)
     loads = []
-    for partition in range(connections):
+    for number in range(connections):
         connection = socket.create_connection((host, port))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        frame = frame_of(topic, partition, batch)
+        frame = frame_of(topic, number * partitions // connections, batch)
         loads.append(Load(connection, frame, topic, requests // connections - 1))
     for load in loads:
         load.first()

@@ -88,7 +88,7 @@ def write_json(results: Sequence[Result], path: Path, pairs: int, scale: float) 
         "pairs": pairs,
         "scale": scale,
         "machine": machine(),
-        "versions": {name: version(name) for name in _PACKAGES} | _PEER_VERSIONS,
+        "versions": versions(),
         "settings": SETTINGS,
         "results": [_described(each) for each in results],
     }
@@ -182,6 +182,10 @@ def machine() -> dict[str, str | int | None]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in _PACKAGES} | _PEER_VERSIONS
 
 
 def _processor() -> str:

@@ -114,7 +114,8 @@ def session(conf: dict[str, str]) -> Iterator[SparkSession]:
     for name, value in conf.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    # What goes wrong comes as an exception; a query that is stopped half-way would log at length.
+    spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(DefaultSource)
     yield spark
     spark.stop()
