@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from benchmarks.connector import Read
 from benchmarks.log_size import Log, median_us
 from benchmarks.made_rows import PARTITIONS, Kind, MadeTopic
 from benchmarks.processes import forget_peaks, peak_mb, resident_mb, tree
-from benchmarks.produce_load import batch_of
+from benchmarks.produce_load import batch_of, wait_for_leader
 from benchmarks.report import RESULTS, machine, versions
 from benchmarks.running import (
     KAFKA,
@@ -201,11 +202,11 @@ def _append_anywhere_us(broker: Broker, partitions: int) -> float:
     with cluster(broker) as client, RawClient(host, int(port), timeout_s=60) as raw:
         create_topic(client, "many", partitions)
 
-        def append(partition: int) -> None:
-            assert not raw.produce("many", partition, batch).error_code
+        def append(partition: int) -> int:
+            return int(raw.produce("many", partition, batch).error_code)
 
         for partition in range(partitions):
-            append(partition)
+            wait_for_leader(partial(append, partition))
         return median_us(lambda: append(choose.randrange(partitions)))
 
 

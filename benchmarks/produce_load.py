@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 
 from kafka.record.memory_records import MemoryRecordsBuilder
 
@@ -29,6 +30,9 @@ PRODUCE, VERSION = 0, 9
 _RECORD_BYTES = 1000
 _RECORD_OVERHEAD_BYTES = 10
 _TIMESTAMP_MS = 1_700_000_000_000
+_LEADER_TIMEOUT_S = 30.0
+# UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER.
+_NO_LEADER_YET = (3, 5, 6)
 # After the frame's length: correlation id, tagged fields, topics, the name, partitions, index.
 _ANSWERS_HEAD_BYTES = 4 + 4 + 1 + 1
 
@@ -54,6 +58,17 @@ def frame_of(topic: str, partition: int, batch: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
+def wait_for_leader(produce: Callable[[], int]) -> None:
+    """Produces until it succeeds: a new topic's leader may not know yet that it is one.
+
+    `produce` returns the error code; AssertionError for any that does not pass.
+    """
+    until_s = time.monotonic() + _LEADER_TIMEOUT_S
+    while (error := produce()) in _NO_LEADER_YET and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert error == 0, f"Produce failed with error {error}"
+
+
 class Load:
     """One connection's share."""
 
@@ -70,14 +85,7 @@ class Load:
     def first(self) -> None:
         """One request and its answer: how long answers are, and that nothing is wrong."""
         self.connection.setblocking(True)
-        self.connection.sendall(self._frame)
-        head = self._exactly(4)
-        (size_bytes,) = struct.unpack(">i", head)
-        answer = self._exactly(size_bytes)
-        at = _ANSWERS_HEAD_BYTES - 4 + len(self._topic) + 1 + 1 + 4
-        (error,) = struct.unpack_from(">h", answer, at)
-        assert error == 0, f"Produce failed with error {error}"
-        self._answer_bytes = 4 + size_bytes
+        wait_for_leader(self._ask_once)
         self.connection.setblocking(False)
 
     def begin(self, in_flight: int) -> None:
@@ -111,6 +119,15 @@ class Load:
         answered = before - -(-self.unanswered_bytes // self._answer_bytes)
         if answered:
             self._ask(answered)
+
+    def _ask_once(self) -> int:
+        """The error code of the answer."""
+        self.connection.sendall(self._frame)
+        (size_bytes,) = struct.unpack(">i", self._exactly(4))
+        answer = self._exactly(size_bytes)
+        self._answer_bytes = 4 + size_bytes
+        at = _ANSWERS_HEAD_BYTES - 4 + len(self._topic) + 1 + 1 + 4
+        return int(struct.unpack_from(">h", answer, at)[0])
 
     def _ask(self, requests: int) -> None:
         requests = min(requests, self.unsent)

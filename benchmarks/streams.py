@@ -40,7 +40,7 @@ _WARM_UP_BATCHES = 3
 # Rows of the first seconds, from the first that arrives, do not count.
 _LATENCY_WARM_UP_S = 3.0
 _LATENCY_S = 8.0
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 120.0
 
 
 def comparisons(running: Running) -> list[Comparison]:
