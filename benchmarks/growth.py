@@ -273,7 +273,7 @@ def write_json(all_curves: Sequence[Curves], path: Path) -> None:
 
 
 def write_chart(all_curves: Sequence[Curves], path: Path) -> None:
-    """A line of two charts for each sweep: time on the left, memory on the right."""
+    """A line of two charts for each sweep: time on the left, memory, from zero, on the right."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -307,7 +307,10 @@ def _panel(axes: Any, curves: Curves, label: str, figures: Sequence[Figures]) ->
         ]
         axes.plot(*zip(*places, strict=True), marker="o", markersize=3, label=name)
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    if label == curves.time:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
     axes.set_xlabel(curves.x, fontsize=8)
     axes.set_title(f"{curves.name}: {label}", loc="left", fontsize=8)
     axes.tick_params(labelsize=7)

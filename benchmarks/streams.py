@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -158,14 +159,14 @@ def end_to_end(running: Running, connector: str) -> Measures:
             topic(broker, PARTITIONS) as sink,
             tempfile.TemporaryDirectory() as checkpoint,
             _query(running, broker, connector, source, sink, checkpoint) as query,
+            _Observer(broker, sink) as observer,
         ):
-            with feeding(broker, source) as sent, _Observer(broker, sink) as observer:
+            with feeding(broker, source) as sent:
                 wait_for(lambda: bool(observer.seen), query)
                 time.sleep(_LATENCY_WARM_UP_S)
                 first_ns = time.time_ns()
                 time.sleep(seconds)
-            wait_for(lambda: observer.has_seen(sent[-1]), query)
-            observer.stop()
+            wait_for(lambda: observer.arrived[sent[-1]] == _ROWS_PER_TICK, query)
         counted = [each for each in sent if each >= first_ns]
         found = [(arrived - made) / 1e6 for made, arrived in observer.seen if made >= first_ns]
         assert len(found) == len(counted) * _ROWS_PER_TICK, (len(found), len(counted))
@@ -175,13 +176,12 @@ def end_to_end(running: Running, connector: str) -> Measures:
 
 
 class _Observer:
-    """Reads a topic in a thread: `seen` has (time in the value, time of arrival), nanoseconds.
-
-    The thread goes on behind the `with` until `stop`, unless an exception leaves it.
-    """
+    """Reads a topic in a thread. `seen` has (time in the value, time of arrival), nanoseconds;
+    `arrived` counts the rows with a time in their value."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.seen: list[tuple[int, int]] = []
+        self.arrived: Counter[int] = Counter()
         self._done = threading.Event()
         self._consumer = Consumer(
             {
@@ -199,14 +199,6 @@ class _Observer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if any(error):
-            self.stop()
-
-    def has_seen(self, last: int) -> bool:
-        """All rows that were made at the time `last`, of which none comes later."""
-        return sum(made == last for made, _ in self.seen[-4 * ROWS_PER_S :]) >= _ROWS_PER_TICK
-
-    def stop(self) -> None:
         self._done.set()
         self._thread.join()
         self._consumer.close()
@@ -216,7 +208,9 @@ class _Observer:
             message = self._consumer.poll(0.1)
             value = None if message is None else message.value()
             if value is not None:
-                self.seen.append((int(value[:20]), time.time_ns()))
+                made = int(value[:20])
+                self.seen.append((made, time.time_ns()))
+                self.arrived[made] += 1
 
 
 @contextmanager
