@@ -64,7 +64,7 @@ def main() -> None:
         for each in wanted:
             measured += _shown(each, pairs, console)
             results = in_place_of(earlier, measured)
-            write_json(results, folder / "results.json", pairs, scale)
+            write_json(results, folder / "results.json", scale)
             write_chart(results, folder / "results.svg")
     console.print(table(measured))
     console.print(f"written: {folder}/results.json, results.svg")

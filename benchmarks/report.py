@@ -78,14 +78,13 @@ def in_place_of(earlier: Sequence[Result], measured: Sequence[Result]) -> list[R
     return list(newest.values())
 
 
-def write_json(results: Sequence[Result], path: Path, pairs: int, scale: float) -> None:
+def write_json(results: Sequence[Result], path: Path, scale: float) -> None:
     # Here, as a reader of results needs neither Spark nor brokers.
     from benchmarks.running import SETTINGS
 
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "pairs": pairs,
         "scale": scale,
         "machine": machine(),
         "versions": versions(),

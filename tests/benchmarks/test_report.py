@@ -20,7 +20,7 @@ RESULTS = [
 
 @pytest.fixture
 def recorded(tmp_path):
-    write_json(RESULTS, tmp_path / "new" / "results.json", pairs=2, scale=1.0)
+    write_json(RESULTS, tmp_path / "new" / "results.json", scale=1.0)
     return tmp_path / "new" / "results.json"
 
 
@@ -76,6 +76,7 @@ def test_readme_gets_a_table_for_each_group(recorded):
     made = readme.section(recorded)
     text = readme.with_section(f"# Title\n{readme.BEGIN}\nformer text\n{readme.END}\nrest", made)
     assert "| Broker | ours | peer | times as good | range | goal |" in text
+    assert "; medians of 1 pairs or more." in text
     assert "| fetch | 25 MB/s | 10 MB/s | 2.50 | 2.00 to 3.00 | 1 |" in text
     assert text.endswith(f"{readme.END}\nrest")
     assert "former text" not in text
