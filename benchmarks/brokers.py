@@ -7,7 +7,6 @@ meanwhile.
 """
 
 import csv
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from kafka.structs import TopicPartition
 
 from benchmarks.pairs import Comparison, Row
-from benchmarks.processes import cpu_s, cpu_s_since, forget_peaks, peak_mb, resident_mb
+from benchmarks.processes import cpu_s, cpu_s_since, forget_peaks, output_of, peak_mb, resident_mb
 from benchmarks.produce_load import batch_of, records_in_batch
 from benchmarks.running import KAFKA, Broker, Running, cluster, kafka_server, records_in, topic
 from pyspark_kafkalog import EmbeddedBroker
@@ -171,8 +170,7 @@ class _Side:
         """MB/s of values."""
         consumer = [sys.executable, "-m", "benchmarks.consume_load", self._broker.bootstrap_servers]
         command = [*consumer, self._place.topic, str(self._record_count)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        seconds, size_bytes = map(float, done.stdout.split())
+        seconds, size_bytes = map(float, output_of(command).split())
         return size_bytes / seconds / 1e6
 
     def consume_by_java(self) -> float:
@@ -182,8 +180,7 @@ class _Side:
             *("--bootstrap-server", self._broker.bootstrap_servers, "--topic", self._place.topic),
             *("--num-records", str(self._record_count)),
         ]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        lines = [line for line in done.stdout.splitlines() if ", " in line]
+        lines = [line for line in output_of(command).splitlines() if ", " in line]
         (found,) = csv.DictReader(lines, skipinitialspace=True)
         assert int(found["data.consumed.in.nMsg"]) >= self._record_count, found
         return float(found["fetch.MB.sec"]) * _MEBIBYTE / 1e6
@@ -244,5 +241,4 @@ def load(
     host, _, port = broker.bootstrap_servers.rpartition(":")
     numbers = map(str, (connections, in_flight, requests, batch_bytes, partitions or connections))
     command = [sys.executable, "-m", "benchmarks.produce_load", host, port, name, *numbers]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout)
+    return float(output_of(command))

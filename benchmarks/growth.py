@@ -53,8 +53,8 @@ _REPEATS = 3
 _MOST_RECORDS = 4_000_000
 _PARTITIONED_RECORDS = 100_000
 _FEW_PER_TASK = "250"
-# A task for each of a thousand partitions would take a minute.
-_MOST_TASKS = 256
+# A task for each of a thousand partitions would take a minute, a consumer of the peer's more.
+_MOST_TASKS, _MOST_CONSUMERS = 256, 64
 _PRODUCED_BYTES = 200_000_000
 _MOST_REQUESTS = 20_000
 _OUR_BROKER = "our broker"
@@ -160,6 +160,7 @@ def _read_partitions(running: Running, partitions: int) -> tuple[Figures, Figure
     reads = {f"{OURS}, {_FEW_PER_TASK} a task": Read(running, made, OURS, options=together)}
     if partitions <= _MOST_TASKS:
         reads[OURS] = Read(running, made, OURS)
+    if partitions <= _MOST_CONSUMERS:
         reads[SPARK_CONNECTOR] = Read(running, made, THEIRS)
     return _read(running, reads)
 

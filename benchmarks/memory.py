@@ -1,10 +1,10 @@
 """The memory of a Spark application that reads a topic, with either connector."""
 
-import subprocess
 import sys
 
 from benchmarks.made_rows import Kind, MadeTopic
 from benchmarks.pairs import Comparison, Measures, Row
+from benchmarks.processes import output_of
 from benchmarks.running import OURS, SPARK_CONNECTOR, THEIRS, Running
 
 
@@ -27,8 +27,7 @@ def _application(made: MadeTopic, connector: str) -> Measures:
     def measure() -> tuple[float, float]:
         program = [sys.executable, "-m", "benchmarks.read_application"]
         command = [*program, made.servers, made.name, connector, str(made.size_bytes)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        most, added = map(float, done.stdout.split())
+        most, added = map(float, output_of(command).split())
         return most, added
 
     return measure

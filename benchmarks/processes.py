@@ -1,14 +1,19 @@
-"""What a process and those that it started have used, by Linux's /proc: memory and processor time.
+"""Processes that a benchmark starts or looks at: their output, memory and processor time (/proc).
 
-Resident memory counts pages that processes share once for each of them (Python workers share what
-their daemon had loaded when it forked them), so a sum over processes is a little too large.
+Resident memory counts pages that processes share once for each of them, and Python workers share
+what their daemon had loaded when it forked them. A sum over processes is therefore one of
+proportional shares, which the kernel keeps no peak of: it is sampled.
 """
 
 import os
 import re
+import subprocess
+import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
+_SAMPLE_S = 0.05
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -45,6 +50,15 @@ def cpu_s_since(pid: int, before_s: float) -> float:
     return max(cpu_s(pid) - before_s, 1 / _TICKS_PER_S)
 
 
+def output_of(command: Sequence[str]) -> str:
+    """What a program printed; RuntimeError with the end of its errors if it failed."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"{' '.join(command[:3])}: {lines[-1]}")
+    return done.stdout
+
+
 def resident_mb(pid: int) -> float:
     return _memory_mb(pid, "VmRSS")
 
@@ -61,6 +75,41 @@ def forget_peaks(pid: int) -> None:
             Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
         except OSError:
             continue
+
+
+def share_mb(pid: int) -> float:
+    """Memory of the process and its descendants, shared pages divided among those that share."""
+    total_kb = 0
+    for process in tree(pid):
+        try:
+            text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+        except OSError:
+            continue
+        found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+        total_kb += int(found[1]) if found else 0
+    return total_kb / 1024
+
+
+class SharePeak:
+    """The most of `share_mb` while the context lasts, looked at all the time by a thread."""
+
+    def __init__(self, pid: int) -> None:
+        self.mb = 0.0
+        self._pid = pid
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "SharePeak":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(_SAMPLE_S):
+            self.mb = max(self.mb, share_mb(self._pid))
 
 
 def _memory_mb(pid: int, name: str) -> float:

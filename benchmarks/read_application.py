@@ -2,15 +2,14 @@
 
     python -m benchmarks.read_application SERVERS TOPIC CONNECTOR VALUES_BYTES
 
-Prints MB: the peak resident memory of the driver's JVM with all of its Python workers, and how much
-of it came with the read. A JVM takes memory as it is let, so both connectors get the same limit
-(CONF), and an application of their own for each reading. Pages that Python workers share with
-their daemon count once for each; workers that ended before the read did are not counted.
+Prints MB: the most memory that the driver's JVM and all of its Python workers have while they read,
+and how much of it came with the read. A JVM takes memory as it is let, so both connectors get the
+same limit (CONF), and an application of their own for each reading.
 """
 
 import sys
 
-from benchmarks.processes import forget_peaks, peak_mb, resident_mb, tree
+from benchmarks.processes import SharePeak, share_mb
 from benchmarks.running import FETCH_OPTIONS, SPARK_CONF, THEIRS, jvm_pid, session
 
 CONF = {**SPARK_CONF, "spark.driver.memory": "1g"}
@@ -20,16 +19,15 @@ def run(servers: str, topic: str, connector: str, size_bytes: int) -> tuple[floa
     with session(CONF) as spark:
         assert spark.range(1000).selectExpr("sum(id)").collect()
         pid = jvm_pid(spark)
-        forget_peaks(pid)
-        before = sum(resident_mb(each) for each in tree(pid))
+        before_mb = share_mb(pid)
         reader = spark.read.format(connector).option("kafka.bootstrap.servers", servers)
         if connector == THEIRS:
             reader = reader.options(**FETCH_OPTIONS)
         frame = reader.option("subscribe", topic).load()
-        (row,) = frame.selectExpr("sum(length(value))").collect()
+        with SharePeak(pid) as peak:
+            (row,) = frame.selectExpr("sum(length(value))").collect()
         assert row[0] == size_bytes, f"{row[0]} bytes of values read of {size_bytes}"
-        most = sum(peak_mb(each) for each in tree(pid))
-        return most, most - before
+        return peak.mb, peak.mb - before_mb
 
 
 if __name__ == "__main__":

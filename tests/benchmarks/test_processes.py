@@ -1,0 +1,73 @@
+"""What is read of processes is what they used."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.processes import (
+    SharePeak,
+    cpu_s,
+    cpu_s_since,
+    forget_peaks,
+    output_of,
+    peak_mb,
+    resident_mb,
+    share_mb,
+    tree,
+)
+
+# Allocates 60 MB and lets them go, burns some processor time in a child, and waits.
+PROGRAM = """
+import subprocess, sys
+held = bytearray(60_000_000)
+for place in range(0, len(held), 4096):
+    held[place] = 1
+del held
+child = "import time; until = time.process_time() + 0.2\\nwhile time.process_time() < until: pass"
+subprocess.run([sys.executable, "-c", child], check=True)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def process():
+    running = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert running.stdout.readline() == b"ready\n"
+    yield running
+    running.communicate()
+
+
+def test_a_peak_outlasts_what_made_it_until_it_is_forgotten(process):
+    assert peak_mb(process.pid) > resident_mb(process.pid) + 50
+    forget_peaks(process.pid)
+    assert peak_mb(process.pid) < resident_mb(process.pid) + 10
+
+
+def test_processor_time_counts_children_that_have_ended(process):
+    assert cpu_s(process.pid) >= 0.2
+    assert cpu_s_since(process.pid, cpu_s(process.pid)) > 0
+
+
+def test_descendants_are_found_and_shared_pages_are_divided(process):
+    assert process.pid in tree(os.getpid())
+    assert 0 < share_mb(process.pid) <= resident_mb(process.pid) + 1
+
+
+def test_the_most_memory_of_all_is_seen_while_it_is_held():
+    with SharePeak(os.getpid()) as peak:
+        before = share_mb(os.getpid())
+        held = bytearray(os.urandom(1) * 60_000_000)
+        while peak.mb < before + 50:
+            pass
+        del held
+
+
+def test_a_program_that_fails_is_an_error_with_its_last_words():
+    assert output_of([sys.executable, "-c", "print(6 * 7)"]) == "42\n"
+    with pytest.raises(RuntimeError, match="ValueError: no such topic"):
+        output_of([sys.executable, "-c", "raise ValueError('no such topic')"])
