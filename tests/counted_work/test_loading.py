@@ -3,12 +3,15 @@
 Commits are made for years into one target: what one costs must not depend on those before it.
 """
 
+from collections import Counter
+
 import pytest
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
+from pyspark_kafkalog.warehouse.load import plan_load
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests
@@ -38,6 +41,22 @@ def landed(servers, new_topic, write, tmp_path):
         return sent, calls
 
     return task
+
+
+@pytest.mark.parametrize("partitions", [1, 30])
+def test_a_load_is_planned_by_as_many_requests_whatever_its_partitions(
+    servers, new_topic, write, tmp_path, partitions
+):
+    """What is asked for each partition, or again, delays the first task of every load."""
+    topic = new_topic(partitions)
+    write(topic, 1, [b"v"] * 10, partition=partitions - 1)
+    given = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    with requests() as sent:
+        planned = plan_load("nightly", f"parquet:{tmp_path}/table", given)
+    assert sum(piece.offset_count for piece in planned.ranges) == 10
+    # A dry run connects once more, for a sample of how many bytes that is.
+    sample = Counter(ApiVersions=1, Metadata=1, Fetch=1)
+    assert sent - sample == {"ApiVersions": 1, "Metadata": 1, "ListOffsets": 2}
 
 
 def test_a_task_connects_once_and_syncs_each_file_once(landed):
