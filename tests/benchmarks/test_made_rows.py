@@ -30,11 +30,9 @@ def read(made, columns=("value",), **options):
     found = batch_options(given)
     with Cluster(ClientConfig.from_options({"bootstrap.servers": made.servers})) as client:
         places = [TopicPartition(made.name, number) for number in range(made.kind.partitions)]
-        ends = client.list_offsets(places, LATEST)
-    for place, end in ends.items():
-        yield from read_range(
-            found, columns, OffsetRange(place.topic, place.partition, 0, end.offset)
-        )
+        for place, end in client.list_offsets(places, LATEST).items():
+            piece = OffsetRange(place.topic, place.partition, 0, end.offset)
+            yield from read_range(client, found, columns, piece)
 
 
 def test_values_have_their_size_and_only_json_compresses():

@@ -75,7 +75,8 @@ def test_a_record_as_large_as_its_topic_takes_becomes_a_letter(letters_to):
         options = batch_options(
             {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": name}
         )
-        found = read_range(options, ("value", "headers"), OffsetRange(name, 0, 0, 1), None)
-        ((letter,),) = [batch.to_pylist() for batch in found if batch.num_rows]
+        with Cluster(config) as cluster:
+            found = read_range(cluster, options, ("value", "headers"), OffsetRange(name, 0, 0, 1))
+            ((letter,),) = [batch.to_pylist() for batch in found if batch.num_rows]
     assert letter["value"] == value
     assert letter["headers"][-1] == {"key": "kafkalog.reason", "value": b"a reason"}
