@@ -91,8 +91,6 @@ def drain(running: Running, rows: MadeTopic, connector: str) -> Measure:
     def measure() -> float:
         stream = _stream(running, rows.broker, connector, rows.name)
         stream = stream.option("startingOffsets", "earliest")
-        if connector == THEIRS:
-            stream = stream.options(**FETCH_OPTIONS)
         with tempfile.TemporaryDirectory() as checkpoint:
             began = time.perf_counter()
             query = (
@@ -236,6 +234,8 @@ def _query(
 
 def _stream(running: Running, broker: Broker, connector: str, name: str) -> DataStreamReader:
     stream = running.spark.readStream.format(connector).option("subscribe", name)
+    if connector == THEIRS:
+        stream = stream.options(**FETCH_OPTIONS)
     return stream.option("kafka.bootstrap.servers", broker.bootstrap_servers)
 
 

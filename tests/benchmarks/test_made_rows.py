@@ -28,11 +28,11 @@ def read(made, columns=("value",), **options):
     """All rows, in Arrow batches."""
     given = {"kafka.bootstrap.servers": made.servers, "subscribe": made.name, **options}
     found = batch_options(given)
-    with Cluster(ClientConfig.from_options({"bootstrap.servers": made.servers})) as client:
+    with Cluster(found.client) as client:
         places = [TopicPartition(made.name, number) for number in range(made.kind.partitions)]
         for place, end in client.list_offsets(places, LATEST).items():
-            piece = OffsetRange(place.topic, place.partition, 0, end.offset)
-            yield from read_range(client, found, columns, piece)
+            wanted = OffsetRange(place.topic, place.partition, 0, end.offset)
+            yield from read_range(client, found, columns, wanted)
 
 
 def test_values_have_their_size_and_only_json_compresses():
