@@ -50,7 +50,8 @@ VERBOSE = bool(os.environ.get("KAFKALOG_CRASH_VERBOSE"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 TOPIC = "orders"
 MOST_RECORDS_PER_ROUND = 500
-TIMEOUT_S = 90.0
+# On a busy machine a JVM needs minutes to begin.
+TIMEOUT_S = 600.0
 
 NAMES = ("nightly", "hourly")
 # The phases of a load: which lines of its driver they begin with.

@@ -133,7 +133,9 @@ class S3Table(Table):
     @staticmethod
     def files() -> S3FileSystem:
         address = s3().endpoint.removeprefix("http://")
-        return S3FileSystem(endpoint_override=address, scheme="http", region=REGION)
+        return S3FileSystem(
+            endpoint_override=address, scheme="http", region=REGION, request_timeout=60
+        )
 
     def listed(self, below: str = "") -> list[str]:
         selector = FileSelector(f"{BUCKET}/{self.prefix}/{below}", allow_not_found=True)
