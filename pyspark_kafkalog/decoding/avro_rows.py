@@ -12,7 +12,7 @@ value turns out to be bad in its middle, all columns are cut back to where its r
 
 Whatever the bytes are, the outcome of a row is a value or BadValueError: lengths and counts are
 checked against the bytes that are left before anything is allocated, items that take no bytes are
-limited to MOST_EMPTY_ITEMS, and nesting to MOST_NESTED.
+limited to MOST_EMPTY_ITEMS, what items take to what room.py says, and nesting to MOST_NESTED.
 
 Compiled by Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower.
 One thread.
@@ -25,6 +25,7 @@ from typing import Any
 import cython
 import pyarrow as pa
 
+from pyspark_kafkalog.decoding import room
 from pyspark_kafkalog.decoding.decoder import FRAME_BYTES, BadValueError
 
 MOST_EMPTY_ITEMS = 100
@@ -57,12 +58,14 @@ class Input:
     position: cython.Py_ssize_t
     end: cython.Py_ssize_t
     nested: cython.int
+    room: cython.longlong
 
     def __init__(self, data: Any) -> None:
         self.data = data
         self.position = 0
         self.end = len(data)
         self.nested = 0
+        self.room = room.value_room(len(data))
 
     @cython.cfunc
     @cython.boundscheck(False)
@@ -113,6 +116,9 @@ class Column:
         self.type = data_type
         self.valid_buffer = None
         self.start()
+
+    def data_type(self) -> pa.DataType:
+        return self.type
 
     @cython.ccall
     def start(self) -> None:
@@ -729,6 +735,7 @@ class ReadDefault(Step):
     def read(self, source: Input) -> cython.int:
         self.source.position = 0
         self.source.nested = 0
+        self.source.room = room.value_room(self.source.end)
         return self.step.read(self.source)
 
 
@@ -739,11 +746,13 @@ class ReadItems(Step):
     column: Items
     item: Step
     is_map: cython.bint
+    item_bytes: cython.longlong
 
     def __init__(self, column: Any, item: Step, is_map: bool) -> None:
         self.column = column
         self.item = item
         self.is_map = is_map
+        self.item_bytes = 0 if column is None else room.item_bytes(column.data_type())
         self.least_bytes = 1
 
     @cython.cfunc
@@ -765,6 +774,9 @@ class ReadItems(Step):
                     f"an array or a map claims {count} items where "
                     f"{source.end - source.position} bytes are left"
                 )
+            source.room -= count * self.item_bytes
+            if source.room < 0:
+                raise BadValueError("the items of the value would take too much memory")
             while count:
                 if self.is_map:
                     self._read_key(source)
@@ -869,6 +881,9 @@ def read_rows(
     present = values.is_valid().to_pylist() if values.null_count else None
     errors: dict[int, str] = {}
     row: cython.Py_ssize_t
+    # What room.value_room() says, without a call for each row.
+    least_room: cython.longlong = room.MOST_BYTES
+    bytes_for_a_byte: cython.longlong = room.BYTES_FOR_A_BYTE
     column.start()
     for row in range(len(values)):
         if present is not None and not present[row]:
@@ -877,6 +892,7 @@ def read_rows(
         source.position = ends[first + row]
         source.end = ends[first + row + 1]
         source.nested = 0
+        source.room = max(least_room, bytes_for_a_byte * (source.end - source.position))
         try:
             if step_of is not None:
                 schema_id = _schema_id(source)

@@ -1,7 +1,7 @@
 """Values to one Arrow array by way of Python objects, with an error for each row that is bad.
 
 Objects take far more room than the bytes they came from, so no more than CHUNK_BYTES of values are
-objects at a time.
+objects at a time, and fewer where many items could be in them (room.py).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded
+from pyspark_kafkalog.decoding.room import MOST_BYTES, item_bytes, largest_item_bytes, value_room
 
 CHUNK_BYTES = 1 << 20
 _MOST_BYTES = (1 << 31) - 1
@@ -30,6 +31,8 @@ def decode_column(
     arrays: list[pa.Array] = []
     rows: list[Any] = []
     first = size = 0
+    # Objects take several times what columns do.
+    most_bytes = min(CHUNK_BYTES, MOST_BYTES // (8 * max(1, largest_item_bytes(data_type))))
     for row, value in enumerate(_python_values(values)):
         decoded = None
         if value is not None:
@@ -39,7 +42,7 @@ def decode_column(
             except BadValueError as error:
                 errors[row] = str(error)[:_LONGEST_REASON]
         rows.append(decoded)
-        if size > CHUNK_BYTES:
+        if size > most_bytes:
             _append(arrays, rows, first, data_type, errors)
             first, size, rows = row + 1, 0, []
     if rows or not arrays:
@@ -47,6 +50,40 @@ def decode_column(
     if sum(array.nbytes for array in arrays) > _MOST_BYTES:
         raise OverflowError("a batch decodes to more than 2 GiB: use smaller ones")
     return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
+
+
+def check_room(
+    value: Any, data_type: pa.DataType, size_bytes: int, member: Callable[[Any, str], Any]
+) -> None:
+    """Raises BadValueError for a value of which `size_bytes` are items without end.
+
+    `member` gives a member of what a struct is made of, by its name, or None.
+    """
+    room = value_room(size_bytes)
+    if size_bytes * largest_item_bytes(data_type) > room and (
+        _items_bytes(value, data_type, member) > room
+    ):
+        raise BadValueError(f"the items of {size_bytes} bytes would take more than {room} bytes")
+
+
+def _items_bytes(value: Any, data_type: pa.DataType, member: Callable[[Any, str], Any]) -> int:
+    """What the items in a value take when they are empty."""
+    if value is None or isinstance(value, (str, bytes, int, float, Decimal)):
+        return 0
+    if pa.types.is_struct(data_type):
+        return sum(
+            _items_bytes(member(value, one.name), one.type, member)
+            for one in data_type
+            if pa.types.is_nested(one.type)
+        )
+    if pa.types.is_map(data_type):
+        items, kind = value.values() if hasattr(value, "values") else (), data_type.item_type
+    else:
+        items, kind = value, data_type.value_type
+    taken = len(items) * item_bytes(data_type)
+    if largest_item_bytes(kind):
+        taken += sum(_items_bytes(item, kind, member) for item in items)
+    return taken
 
 
 def _python_values(values: pa.Array) -> Iterable[bytes | None]:

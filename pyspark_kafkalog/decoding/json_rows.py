@@ -26,9 +26,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from pyspark_kafkalog.decoding.columns import decode_column
+from pyspark_kafkalog.decoding.columns import check_room, decode_column
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, unframed
 from pyspark_kafkalog.decoding.json_type import json_type
+from pyspark_kafkalog.decoding.room import small_bytes
 
 Convert = Callable[[Any], Any]
 
@@ -61,11 +62,13 @@ class JsonDecoder:
     _type: pa.DataType = field(init=False, repr=False, compare=False)
     _convert: Convert | None = field(init=False, repr=False, compare=False)
     _exact: bool = field(init=False, repr=False, compare=False)
+    _small_bytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._type = json_type(self.schema, self.references)
         self._convert = _converter(self._type)
         self._exact = _has_decimals(self._type)
+        self._small_bytes = small_bytes(self._type)
 
     def __reduce__(self) -> tuple[type["JsonDecoder"], tuple[Any, ...]]:
         return JsonDecoder, (self.schema, tuple(self.references), self.framed)
@@ -81,18 +84,24 @@ class JsonDecoder:
         document = unframed(value)[1] if self.framed else value
         if not self._exact:
             try:
-                return self._converted(orjson.loads(document))
+                return self._converted(orjson.loads(document), len(document))
             except (orjson.JSONDecodeError, _InexactError):
                 pass
-        return self._converted(_exact_loads(document))
+        return self._converted(_exact_loads(document), len(document))
 
-    def _converted(self, document: Any) -> Any:
+    def _converted(self, document: Any, size_bytes: int) -> Any:
         if document is None or self._convert is None:
             return document
         try:
+            if size_bytes > self._small_bytes:
+                check_room(document, self._type, size_bytes, _member)
             return self._convert(document)
         except RecursionError:
             raise BadValueError("a value is nested too deep") from None
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if type(value) is dict else None
 
 
 def _exact_loads(document: bytes) -> Any:

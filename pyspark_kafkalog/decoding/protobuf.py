@@ -25,11 +25,12 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from pyspark_kafkalog.decoding.columns import decode_column
+from pyspark_kafkalog.decoding.columns import check_room, decode_column
 from pyspark_kafkalog.decoding.confluent import Writers, reader_schema
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, Decoder, unframed
 from pyspark_kafkalog.decoding.proto_files import compile_proto, message_at, message_type
 from pyspark_kafkalog.decoding.registry import MESSAGE, RegistryConfig, decoder_option
+from pyspark_kafkalog.decoding.room import small_bytes
 from pyspark_kafkalog.errors import InvalidSchemaError
 
 Convert = Callable[[Any], Any]
@@ -189,17 +190,21 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 class _Reader:
     """Bytes of one message type to what Arrow takes."""
 
-    __slots__ = ("_convert", "_parse", "name", "type")
+    __slots__ = ("_convert", "_parse", "_small_bytes", "name", "type")
 
     def __init__(self, message: Descriptor) -> None:
         package = message.file.package
         self.name = message.full_name.removeprefix(f"{package}." if package else "")
         self.type, self._convert = _message(message, ())
         self._parse = GetMessageClass(message).FromString
+        self._small_bytes = small_bytes(self.type)
 
     def read(self, value: bytes) -> Any:
         try:
-            return self._convert(self._parse(value))
+            message = self._parse(value)
+            if len(value) > self._small_bytes:
+                check_room(message, self.type, len(value), getattr)
+            return self._convert(message)
         except (DecodeError, UnicodeDecodeError) as error:
             if "UTF-8" in str(error) or isinstance(error, UnicodeDecodeError):
                 raise BadValueError(f"a string of the message {self.name} is no UTF-8") from None

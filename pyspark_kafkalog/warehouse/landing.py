@@ -152,9 +152,9 @@ class Records:
         decoded = values.schema(row_schema(self._reading.columns))
         with DeadLetters(self._reading.options.client, values.letters_to) as letters:
             for batch in self._batches():
-                rows, bad = values.rows(batch, decoded, letters)
-                self._bad += bad
-                yield fitted(rows, schema)
+                for rows, bad in values.rows(batch, decoded, letters):
+                    self._bad += bad
+                    yield fitted(rows, schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """The records as they are read, which go through here once."""

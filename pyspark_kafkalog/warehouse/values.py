@@ -9,7 +9,7 @@ text is bad, too: it would fail the commit, and every later one. Made on the dri
 pickled to tasks, where one thread uses it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.decoding.decoder import Decoded, Decoder, open_decoder
+from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters, checked_topic
 from pyspark_kafkalog.warehouse.row_types import rows_with_nul
@@ -66,11 +67,18 @@ class Values:
 
     def rows(
         self, records: pa.RecordBatch, schema: pa.Schema, letters: DeadLetters
-    ) -> tuple[pa.RecordBatch, int]:
-        """Rows with the columns of `schema`, and how many of the records were bad.
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Rows with the columns of `schema`, and how many of the records were bad: in one batch,
+        or in several where these could take much memory.
 
         Raises BadRecordError, DeliveryError.
         """
+        for start, count in slices(records.column("value"), self.decoder.type):
+            yield self._rows(records.slice(start, count), schema, letters)
+
+    def _rows(
+        self, records: pa.RecordBatch, schema: pa.Schema, letters: DeadLetters
+    ) -> tuple[pa.RecordBatch, int]:
         decoded = self.decoder.decode(records.column("value"))
         if not self.takes_nul:
             decoded = _without_nul(decoded)
