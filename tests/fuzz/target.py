@@ -7,13 +7,14 @@ any error that is not typed, an answer that is no bytes, a record of before that
 
 import asyncio
 import contextlib
+import logging
 import shutil
+import socket
 import struct
 import tempfile
 import time
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from kafka.errors import KafkaError
@@ -26,7 +27,9 @@ from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.record_search import first_record_at_or_after
 from broker.log.validator import check_timestamps, stamp_offsets, validate
-from broker.network.connection import CloseConnection
+from broker.network.buffers import ReceiveBuffers
+from broker.network.connection import BrokerConnection, CloseConnection, ConnectionLimits
+from broker.network.log_limit import LimitedLog
 from broker.network.loop import new_event_loop
 from broker.network.send import Part
 from broker.server import BrokerServer
@@ -58,6 +61,8 @@ from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.crc import crc32c
 from tests.broker.records import batch_of, values_of
 
+_log = logging.getLogger(__name__)
+
 TOPIC = "fuzz"
 KEPT = "kept"
 # A frame is answered within this time, or its handler hangs.
@@ -71,12 +76,23 @@ _COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timest
 
 
 class BrokerTarget:
-    """A broker without a socket. Two topics: one that inputs may change, and one whose only record
-    must outlive them all."""
+    """A broker whose frames come by no socket. Two topics: one that inputs may change, one whose
+    only record must outlive them all."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
         self.directory = Path(tempfile.mkdtemp(prefix="kafkalog-fuzz-"))
+        ours, self._peer = socket.socketpair()
+        self._connection = BrokerConnection(
+            ours,
+            "127.0.0.1:1",
+            lambda _frame, _connection: None,
+            ConnectionLimits(1 << 20),
+            ReceiveBuffers(),
+            LimitedLog(_log),
+            self.loop,
+            lambda _: None,
+        )
         self._open()
 
     def _open(self) -> None:
@@ -111,7 +127,7 @@ class BrokerTarget:
         try:
             answer: Any = self.server._dispatcher(
                 memoryview(bytearray(frame)),
-                SimpleNamespace(peer="127.0.0.1:1"),  # type: ignore[arg-type]
+                self._connection,
             )
             if isinstance(answer, asyncio.Future):
                 if frame[:2] == _FETCH:
@@ -170,6 +186,8 @@ class BrokerTarget:
 
     def close(self) -> None:
         self.loop.run_until_complete(self.server.stop())
+        self._connection.close("the end")
+        self._peer.close()
         self.loop.close()
         shutil.rmtree(self.directory)
 
