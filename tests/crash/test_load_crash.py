@@ -28,7 +28,8 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.warehouse.parquet import committed_files
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+# test_load_kills kills more kinds of things in its short run.
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "2"))

@@ -54,6 +54,7 @@ def test_every_step_runs_and_agrees_with_the_source(tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_number_that_differs_from_the_source_fails(tmp_path):
     wrong = (
         "import pyspark_kafkalog.quickstart as q\n"
