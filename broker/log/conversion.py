@@ -64,9 +64,9 @@ def needs_conversion(records: memoryview, config: LogConfig) -> bool:
     codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
     if codec > Codec.ZSTD:
         return False
-    if config.compression_type == "producer":
+    if config.compacts or config.compression_type == "producer":
         return config.compacts
-    return config.compacts or codec != _stored_codec(Codec(codec), config)
+    return codec != _stored_codec(Codec(codec), config)
 
 
 def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:

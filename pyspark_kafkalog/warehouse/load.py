@@ -327,8 +327,8 @@ def check_shape(options: Mapping[str, str], shape: Shape) -> None:
     """Raises InvalidOptionError for a layout by columns that the rows do not have, without having
     asked anybody. Those of a transformation are known when it is called."""
     if shape.batches is None and shape.query is None:
-        columns = _columns_to_load(batch_options(options))
-        schema = Reading(batch_options(options), columns, values=shape.values).schema()
+        source = batch_options(options)
+        schema = Reading(source, _columns_to_load(source), values=shape.values).schema()
         check_layout(shape.layout, schema)
 
 
