@@ -35,6 +35,7 @@ from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.source.row_digest import RowDigest
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, NO_BATCH, Lead, TransactionalWrites
 
@@ -99,6 +100,7 @@ class SinkWriter:
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         """Writes one task's rows; all are acknowledged when it returns."""
+        freeze_imports()
         if self._lead is None:
             with Producer(self._options.client) as producer:
                 return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))

@@ -33,6 +33,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.landing import Reading, Records, file_from_json, range_label
 from pyspark_kafkalog.warehouse.layout import Layout
@@ -153,6 +154,7 @@ class _Reader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        freeze_imports()
         with PlainErrors(), Cluster(self._reading.options.client) as cluster:
             for offset_range in partition.value:
                 records = Records(cluster, self._reading, offset_range, self._stage_path)
@@ -176,6 +178,7 @@ class _Writer(DataSourceArrowWriter):
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+        freeze_imports()
         context = TaskContext.get()
         label = f"sql-{context.partitionId() if context else 0}"
         return _Written(tuple(write_files(self._stage, label, iterator, self._layout)))

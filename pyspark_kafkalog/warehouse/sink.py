@@ -49,6 +49,7 @@ from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
     Commit,
@@ -180,6 +181,7 @@ class LoadSinkWriter:
         """Writes those of one task's rows that the target does not have; they are on disk when it
         returns."""
         assert self._plan is not None
+        freeze_imports()
         context = TaskContext.get()
         assert context is not None
         rows = NewRows(self._plan.next_offsets)

@@ -1,0 +1,72 @@
+"""What a task leaves in its process, a Python worker that Spark keeps for other tasks.
+
+Each runs in a process of its own, as the first task of a worker does.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FEW_OBJECTS = 3_000
+"""What a task makes itself; PySpark's, Arrow's and our modules have 60,000."""
+
+READING = """
+from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
+from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
+
+def run(servers, topic):
+    options = batch_options({"kafka.bootstrap.servers": servers, "subscribe": topic})
+    task = ReadTask((OffsetRange(topic, 0, 0, 10),), {})
+    assert sum(rows.num_rows for rows in read_task(options, DEFAULT_COLUMNS, task)) == 10
+"""
+
+WRITING = """
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark_kafkalog.source.options import sink_options
+from pyspark_kafkalog.source.writer import KafkalogWriter
+
+def run(servers, topic):
+    options = sink_options({"kafka.bootstrap.servers": servers, "topic": topic})
+    schema = StructType([StructField("value", BinaryType())])
+    ends, data = pa.py_buffer(bytes(4 * 11)), pa.py_buffer(b"")
+    values = pa.Array.from_buffers(pa.binary(), 10, [None, ends, data])
+    rows = pa.RecordBatch.from_arrays([values], names=["value"])
+    assert KafkalogWriter(options, schema).write(iter([rows])).record_count == 10
+"""
+
+REPORT = """
+import gc, json, sys
+servers, topic = sys.argv[1:]
+run(servers, topic)
+gc.collect()
+print(json.dumps([len(gc.get_objects()), "pandas" in sys.modules]))
+"""
+
+
+@pytest.fixture(params=[READING, WRITING], ids=["reading", "writing"])
+def left_by_task(request, servers, new_topic, write):
+    """(objects that a garbage collection goes through, whether pandas was imported)."""
+    topic = new_topic()
+    write(topic, 1, [b"v"] * 10)
+    command = [sys.executable, "-c", request.param + REPORT, servers, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_worker_has_little_garbage_to_look_for(left_by_task):
+    """It collects after each task, before it takes the next: 50 ms of all that is imported."""
+    objects, _ = left_by_task
+    assert objects < FEW_OBJECTS
+
+
+def test_a_task_does_not_import_pandas(left_by_task):
+    """Arrow does where it is installed, as soon as it makes an array of Python objects: half a
+    second of a worker's first task, and 40 MB."""
+    _, imported = left_by_task
+    assert not imported
