@@ -82,6 +82,7 @@ class SinkWriter:
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, owner: str | None) -> None:
+        freeze_imports()
         check_columns(schema, options.topic)
         self._options = options
         self._owner = owner

@@ -152,6 +152,7 @@ class LoadSinkWriter:
     """What the writers of batches and streams share; made in the planner, pickled to the tasks."""
 
     def __init__(self, options: LoadSinkOptions, schema: StructType) -> None:
+        freeze_imports()
         check_place_columns(schema)
         self._options = options
         self._schema = schema

@@ -1,6 +1,6 @@
 """What a task leaves in its process, a Python worker that Spark keeps for other tasks.
 
-Each runs in a process of its own, as the first task of a worker does.
+Each runs in a process of its own, as the first tasks of a worker do.
 """
 
 import json
@@ -43,8 +43,11 @@ REPORT = """
 import gc, json, sys
 servers, topic = sys.argv[1:]
 run(servers, topic)
+imported = "pandas" in sys.modules
+import pandas  # as PySpark does at the end of a task that writes
+run(servers, topic)
 gc.collect()
-print(json.dumps([len(gc.get_objects()), "pandas" in sys.modules]))
+print(json.dumps([len(gc.get_objects()), imported]))
 """
 
 
