@@ -31,6 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow and item.path.parent != here)
 
 
+@pytest.fixture(autouse=True)
+def new_worker():
+    """What tasks of a test keep for the next ones ends with it, as with a Python worker."""
+    yield
+    if worker := sys.modules.get("pyspark_kafkalog.source.python_worker"):
+        worker.close_kept()
+
+
 @pytest.fixture(scope="session")
 def spark():
     """One SparkSession for all tests, in this process."""

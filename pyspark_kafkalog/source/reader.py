@@ -19,7 +19,7 @@ from pyspark_kafkalog.source.offsets import describe, report_data_loss
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask, plan_batch, read_tasks
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.python_worker import freeze_imports
+from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.splitting import plan_tasks
 
 
@@ -63,7 +63,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a task's ranges, one after the other, over one set of connections."""
     freeze_imports()
-    with Cluster(options.client) as cluster:
+    with kept_cluster(options.client) as cluster:
         for piece in task.ranges:
             yield from read_range(cluster, options, columns, piece, task.topic_ids.get(piece.topic))
 

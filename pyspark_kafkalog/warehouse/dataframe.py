@@ -29,11 +29,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.python_worker import freeze_imports
+from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.landing import Reading, Records, file_from_json, range_label
 from pyspark_kafkalog.warehouse.layout import Layout
@@ -155,7 +154,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         freeze_imports()
-        with PlainErrors(), Cluster(self._reading.options.client) as cluster:
+        with PlainErrors(), kept_cluster(self._reading.options.client) as cluster:
             for offset_range in partition.value:
                 records = Records(cluster, self._reading, offset_range, self._stage_path)
                 for batch in records.rows():

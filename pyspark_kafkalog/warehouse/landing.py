@@ -25,7 +25,7 @@ from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.python_worker import freeze_imports
+from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.reader import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters
@@ -108,7 +108,7 @@ def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
     """Lands ranges one after the other. Errors are raised: Spark's settings say how often it tries
     a task again."""
     freeze_imports()
-    with Cluster(landing.reading.options.client) as cluster:
+    with kept_cluster(landing.reading.options.client) as cluster:
         for offset_range in ranges:
             records = Records(cluster, landing.reading, offset_range, landing.stage.path)
             label = range_label(offset_range)

@@ -1,13 +1,26 @@
 """What a task leaves in its process, a Python worker that Spark keeps for other tasks.
 
-Each runs in a process of its own, as the first tasks of a worker do.
+What concerns modules runs in a process of its own, as the first tasks of a worker do.
 """
 
 import json
 import subprocess
 import sys
+from collections import Counter
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.source.options import batch_options, sink_options
+from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
+from pyspark_kafkalog.source.python_worker import kept_cluster
+from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.writer import KafkalogWriter
+from tests.counted_work.requests import requests
 
 FEW_OBJECTS = 3_000
 """What a task makes itself; PySpark's, Arrow's and our modules have 60,000."""
@@ -73,3 +86,52 @@ def test_a_task_does_not_import_pandas(left_by_task):
     second of a worker's first task, and 40 MB."""
     _, imported = left_by_task
     assert not imported
+
+
+def test_the_next_task_needs_no_new_connection(new_topic, write, servers):
+    """One is three round trips, and with TLS and SCRAM some 50 ms, of a task that takes 10."""
+    topic = new_topic()
+    write(topic, 1, [b"v"] * 10)
+    options = batch_options({"kafka.bootstrap.servers": servers, "subscribe": topic})
+    task = ReadTask((OffsetRange(topic, 0, 0, 10),), {})
+    for first in (Counter(ApiVersions=1), Counter()):
+        with requests() as sent:
+            assert sum(rows.num_rows for rows in read_task(options, ("value",), task)) == 10
+        assert sent == first + Counter(Metadata=1, Fetch=1)
+
+
+def test_the_next_task_writes_with_the_same_producer_id(new_topic, servers):
+    """Brokers remember each for a day: one for each task of each micro-batch would be millions."""
+    topic = new_topic()
+    options = sink_options({"kafka.bootstrap.servers": servers, "topic": topic})
+    rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
+    for first in (Counter(ApiVersions=1, InitProducerId=1), Counter()):
+        with requests() as sent:
+            writer = KafkalogWriter(options, StructType([StructField("value", BinaryType())]))
+            assert writer.write(iter([rows])).record_count == 10
+        assert sent == first + Counter(Metadata=1, DescribeConfigs=1, Produce=1)
+
+
+def test_a_read_that_is_broken_off_leaves_no_connection(new_topic, write, servers):
+    """The answer to what it asked for last would be taken for the next task's."""
+    topic = new_topic()
+    write(topic, 3, [bytes(1_000)] * 7_000)
+    options = batch_options({"kafka.bootstrap.servers": servers, "subscribe": topic})
+    whole = ReadTask((OffsetRange(topic, 0, 0, 21_000),), {})
+    reading = read_task(options, ("value",), whole)
+    next(reading)
+    reading.close()
+    with requests() as sent:
+        assert sum(rows.num_rows for rows in read_task(options, ("value",), whole)) == 21_000
+    assert sent["ApiVersions"] == 1
+
+
+def test_a_kept_connection_that_the_broker_closed_is_made_anew(tmp_path):
+    with EmbeddedBroker(tmp_path) as broker:
+        servers = broker.bootstrap_servers
+        config = ClientConfig.from_options({"bootstrap.servers": servers})
+        with kept_cluster(config) as cluster:
+            create_topic(cluster, "kept", 1)
+    with EmbeddedBroker(tmp_path, int(servers.rpartition(":")[2])), kept_cluster(config) as again:
+        assert again is cluster
+        assert again.topics(["kept"]) == {"kept": [0]}

@@ -20,6 +20,7 @@ from pyspark_kafkalog.record import batch
 from pyspark_kafkalog.record.crc import crc32c
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
+from pyspark_kafkalog.source.python_worker import close_kept
 from pyspark_kafkalog.source.reader import KafkalogReader, read_task
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import received, requests
@@ -62,6 +63,7 @@ def calls_of_reading(new_topic, write, read):
         found = []
         # The bytes of an answer may come in parts: the least is when they came at once.
         for _ in range(TRIES):
+            close_kept()
             with function_calls() as counted:
                 assert read(topic, batches * records) == (batches * records, 1)
             found.append(counted)
