@@ -67,6 +67,7 @@ from pyspark_kafkalog.source.decisions import (
     WrittenTransaction,
     decisions_topic,
 )
+from pyspark_kafkalog.source.python_worker import kept_cluster
 
 BATCH_QUERY = "batch query"
 """The owner of decisions of `df.write`, which has no query id."""
@@ -222,7 +223,7 @@ class TransactionalWrites:
     def _cluster(self) -> Iterator[Cluster]:
         """A cluster, and the errors of what is done with it in words."""
         try:
-            with Cluster(self._client) as cluster:
+            with kept_cluster(self._client) as cluster:
                 yield cluster
         except DeliveryError as error:
             if isinstance(error.__cause__, _FENCED):
