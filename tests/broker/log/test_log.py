@@ -607,3 +607,68 @@ def test_indexes_have_kafkas_bytes(open_log, files, directory):
     time_index = bytes(files.names[directory / f"{0:020d}.timeindex"].data)
     assert index == struct.pack(">ii", 2, 2 * size_bytes)
     assert time_index == struct.pack(">qi", 1002, 2)
+
+
+class TestAppendInTwoHalves:
+    """`begin_append` on one thread, `finish_append` on another."""
+
+    def test_nothing_is_seen_before_it_is_written(self, log):
+        log.append(batch([b"a"]), 0)
+        size_bytes = log.size_bytes
+        pending = log.begin_append(batch([b"b", b"c"], producer=(7, 0, 0)), 0)
+        assert (log.log_end_offset, log.size_bytes) == (1, size_bytes)
+        assert contents(log) == {0: b"a"}
+        assert not log.producers.knows(7)
+        appended = log.finish_append(pending)
+        assert (appended.first_offset, appended.last_offset) == (1, 2)
+        assert contents(log) == {0: b"a", 1: b"b", 2: b"c"}
+        assert log.producers.knows(7)
+
+    @pytest.mark.parametrize("name", ["append", "roll", "truncate", "retain", "close", "retire"])
+    def test_what_changes_the_end_comes_after_it(self, log, name):
+        steps = {
+            "append": lambda: log.append(batch([b"b"]), 0),
+            "roll": log.roll,
+            "truncate": lambda: log.truncate_to(0),
+            "retain": lambda: log.delete_old_segments(1),
+            "close": log.close,
+            "retire": lambda: log.retire(log.directory.with_name("gone")),
+        }
+        ends = []
+        pending = log.begin_append(batch([b"a"]), 0)
+        step = threading.Thread(target=lambda: (steps[name](), ends.append(log.log_end_offset)))
+        step.start()
+        step.join(0.05)
+        assert not ends
+        assert log.finish_append(pending).first_offset == 0
+        step.join(10)
+        assert ends == [{"append": 2, "truncate": 0}.get(name, 1)]
+
+    def test_a_flush_meanwhile_is_of_what_was_there(self, log):
+        log.append(batch([b"a"]), 0)
+        pending = log.begin_append(batch([b"b"]), 0)
+        log.flush()
+        assert log.recovery_point == 1
+        log.finish_append(pending)
+        assert log.recovery_point == 1
+        assert contents(log) == {0: b"a", 1: b"b"}
+
+    def test_the_disk_refuses_the_second_half(self, log, files, open_log):
+        log.append(batch([b"a"]), 0)
+        size_bytes = log.size_bytes
+        pending = log.begin_append(batch([b"lost"], producer=(7, 0, 0)), 0)
+        files.fail_next("pwrite")
+        with pytest.raises(KafkaStorageError):
+            log.finish_append(pending)
+        assert (log.log_end_offset, log.size_bytes) == (1, size_bytes)
+        assert log.segments[-1].file.size() == size_bytes
+        assert log.append(batch([b"b"], producer=(7, 0, 0)), 0).first_offset == 1
+        assert contents(open_log()) == {0: b"a", 1: b"b"}
+
+    def test_one_that_is_refused_holds_nobody_up(self, log):
+        log.append(batch([b"a"], producer=(7, 0, 0)), 0)
+        with pytest.raises(OutOfOrderSequenceNumberError):
+            log.begin_append(batch([b"b"], producer=(7, 0, 5)), 0)
+        assert log.begin_append(batch([b"a"], producer=(7, 0, 0)), 0).is_duplicate
+        pending = log.begin_append(batch([b"b"], producer=(7, 0, 1)), 0)
+        assert log.finish_append(pending).first_offset == 1
