@@ -38,6 +38,7 @@ BY_MYPYC = [
     "broker.log.offset_index",
     "broker.log.producer_state",
     "broker.log.segment",
+    "broker.log.segments",
     "broker.log.time_index",
     "broker.log.validator",
     "broker.network.buffers",

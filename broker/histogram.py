@@ -5,9 +5,11 @@ reader may miss what is being written.
 """
 
 from bisect import bisect_left
+from typing import Final
 
 BOUNDS_MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 """Upper bounds of the buckets; the last bucket has none."""
+_LEAST_MS: Final = 0.1
 
 
 class Histogram:
@@ -20,7 +22,10 @@ class Histogram:
         self.sum_ms = 0.0
 
     def observe(self, duration_ms: float) -> None:
-        self.counts[bisect_left(BOUNDS_MS, duration_ms)] += 1
+        bucket = 0
+        if duration_ms > _LEAST_MS:  # most are not
+            bucket = bisect_left(BOUNDS_MS, duration_ms)
+        self.counts[bucket] += 1
         self.sum_ms += duration_ms
 
     def add(self, other: "Histogram") -> None:

@@ -94,7 +94,6 @@ class BrokerServer:
         self._metrics: MetricsEndpoint | None = None
         self._expirations: list[asyncio.Task[None]] = []
         self._network = NetworkServer(
-            lambda frame, connection: self._dispatcher(frame, connection),
             ConnectionLimits(config.socket_request_max_bytes),
             SocketOptions(
                 send_buffer_bytes=config.socket_send_buffer_bytes,
@@ -217,7 +216,7 @@ class BrokerServer:
         self._logs.start()
         self._offsets_topic.start_loading()
         self._transactions_topic.start_loading()
-        self._network.start()
+        self._network.start(self._dispatcher)
         self._schedule_checkpoint()
         self._is_serving = True
         self._expirations = [

@@ -35,7 +35,6 @@ from kafka.errors import (
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
 )
-from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Outcome, Request
@@ -90,7 +89,7 @@ _Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body]"
 
 
 def handle(request: Request, context: ApiContext) -> Outcome:
-    wanted = decode_produce_request(request.body, request.version)
+    wanted = decode_produce_request(request.body, request.header.api_version)
     places: list[_Place] = []
     to_convert: list[int] = []
     transactional: list[int] = []
@@ -102,7 +101,10 @@ def handle(request: Request, context: ApiContext) -> Outcome:
             continue
         places.append(partition)
         records = _view(part)
-        if needs_conversion(records, partition.log.config):
+        is_kept = partition.log.rules.keeps_all and records.nbytes >= HEADER_BYTES
+        if not (is_kept and records[MAGIC_POSITION] == MAGIC) and needs_conversion(
+            records, partition.log.config
+        ):
             to_convert.append(index)
         if len(records) >= HEADER_BYTES and _is_transactional(records):
             transactional.append(index)
@@ -349,7 +351,7 @@ def _partition(part: ProducePartition, wanted: ProduceRequest, context: ApiConte
     _check_records(part, wanted.version)
     if part.topic_id is not None:
         part.topic = _name_of(part.topic_id, context)
-    return context.replicas.partition(TopicPartition(part.topic, part.partition))
+    return context.replicas.partition_of(part.topic, part.partition)
 
 
 def _name_of(topic_id: UUID, context: ApiContext) -> str:
@@ -396,7 +398,7 @@ def _check_records(part: ProducePartition, version: int) -> None:
     even an empty one; the log checks what is in it."""
     if part.records is None:
         raise InvalidRecordError("a produce request must have records for each partition")
-    records = memoryview(part.records)
+    records = _view(part)
     if version < _RECORD_BATCH_VERSION:
         if not records or (len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC):
             return

@@ -10,6 +10,7 @@ from time import perf_counter
 from broker.api.request import Api
 from broker.histogram import Histogram
 from broker.network.connection import Answer
+from broker.network.send import size_of
 
 
 class ApiStats:
@@ -46,7 +47,7 @@ class ApiStats:
         self.count += 1
         self.request_bytes += request_bytes
         if answer is not None:
-            self.response_bytes += sum(map(len, answer))
+            self.response_bytes += size_of(answer)
         self.at_once_ms.observe((perf_counter() - began_s) * 1000)
 
     def answered_later(
@@ -57,7 +58,7 @@ class ApiStats:
         self.count += 1
         self.request_bytes += request_bytes
         if answer is not None:
-            self.response_bytes += sum(map(len, answer))
+            self.response_bytes += size_of(answer)
         self.local_ms.observe((waited_s - began_s) * 1000)
         self.remote_ms.observe((now_s - waited_s) * 1000)
         self.total_ms.observe((now_s - began_s) * 1000)

@@ -26,7 +26,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -55,7 +54,7 @@ from broker.log.retention import RetentionBounds, deletable_segments
 from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.transaction_index import AbortedTransaction
-from broker.log.validator import check_timestamps, stamp_offsets, validate
+from broker.log.validator import AppendRules, check_timestamps, stamp_offsets, validate
 from pyspark_kafkalog.record.batch import BatchHeader, read_header
 from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 
@@ -65,18 +64,38 @@ _log = logging.getLogger(__name__)
 _NOTHING: Final = memoryview(b"")
 
 
-@dataclass(slots=True)  # frozen, each append would cost a microsecond more
 class LogAppendInfo:
     """What an append did. `log_append_time_ms` is -1 unless the topic stamps it."""
 
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    max_timestamp_ms: int
-    size_bytes: int
-    is_duplicate: bool = False
-    """A retry of what is in the log already, under these offsets; nothing was appended."""
+    # No dataclass: one's __init__ is not compiled.
+    __slots__ = (
+        "first_offset",
+        "is_duplicate",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "max_timestamp_ms",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        first_offset: int,
+        last_offset: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+        max_timestamp_ms: int,
+        size_bytes: int,
+        is_duplicate: bool = False,
+    ) -> None:
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.max_timestamp_ms = max_timestamp_ms
+        self.size_bytes = size_bytes
+        self.is_duplicate = is_duplicate
+        """A retry of what is in the log already, under these offsets; nothing was appended."""
 
 
 class PendingAppend:
@@ -150,12 +169,13 @@ class Log:
         reached. Raises OSError, and UnsupportedForMessageFormatError for a log in an old format.
         """
         self.directory = directory
-        self.config = config
+        self.config = config  # and with it the rules
         self._clock = clock
         self._files: Files = DiskFiles() if files is None else files
         self._on_flush_due = on_flush_due
         self._flush_times = flush_times
         self._end_lock = threading.Lock()
+        self._is_pending = False
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._closed = False
@@ -180,6 +200,20 @@ class Log:
         self._roll_jitter_ms = self._new_jitter_ms()
 
     # State: any thread.
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self._rules = AppendRules(config)
+
+    @property
+    def rules(self) -> AppendRules:
+        """What `config` says of appends."""
+        return self._rules
 
     @property
     def log_start_offset(self) -> int:
@@ -247,7 +281,7 @@ class Log:
     def awaits_flush(self) -> bool:
         """Whether `flush.messages` records are unsynced: as many as power loss may take. What was
         appended is acknowledged after a flush then, not before."""
-        return self._next_offset - self._recovery_point >= self.config.flush_messages
+        return self._next_offset - self._recovery_point >= self._rules.flush_messages
 
     # Appending: one thread.
 
@@ -271,7 +305,8 @@ class Log:
         """
         now_ms = self._clock()
         headers, append_time_ms = self._validated(records, now_ms, transactional, numbered)
-        with self._end_lock, self._lock:
+        self._wait_for_pending()
+        with self._lock:
             self._check_usable()
             duplicate = self._duplicate(headers[0], append_time_ms)
             if duplicate is not None:
@@ -298,6 +333,7 @@ class Log:
                 if duplicate is not None:
                     return duplicate
                 pending = self._place(records, headers, leader_epoch, now_ms, append_time_ms)
+                self._is_pending = True
                 return pending
         finally:
             if pending is None:
@@ -317,7 +353,14 @@ class Log:
             with self._lock:
                 return self._publish(pending)
         finally:
+            self._is_pending = False
             self._end_lock.release()
+
+    def _wait_for_pending(self) -> None:
+        """Nobody else begins an append: after it `_lock` alone keeps others from the log's end."""
+        if self._is_pending:
+            with self._end_lock:
+                pass
 
     def append_end_marker(
         self,
@@ -335,7 +378,8 @@ class Log:
         """
         now_ms = self._clock()
         records = memoryview(encode_marker(marker, producer_id, producer_epoch, now_ms))
-        with self._end_lock, self._lock:
+        self._wait_for_pending()
+        with self._lock:
             self._check_usable()
             self._producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
             headers = [read_header(records)]
@@ -346,19 +390,17 @@ class Log:
         self, records: memoryview, now_ms: int, transactional: bool, numbered: bool
     ) -> tuple[list[BatchHeader], int]:
         """The headers, and the time to stamp (-1: the producer's timestamps stay)."""
-        config = self.config
+        rules = self._rules
         headers = validate(
-            records, config.max_message_bytes, transactional=transactional, numbered=numbered
+            records, rules.max_message_bytes, transactional=transactional, numbered=numbered
         )
-        if not config.stamps_append_time:
-            before_ms = config.message_timestamp_before_max_ms
-            after_ms = config.message_timestamp_after_max_ms
-            check_timestamps(headers, now_ms, before_ms, after_ms)
-        if records.nbytes > config.segment_bytes:
+        if not rules.stamps_append_time:
+            check_timestamps(headers, now_ms, rules.before_max_ms, rules.after_max_ms)
+        if records.nbytes > rules.segment_bytes:
             raise RecordListTooLargeError(
-                f"{records.nbytes} bytes of batches exceed segment.bytes={config.segment_bytes}"
+                f"{records.nbytes} bytes of batches exceed segment.bytes={rules.segment_bytes}"
             )
-        return headers, now_ms if config.stamps_append_time else NO_TIMESTAMP
+        return headers, now_ms if rules.stamps_append_time else NO_TIMESTAMP
 
     def _place(
         self,
@@ -462,13 +504,13 @@ class Log:
         segment = self._segments.active
         if not segment.size_bytes:
             return segment
-        config = self.config
+        rules = self._rules
         if (
-            segment.size_bytes + size_bytes > config.segment_bytes
+            segment.size_bytes + size_bytes > rules.segment_bytes
             or segment.offset_index.is_full
             or segment.time_index.is_full
             or next_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            or _age_ms(segment, newest_ms, now_ms) > config.roll_ms - self._roll_jitter_ms
+            or _age_ms(segment, newest_ms, now_ms) > rules.roll_ms - self._roll_jitter_ms
         ):
             return self._roll(now_ms)
         return segment

@@ -19,6 +19,7 @@ from kafka.errors import (
     UnsupportedCompressionTypeError,
 )
 
+from broker.config import LogConfig
 from pyspark_kafkalog.record.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -35,6 +36,36 @@ from pyspark_kafkalog.record.batch import (
     stamp_append_time,
 )
 from pyspark_kafkalog.record.compression import Codec
+
+
+class AppendRules:
+    """What a topic's configuration says of appends. A LogConfig is not compiled: to ask it costs
+    each append more than to write the bytes."""
+
+    __slots__ = (
+        "after_max_ms",
+        "before_max_ms",
+        "flush_messages",
+        "keeps_all",
+        "max_message_bytes",
+        "min_insync_replicas",
+        "roll_ms",
+        "segment_bytes",
+        "stamps_append_time",
+    )
+
+    def __init__(self, config: LogConfig) -> None:
+        self.after_max_ms: int = config.message_timestamp_after_max_ms
+        self.before_max_ms: int = config.message_timestamp_before_max_ms
+        self.flush_messages: int = config.flush_messages
+        self.keeps_all: bool = not config.compacts and config.compression_type == "producer"
+        """Batches of magic 2 as they come, whatever their codec and keys."""
+        self.max_message_bytes: int = config.max_message_bytes
+        self.min_insync_replicas: int = config.min_insync_replicas
+        self.roll_ms: int = config.roll_ms
+        self.segment_bytes: int = config.segment_bytes
+        self.stamps_append_time: bool = config.stamps_append_time
+
 
 _LAST_CODEC: Final = int(Codec.ZSTD)
 

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 
 from broker.network.buffers import ReceiveBuffers, is_viewed
 from broker.network.log_limit import LimitedLog
-from broker.network.send import Part, SendQueue
+from broker.network.send import Part, SendQueue, size_of
 
 _log = logging.getLogger(__name__)
 
@@ -286,7 +286,7 @@ class BrokerConnection:
 
     def _push(self, answer: Answer) -> None:
         if answer is not None:
-            self._send.push([_SIZE.pack(sum(map(len, answer))), *answer])
+            self._send.push([_SIZE.pack(size_of(answer)), *answer])
 
     def _on_answer(self, answer: "asyncio.Future[Answer]") -> None:
         self._answer = None

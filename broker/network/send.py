@@ -10,7 +10,6 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable
 from typing import Final, Protocol, TypeAlias
 
 # Buffers handed to one sendmsg; far below the kernel's limit (IOV_MAX 1024).
@@ -45,6 +44,14 @@ Part: TypeAlias = Buffer | FileRegion
 _IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
+def size_of(parts: list[Part]) -> int:
+    """In bytes."""
+    size_bytes = 0
+    for part in parts:
+        size_bytes += len(part)
+    return size_bytes
+
+
 class SendQueue:
     """The parts of one connection that are not sent yet; `pending_bytes` counts all of them."""
 
@@ -57,7 +64,7 @@ class SendQueue:
         self._sent_of_first = 0
         self.pending_bytes = 0
 
-    def push(self, parts: Iterable[Part]) -> None:
+    def push(self, parts: list[Part]) -> None:
         """Appends parts; empty ones are dropped (sendmsg could not tell them from a full pipe)."""
         for part in parts:
             size_bytes = len(part)

@@ -67,16 +67,14 @@ class NetworkStats:
 
 
 class NetworkServer:
-    """Accepts on one address; every request of every connection goes to `handler`."""
+    """Accepts on one address; every request of every connection goes to one handler."""
 
     def __init__(
         self,
-        handler: Handler,
         limits: ConnectionLimits,
         options: SocketOptions,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._handler = handler
         self._limits = limits
         self._options = options
         self._loop = loop
@@ -118,8 +116,9 @@ class NetworkServer:
         name = listener.getsockname()
         return name[0], name[1]
 
-    def start(self) -> None:
-        """Listens and accepts. Raises OSError."""
+    def start(self, handler: Handler) -> None:
+        """Listens and accepts; every request goes to `handler`. Raises OSError."""
+        self._handler = handler
         assert self._listener is not None, "bind first"
         self._listener.listen(self._options.backlog)
         self._is_listening = True

@@ -101,7 +101,8 @@ class ReplicaManager:
         self._topic_configs = topic_configs
         self._purgatory = purgatory
         self._node_id = node_id
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        """By TopicPartition, which a plain tuple equals."""
         self.stats = BrokerTopicStats()
 
     @property
@@ -153,6 +154,11 @@ class ReplicaManager:
             self._logs.get(topic_partition)
             raise UnknownTopicOrPartitionError()
         return partition
+
+    def partition_of(self, topic: str, index: int) -> Partition:
+        """As `partition`, without a TopicPartition, which takes longer to make than to look up."""
+        partition = self._partitions.get((topic, index))
+        return self.partition(TopicPartition(topic, index)) if partition is None else partition
 
     def append(
         self,
@@ -419,7 +425,8 @@ class ReplicaManager:
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """A copy to be written down by a thread."""
-        return {tp: partition.high_watermark for tp, partition in self._partitions.items()}
+        partitions = [*self._partitions.values()]
+        return {each.topic_partition: each.high_watermark for each in partitions}
 
 
 def is_urgent(reads: Sequence[PartitionRead | BrokerResponseError], others: int = 0) -> bool:

@@ -139,11 +139,9 @@ class Partition:
         self.high_watermark = self._log.log_end_offset
 
     def _check_isr(self, acks: int) -> None:
-        if acks == ACKS_ALL and len(self.isr) < self._log.config.min_insync_replicas:
-            raise NotEnoughReplicasError(
-                f"{len(self.isr)} in sync, "
-                f"min.insync.replicas={self._log.config.min_insync_replicas}"
-            )
+        least = self._log.rules.min_insync_replicas
+        if acks == ACKS_ALL and len(self.isr) < least:
+            raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
 
     def append_end_marker(
         self,

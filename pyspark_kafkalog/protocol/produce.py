@@ -34,17 +34,26 @@ _RESULT_V2: Final = struct.Struct(">ihqq")
 _RESULT_V5: Final = struct.Struct(">ihqqq")
 
 
-@dataclass(slots=True)
+# Their __init__ is written by hand, since what dataclass makes is not compiled.
+@dataclass(init=False, slots=True)
 class ProducePartition:
     """Records for one partition: whole record batches (or an old message set), or null."""
 
     topic: str
     partition: int
     records: "Buffer | None"
-    topic_id: UUID | None = None
+    topic_id: UUID | None
+
+    def __init__(
+        self, topic: str, partition: int, records: "Buffer | None", topic_id: UUID | None = None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+        self.topic_id = topic_id
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class ProduceRequest:
     version: int
     transactional_id: str | None
@@ -52,8 +61,22 @@ class ProduceRequest:
     timeout_ms: int
     partitions: list[ProducePartition]
 
+    def __init__(
+        self,
+        version: int,
+        transactional_id: str | None,
+        acks: int,
+        timeout_ms: int,
+        partitions: list[ProducePartition],
+    ) -> None:
+        self.version = version
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.partitions = partitions
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class ProducedPartition:
     """One partition's answer; -1 where a field does not apply (base offset on error, times)."""
 
@@ -61,10 +84,30 @@ class ProducedPartition:
     partition: int
     error_code: int
     base_offset: int
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    error_message: str | None = None
-    topic_id: UUID | None = None
+    log_append_time_ms: int
+    log_start_offset: int
+    error_message: str | None
+    topic_id: UUID | None
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        error_code: int,
+        base_offset: int,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error_message: str | None = None,
+        topic_id: UUID | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.error_code = error_code
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error_message = error_message
+        self.topic_id = topic_id
 
 
 def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:

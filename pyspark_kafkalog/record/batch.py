@@ -59,8 +59,7 @@ NO_TIMESTAMP: Final = -1
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _LENGTH: Final = struct.Struct(">i")
-_OFFSET: Final = struct.Struct(">q")
-_EPOCH: Final = struct.Struct(">i")
+_STAMP: Final = struct.Struct(">qii")
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
@@ -223,7 +222,8 @@ def _check_magic(magic: int, position: int) -> None:
 def check_crc(buffer: "Buffer", header: BatchHeader) -> None:
     """Raises CorruptRecordError unless the batch's bytes have the CRC that its header states."""
     start = header.position + ATTRIBUTES_POSITION
-    actual = crc32c(memoryview(buffer)[start : header.end_position])
+    view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
+    actual = crc32c(view[start : header.end_position])
     if actual != header.crc:
         raise CorruptRecordError(
             f"the batch at offset {header.base_offset} has CRC {actual:#010x}, "
@@ -235,8 +235,8 @@ def stamp(
     buffer: "Buffer", header: BatchHeader, base_offset: int, partition_leader_epoch: int
 ) -> None:
     """Writes the two fields that a broker owns, in place; the CRC does not cover them."""
-    _OFFSET.pack_into(buffer, header.position, base_offset)
-    _EPOCH.pack_into(buffer, header.position + LOG_OVERHEAD_BYTES, partition_leader_epoch)
+    length = header.size_bytes - LOG_OVERHEAD_BYTES
+    _STAMP.pack_into(buffer, header.position, base_offset, length, partition_leader_epoch)
     header.base_offset = base_offset
     header.partition_leader_epoch = partition_leader_epoch
 

@@ -47,9 +47,9 @@ class Served:
     def __init__(self, limits: ConnectionLimits, options: SocketOptions) -> None:
         self.echo = Echo()
         self.loop = new_event_loop()
-        self.server = NetworkServer(self.echo, limits, options, self.loop)
+        self.server = NetworkServer(limits, options, self.loop)
         self.address = self.server.bind("127.0.0.1", 0)
-        self.server.start()
+        self.server.start(self.echo)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 

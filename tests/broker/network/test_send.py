@@ -70,7 +70,7 @@ def test_bytes_and_slices_leave_in_order(pair, segment):
 
 def test_more_small_parts_than_one_call_takes(pair):
     queue = SendQueue()
-    queue.push(b"%05d" % number for number in range(5000))
+    queue.push([b"%05d" % number for number in range(5000)])
     assert drain(queue, *pair) == b"".join(b"%05d" % number for number in range(5000))
 
 

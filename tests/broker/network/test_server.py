@@ -10,11 +10,9 @@ from broker.network.server import NetworkServer, SocketOptions
 def test_no_host_is_every_interface():
     """So does Apache Kafka's (and our) default, PLAINTEXT://:9092, say it."""
     loop = new_event_loop()
-    server = NetworkServer(
-        lambda frame, connection: None, ConnectionLimits(100), SocketOptions(), loop
-    )
+    server = NetworkServer(ConnectionLimits(100), SocketOptions(), loop)
     _, port = server.bind("", 0)
-    server.start()
+    server.start(lambda frame, connection: None)
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
     loop.run_until_complete(server.close())
     loop.close()
