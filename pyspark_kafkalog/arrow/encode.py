@@ -105,25 +105,30 @@ class _Bytes:
     @cython.wraparound(False)
     @cython.exceptval(check=False)
     def murmur2(self, row: cython.Py_ssize_t) -> cython.uint:
-        """The row's hash as `org.apache.kafka.common.utils.Utils.murmur2` computes it."""
+        """The row's hash as `org.apache.kafka.common.utils.Utils.murmur2` computes it.
+
+        All numbers are typed: a literal beyond 32 bits would make Python's integers of the rest.
+        """
+        mask: cython.ulonglong = 0xFFFFFFFF
+        multiplier: cython.ulonglong = 0x5BD1E995
+        hashed: cython.ulonglong = 0x9747B28C
         length: cython.Py_ssize_t = self.length(row)
         position: cython.Py_ssize_t = self.start(row)
         end: cython.Py_ssize_t = position + (length & ~3)
-        hashed: cython.ulonglong = (0x9747B28C ^ length) & 0xFFFFFFFF
-        word: cython.ulonglong
         left: cython.Py_ssize_t = length & 3
+        word: cython.ulonglong
+        highest: cython.ulonglong
+        hashed ^= length
         while position < end:
+            highest = self.data[position + 3]
             word = self.data[position]
             word |= self.data[position + 1] << 8
             word |= self.data[position + 2] << 16
-            # By multiplication: a shift of a byte by 24 could reach the sign bit in C.
-            word |= self.data[position + 3] * 0x1000000
-            word &= 0xFFFFFFFF
-            word = (word * 0x5BD1E995) & 0xFFFFFFFF
+            word |= highest << 24
+            word = (word * multiplier) & mask
             word ^= word >> 24
-            word = (word * 0x5BD1E995) & 0xFFFFFFFF
-            hashed = (hashed * 0x5BD1E995) & 0xFFFFFFFF
-            hashed ^= word
+            word = (word * multiplier) & mask
+            hashed = ((hashed * multiplier) & mask) ^ word
             position += 4
         if left == 3:
             hashed ^= self.data[position + 2] << 16
@@ -131,9 +136,9 @@ class _Bytes:
             hashed ^= self.data[position + 1] << 8
         if left >= 1:
             hashed ^= self.data[position]
-            hashed = (hashed * 0x5BD1E995) & 0xFFFFFFFF
+            hashed = (hashed * multiplier) & mask
         hashed ^= hashed >> 13
-        hashed = (hashed * 0x5BD1E995) & 0xFFFFFFFF
+        hashed = (hashed * multiplier) & mask
         hashed ^= hashed >> 15
         return hashed
 
