@@ -42,7 +42,6 @@ Down to LEAST_BATCH_BYTES, the default of Kafka's own producer: smaller ones wou
 
 LEAST_BATCH_BYTES = 16 * 1024
 
-_VARINT_BYTES = 5
 _NO_LEADER_EPOCH = -1
 _BY_KEY = -1
 """A row's partition where none is named."""
@@ -60,6 +59,16 @@ def _varint_size(value: cython.longlong) -> cython.Py_ssize_t:
     return size
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _size_bound(body_bytes: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """An upper bound of the size of a record whose key, value and headers take `body_bytes`."""
+    # Eight varints of five bytes. As a constant of the module it would be one of Python's objects.
+    return body_bytes + 40
+
+
+@cython.final
 @cython.cclass
 class _Bytes:
     """Reads a binary or string array: its Arrow buffers, from its own offset on."""
@@ -143,6 +152,7 @@ class _Bytes:
         return hashed
 
 
+@cython.final
 @cython.cclass
 class _OpenBatch:
     """One partition's batch being filled, behind room for its header."""
@@ -169,40 +179,46 @@ class _OpenBatch:
     @cython.boundscheck(False)
     @cython.wraparound(False)
     @cython.exceptval(check=False)
-    def varint(self, value: cython.longlong) -> cython.void:
+    def varint(self, value: cython.longlong, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Writes a number at `position`; returns where it ends.
+
+        Positions are handed on instead of kept in `position`: any byte that is written could be
+        part of that for all that C knows, and it would go through memory for each number.
+        """
         zigzag: cython.ulonglong = (value << 1) ^ (value >> 63)
         while zigzag > 0x7F:
-            self.data[self.position] = (zigzag & 0x7F) | 0x80
-            self.position += 1
+            self.data[position] = (zigzag & 0x7F) | 0x80
+            position += 1
             zigzag >>= 7
-        self.data[self.position] = zigzag
-        self.position += 1
+        self.data[position] = zigzag
+        return position + 1
 
     @cython.cfunc
     @cython.inline
     @cython.boundscheck(False)
     @cython.wraparound(False)
     @cython.exceptval(check=False)
-    def byte_string(self, column: _Bytes, row: cython.Py_ssize_t) -> cython.void:
-        """A length, -1 for null, and that many bytes."""
+    def byte_string(
+        self, column: _Bytes, row: cython.Py_ssize_t, position: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Writes a length, -1 for null, and that many bytes; returns where they end."""
         i: cython.Py_ssize_t
         to: cython.pointer[cython.uchar]
         origin: cython.pointer[cython.const[cython.uchar]]
         start: cython.Py_ssize_t = column.start(row)
         length: cython.Py_ssize_t = column.length(row)
-        self.varint(length)
-        if length > 0:
-            if cython.compiled:
-                # By pointers, so that the C compiler sees a plain copy and vectorizes it.
-                to = cython.address(self.data[self.position])
-                origin = cython.address(column.data[start])
-                for i in range(length):
-                    to[i] = origin[i]
-            else:
-                self.data[self.position : self.position + length] = column.data[
-                    start : start + length
-                ]
-            self.position += length
+        position = self.varint(length, position)
+        if length <= 0:
+            return position
+        if cython.compiled:
+            # By pointers, so that the C compiler sees a plain copy and vectorizes it.
+            to = cython.address(self.data[position])
+            origin = cython.address(column.data[start])
+            for i in range(length):
+                to[i] = origin[i]
+        else:
+            self.data[position : position + length] = column.data[start : start + length]
+        return position + length
 
     def records(self) -> cython.Py_ssize_t:
         return self.count
@@ -238,6 +254,7 @@ class _OpenBatch:
         return batch
 
 
+@cython.final
 @cython.cclass
 class _Source:
     """The columns of one Arrow batch to be encoded, and each row's partition."""
@@ -285,6 +302,8 @@ class _Source:
         self.header_keys = _Bytes(entries.field(0))
         self.header_values = _Bytes(entries.field(1))
 
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
     def choose(self, chosen: Any, partition_count: cython.int, sticky: cython.int) -> None:
         """Sets each row's partition: as `chosen` says (null: by key), or `sticky` without a key."""
         row: cython.Py_ssize_t
@@ -316,33 +335,33 @@ class _Source:
         """
         batch: _OpenBatch
         timestamp: cython.longlong
+        body_bytes: cython.Py_ssize_t
         while row < self.rows:
             found = open_batches[self.partitions[row]]
             if found is None:
                 return row
             batch = found
-            if batch.position + self.size_bound(row) > batch.capacity:
+            body_bytes = self._body_size(row)
+            if batch.position + _size_bound(body_bytes) > batch.capacity:
                 return row
             timestamp = self.timestamps[row] if self.has_timestamps else self.now_ms
-            self._append(row, timestamp, batch)
+            self._append(row, timestamp, body_bytes, batch)
             row += 1
         return row
 
-    @cython.ccall
-    @cython.exceptval(check=False)
     def size_bound(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """An upper bound of the record's size in bytes."""
-        size: cython.Py_ssize_t = 8 * _VARINT_BYTES + self._bytes_of(row)
-        return size + self._headers_size(row)
+        return _size_bound(self._body_size(row))
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
-    def _bytes_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """How many bytes key and value have together."""
+    def _body_size(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """How many bytes key, value and headers take, without the lengths of key and value."""
         key: cython.Py_ssize_t = self.keys.length(row) if self.has_keys else -1
         value: cython.Py_ssize_t = self.values.length(row)
-        return (key if key > 0 else 0) + (value if value > 0 else 0)
+        headers: cython.Py_ssize_t = self._headers_size(row) if self.has_headers else 1
+        return (key if key > 0 else 0) + (value if value > 0 else 0) + headers
 
     @cython.cfunc
     @cython.boundscheck(False)
@@ -352,8 +371,6 @@ class _Source:
         """The exact size in bytes of the header count and the headers."""
         entry: cython.Py_ssize_t
         length: cython.Py_ssize_t
-        if not self.has_headers:
-            return 1
         first: cython.Py_ssize_t = self.header_ends[self.header_first + row]
         last: cython.Py_ssize_t = self.header_ends[self.header_first + row + 1]
         size: cython.Py_ssize_t = _varint_size(last - first)
@@ -369,43 +386,47 @@ class _Source:
     @cython.wraparound(False)
     @cython.exceptval(check=False)
     def _append(
-        self, row: cython.Py_ssize_t, timestamp: cython.longlong, batch: _OpenBatch
+        self,
+        row: cython.Py_ssize_t,
+        timestamp: cython.longlong,
+        body_bytes: cython.Py_ssize_t,
+        batch: _OpenBatch,
     ) -> cython.void:
         entry: cython.Py_ssize_t
         first: cython.Py_ssize_t = 0
         last: cython.Py_ssize_t = 0
+        position: cython.Py_ssize_t = batch.position
         if batch.count == 0:
             batch.base_timestamp = timestamp
             batch.max_timestamp = timestamp
         if timestamp > batch.max_timestamp:
             batch.max_timestamp = timestamp
         timestamp -= batch.base_timestamp
-        key_length: cython.Py_ssize_t = self.keys.length(row) if self.has_keys else -1
-        batch.varint(
+        position = batch.varint(
             1
             + _varint_size(timestamp)
             + _varint_size(batch.count)
-            + _varint_size(key_length)
+            + _varint_size(self.keys.length(row) if self.has_keys else -1)
             + _varint_size(self.values.length(row))
-            + self._bytes_of(row)
-            + self._headers_size(row)
+            + body_bytes,
+            position,
         )
-        batch.data[batch.position] = 0
-        batch.position += 1
-        batch.varint(timestamp)
-        batch.varint(batch.count)
+        batch.data[position] = 0
+        position = batch.varint(timestamp, position + 1)
+        position = batch.varint(batch.count, position)
         if self.has_keys:
-            batch.byte_string(self.keys, row)
+            position = batch.byte_string(self.keys, row, position)
         else:
-            batch.varint(-1)
-        batch.byte_string(self.values, row)
+            position = batch.varint(-1, position)
+        position = batch.byte_string(self.values, row, position)
         if self.has_headers:
             first = self.header_ends[self.header_first + row]
             last = self.header_ends[self.header_first + row + 1]
-        batch.varint(last - first)
+        position = batch.varint(last - first, position)
         for entry in range(first, last):
-            batch.byte_string(self.header_keys, entry)
-            batch.byte_string(self.header_values, entry)
+            position = batch.byte_string(self.header_keys, entry, position)
+            position = batch.byte_string(self.header_values, entry, position)
+        batch.position = position
         batch.count += 1
 
 
