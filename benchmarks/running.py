@@ -52,6 +52,8 @@ WRITE_OPTIONS = {
 # socket (Spark 4.1). Its own connector has no workers.
 SPARK_CONF = {
     "spark.python.unix.domain.socket.enabled": "true",
+    # Else Spark adds up its Arrow batch's size after each row that it hands to a worker.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
