@@ -3,11 +3,13 @@
 import struct
 import subprocess
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_SETTLED_S = 0.02
 _ENTRY = struct.Struct("24sqq")
 
 
@@ -37,9 +39,18 @@ class SystemCalls:
         found = Counted()
         before = self._now()
         yield found
-        for name, (calls, size_bytes) in self._now().items():
+        for name, (calls, size_bytes) in self._settled().items():
             found.calls[name] = calls - before[name][0]
             found.bytes[name] = size_bytes - before[name][1]
+
+    def _settled(self) -> dict[str, tuple[int, int]]:
+        """A call is counted when it returns, which may be after its bytes arrived here."""
+        earlier: dict[str, tuple[int, int]] = {}
+        now = self._now()
+        while now != earlier:
+            time.sleep(_SETTLED_S)
+            earlier, now = now, self._now()
+        return now
 
     def _now(self) -> dict[str, tuple[int, int]]:
         entries = _ENTRY.iter_unpack(self._file.read_bytes())
