@@ -71,3 +71,10 @@ def test_a_program_that_fails_is_an_error_with_its_last_words():
     assert output_of([sys.executable, "-c", "print(6 * 7)"]) == "42\n"
     with pytest.raises(RuntimeError, match="ValueError: no such topic"):
         output_of([sys.executable, "-c", "raise ValueError('no such topic')"])
+
+
+def test_a_process_that_nobody_waited_for_has_no_memory():
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert peak_mb(ended.pid) == 0
+    ended.communicate()
