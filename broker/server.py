@@ -85,7 +85,6 @@ class BrokerServer:
         # One thread: what a conversion holds in memory is held once.
         self._conversion_thread = ThreadPoolExecutor(1, thread_name_prefix="conversion")
         self._regex_thread = ThreadPoolExecutor(1, thread_name_prefix="regex")
-        self._write_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="write")
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._connection_limits = _connection_limits(config)
         self._is_serving = False
@@ -138,11 +137,7 @@ class BrokerServer:
         self._records.register(self._metadata.broker)
         purgatory = FetchPurgatory(self._loop.call_later)
         self._replicas = ReplicaManager(
-            self._logs,
-            topic_configs,
-            purgatory,
-            self._config.broker_id,
-            lambda write: self._loop.run_in_executor(self._write_threads, write),
+            self._logs, topic_configs, purgatory, self._config.broker_id
         )
         self._finish_deletions(known)
         self._adopt_logs(known)
@@ -255,7 +250,6 @@ class BrokerServer:
         for expiration in self._expirations:
             expiration.cancel()
         await self._network.close()
-        await self._run_blocking(self._write_threads.shutdown)
         # No timer of theirs writes to a log that is closed.
         self._resign_groups()
         self._markers.close()

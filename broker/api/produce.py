@@ -42,7 +42,7 @@ from broker.api.transaction_partitions import TransactionSupport, join_transacti
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.conversion import convert_for_log, needs_conversion
-from broker.log.log import Log, LogAppendInfo
+from broker.log.log import Log
 from broker.network.connection import CloseConnection
 from broker.replica.partition import ACKS_ALL, Partition
 from pyspark_kafkalog.protocol.produce import (
@@ -72,8 +72,6 @@ _ZSTD_VERSION: Final = 7
 # a transaction.
 _ABORTABLE_VERSION: Final = 11
 _IMPLICIT_ADD_VERSION: Final = 12
-# From this size on a thread may write the bytes: below it costs less than asking one.
-_LARGE_BYTES: Final = 128 * 1024
 _ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
 _COORDINATOR_IS_BUSY: Final = (
     CoordinatorLoadInProgressError,
@@ -83,8 +81,6 @@ _COORDINATOR_IS_BUSY: Final = (
 
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
-_Writing: TypeAlias = "tuple[int, Log, asyncio.Future[LogAppendInfo]]"
-"""An append under way: the number of its result, and its log."""
 _Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body]"
 
 
@@ -108,7 +104,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
             to_convert.append(index)
         if len(records) >= HEADER_BYTES and _is_transactional(records):
             transactional.append(index)
-    if to_convert or _appends_under_way(places):
+    if to_convert:
         return _convert_and_append(wanted, places, to_convert, transactional, context)
     if transactional:
         return _join_and_append(wanted, places, transactional, context)
@@ -136,8 +132,6 @@ async def _convert_and_append(
             part.records = await context.convert(convert)
         except BrokerResponseError as error:
             places[index] = error
-    while under_way := _appends_under_way(places):
-        await asyncio.wait(under_way)
     for index, place in enumerate(places):
         if isinstance(place, Partition):
             try:  # topics may have gone meanwhile
@@ -146,15 +140,6 @@ async def _convert_and_append(
                 places[index] = error
     outcome = _join_and_append(wanted, places, transactional, context)
     return await outcome if isinstance(outcome, Coroutine) else outcome
-
-
-def _appends_under_way(places: list[_Place]) -> "list[asyncio.Future[LogAppendInfo]]":
-    """Whose end a request to the same places waits for, so that the event loop does not."""
-    return [
-        place.writing
-        for place in places
-        if isinstance(place, Partition) and place.writing is not None
-    ]
 
 
 def _join_and_append(
@@ -246,53 +231,17 @@ def _append_all(
 ) -> _Outcome:
     results: list[ProducedPartition] = []
     unsynced: list[tuple[int, Log]] = []
-    writing: list[_Writing] = []
     for part, place in zip(wanted.partitions, places, strict=True):
         try:
             if isinstance(place, BrokerResponseError):
                 raise place
-            appended = _append(part, place, wanted.acks, transactional, context)
-            if isinstance(appended, LogAppendInfo):
-                result = _produced(part, appended)
-                if place.log.awaits_flush:
-                    unsynced.append((len(results), place.log))
-            else:
-                result = _nothing_of(part)
-                if appended is not None:
-                    writing.append((len(results), place.log, appended))
+            result = _append(part, place, wanted.acks, transactional, context)
+            if place.log.awaits_flush:
+                unsynced.append((len(results), place.log))
         except BrokerResponseError as error:
             context.replicas.stats.failed_produce += 1
             result = _failed(part, error)
         results.append(result)
-    if writing:
-        return _answer_when_written(wanted, results, unsynced, writing, context)
-    return _outcome(wanted, results, unsynced)
-
-
-async def _answer_when_written(
-    wanted: ProduceRequest,
-    results: list[ProducedPartition],
-    unsynced: list[tuple[int, Log]],
-    writing: list[_Writing],
-    context: ApiContext,
-) -> Body:
-    for number, log, written in writing:
-        part = wanted.partitions[number]
-        try:  # it goes on when this client leaves
-            results[number] = _produced(part, await asyncio.shield(written))
-            if log.awaits_flush:
-                unsynced.append((number, log))
-        except BrokerResponseError as error:
-            context.replicas.stats.failed_produce += 1
-            results[number] = _failed(part, error)
-    outcome = _outcome(wanted, results, unsynced)
-    return await outcome if isinstance(outcome, Coroutine) else outcome
-
-
-def _outcome(
-    wanted: ProduceRequest, results: list[ProducedPartition], unsynced: list[tuple[int, Log]]
-) -> _Outcome:
-    """`unsynced`: the numbers of results that count when their logs are flushed."""
     if wanted.acks == _NO_ANSWER:
         failed = [result for result in results if result.error_code]
         if failed:
@@ -367,17 +316,11 @@ def _append(
     acks: int,
     transactional: bool,
     context: ApiContext,
-) -> "LogAppendInfo | asyncio.Future[LogAppendInfo] | None":
-    """None where there is nothing to append."""
+) -> ProducedPartition:
     records = _view(part)
     if not records:
-        return None
-    if len(records) < _LARGE_BYTES:
-        return context.replicas.append(partition, records, acks, transactional=transactional)
-    return context.replicas.begin_append(partition, records, acks, transactional=transactional)
-
-
-def _produced(part: ProducePartition, appended: LogAppendInfo) -> ProducedPartition:
+        return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
+    appended = context.replicas.append(partition, records, acks, transactional=transactional)
     return ProducedPartition(
         part.topic,
         part.partition,
@@ -387,10 +330,6 @@ def _produced(part: ProducePartition, appended: LogAppendInfo) -> ProducedPartit
         appended.log_start_offset,
         topic_id=part.topic_id,
     )
-
-
-def _nothing_of(part: ProducePartition) -> ProducedPartition:
-    return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
 
 
 def _check_records(part: ProducePartition, version: int) -> None:

@@ -7,14 +7,11 @@ stamped, never opened (but for ListOffsets by timestamp, which looks into one).
 Promises: an append that returned survives the death of the process (it is in the page cache); it
 survives the machine's from the next `flush` on. An append that raised left nothing behind.
 
-Threads. One thread (the broker's loop) appends and truncates. A large append comes in two halves:
-`begin_append` by that thread, and `finish_append`, which writes the bytes, by any. `_end_lock` is
-held from the one to the other, and by whatever else changes the log's end or active segment, so
-that appends come in the order in which they began and each sees those before it whole. `flush`,
-`delete_old_segments`, `advance_log_start_offset`, `remove_deleted_files`, `replace_segments` and
-the lookups may be called from any thread at the same time. `_lock` guards every change of state and
-is, but for truncation, never held across an fsync, a scan or a large write, so the loop waits
-microseconds for it, or the time of a file creation. Who takes both takes `_end_lock` first.
+Threads. One thread (the broker's loop) appends and truncates. `flush`, `delete_old_segments`,
+`advance_log_start_offset`, `remove_deleted_files`, `replace_segments` and the lookups may be
+called from any thread at the same time. `_lock` guards every change of state and is, but for
+truncation, never held across an fsync or a scan, so the loop waits microseconds for it, or the time
+of a file creation.
 `_flush_lock` only keeps two flushes apart. Reads take no lock: `_next_offset` is published after
 the bytes, and the list of segments is copied on write. A flush works on what was there when it
 began; it moves the recovery point only if no truncation came between.
@@ -27,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kafka.errors import (
     KafkaStorageError,
@@ -41,7 +38,7 @@ from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
 from broker.log.leader_epoch import LeaderEpochFileCache
-from broker.log.producer_state import CompletedTransaction, ProducerStateManager
+from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
 from broker.log.record_search import first_record_at_or_after
 from broker.log.recovery import (
     DELETED_SUFFIX,
@@ -59,9 +56,6 @@ from pyspark_kafkalog.record.batch import BatchHeader, read_header
 from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 
 _log = logging.getLogger(__name__)
-
-
-_NOTHING: Final = memoryview(b"")
 
 
 class LogAppendInfo:
@@ -96,43 +90,6 @@ class LogAppendInfo:
         self.size_bytes = size_bytes
         self.is_duplicate = is_duplicate
         """A retry of what is in the log already, under these offsets; nothing was appended."""
-
-
-class PendingAppend:
-    """An append that has its offsets and a segment, but whose bytes are not there yet."""
-
-    __slots__ = (
-        "append_time_ms",
-        "headers",
-        "max_timestamp",
-        "newest_ms",
-        "next_offset",
-        "now_ms",
-        "records",
-        "segment",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        records: memoryview,
-        headers: list[BatchHeader],
-        segment: LogSegment,
-        next_offset: int,
-        now_ms: int,
-        append_time_ms: int,
-        newest_ms: int,
-    ) -> None:
-        self.records = records
-        self.size_bytes = records.nbytes
-        self.headers = headers
-        self.segment = segment
-        self.max_timestamp = segment.max_timestamp
-        """Of the segment without it."""
-        self.next_offset = next_offset
-        self.now_ms = now_ms
-        self.append_time_ms = append_time_ms
-        self.newest_ms = newest_ms
 
 
 class FetchDataInfo(NamedTuple):
@@ -174,8 +131,6 @@ class Log:
         self._files: Files = DiskFiles() if files is None else files
         self._on_flush_due = on_flush_due
         self._flush_times = flush_times
-        self._end_lock = threading.Lock()
-        self._is_pending = False
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._closed = False
@@ -303,64 +258,25 @@ class Log:
         producer's numbers; KafkaStorageError when the disk refuses, or did before, or the log is
         closed. Nothing is appended then.
         """
+        rules = self._rules
         now_ms = self._clock()
-        headers, append_time_ms = self._validated(records, now_ms, transactional, numbered)
-        self._wait_for_pending()
+        headers = validate(
+            records, rules.max_message_bytes, transactional=transactional, numbered=numbered
+        )
+        append_time_ms = now_ms if rules.stamps_append_time else NO_TIMESTAMP
+        if not rules.stamps_append_time:
+            check_timestamps(headers, now_ms, rules.before_max_ms, rules.after_max_ms)
+        if records.nbytes > rules.segment_bytes:
+            raise RecordListTooLargeError(
+                f"{records.nbytes} bytes of batches exceed segment.bytes={rules.segment_bytes}"
+            )
         with self._lock:
             self._check_usable()
-            duplicate = self._duplicate(headers[0], append_time_ms)
-            if duplicate is not None:
-                return duplicate
-            pending = self._place(records, headers, leader_epoch, now_ms, append_time_ms)
-            return self._write(pending)
-
-    def begin_append(
-        self, records: memoryview, leader_epoch: int, *, transactional: bool = False
-    ) -> "PendingAppend | LogAppendInfo":
-        """The first half of `append`: all but the writing, which `finish_append` must do, soon and
-        whatever happens, since others wait for it. Of a retry what `append` returns.
-
-        Raises as `append`.
-        """
-        now_ms = self._clock()
-        headers, append_time_ms = self._validated(records, now_ms, transactional, True)
-        self._end_lock.acquire()
-        pending = None
-        try:
-            with self._lock:
-                self._check_usable()
-                duplicate = self._duplicate(headers[0], append_time_ms)
+            if headers[0].producer_id >= 0:
+                duplicate = self._producers.check(headers[0])
                 if duplicate is not None:
-                    return duplicate
-                pending = self._place(records, headers, leader_epoch, now_ms, append_time_ms)
-                self._is_pending = True
-                return pending
-        finally:
-            if pending is None:
-                self._end_lock.release()
-
-    def finish_append(self, pending: PendingAppend) -> LogAppendInfo:
-        """Writes what `begin_append` began with. Any thread. Raises KafkaStorageError when the disk
-        refuses: nothing is appended then."""
-        try:
-            try:
-                pending.segment.write(pending.records)
-            except OSError as error:
-                with self._lock:
-                    raise self._undo(pending, error) from error
-            finally:
-                pending.records = _NOTHING  # its buffer is waited for
-            with self._lock:
-                return self._publish(pending)
-        finally:
-            self._is_pending = False
-            self._end_lock.release()
-
-    def _wait_for_pending(self) -> None:
-        """Nobody else begins an append: after it `_lock` alone keeps others from the log's end."""
-        if self._is_pending:
-            with self._end_lock:
-                pass
+                    return self._duplicate(duplicate, append_time_ms)
+            return self._append(records, headers, leader_epoch, now_ms, append_time_ms)
 
     def append_end_marker(
         self,
@@ -378,81 +294,35 @@ class Log:
         """
         now_ms = self._clock()
         records = memoryview(encode_marker(marker, producer_id, producer_epoch, now_ms))
-        self._wait_for_pending()
         with self._lock:
             self._check_usable()
             self._producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
             headers = [read_header(records)]
-            pending = self._place(records, headers, leader_epoch, now_ms, NO_TIMESTAMP)
-            return self._write(pending, marker)
+            return self._append(records, headers, leader_epoch, now_ms, NO_TIMESTAMP, marker)
 
-    def _validated(
-        self, records: memoryview, now_ms: int, transactional: bool, numbered: bool
-    ) -> tuple[list[BatchHeader], int]:
-        """The headers, and the time to stamp (-1: the producer's timestamps stay)."""
-        rules = self._rules
-        headers = validate(
-            records, rules.max_message_bytes, transactional=transactional, numbered=numbered
-        )
-        if not rules.stamps_append_time:
-            check_timestamps(headers, now_ms, rules.before_max_ms, rules.after_max_ms)
-        if records.nbytes > rules.segment_bytes:
-            raise RecordListTooLargeError(
-                f"{records.nbytes} bytes of batches exceed segment.bytes={rules.segment_bytes}"
-            )
-        return headers, now_ms if rules.stamps_append_time else NO_TIMESTAMP
-
-    def _place(
+    def _append(
         self,
         records: memoryview,
         headers: list[BatchHeader],
         leader_epoch: int,
         now_ms: int,
         append_time_ms: int,
-    ) -> PendingAppend:
-        """Gives the batches their offsets, and a segment that takes them."""
+        marker: TransactionMarker | None = None,
+    ) -> LogAppendInfo:
+        size_bytes = records.nbytes
         first_offset = self._next_offset
         next_offset = stamp_offsets(records, headers, first_offset, leader_epoch, append_time_ms)
         newest_ms = headers[0].max_timestamp_ms
         for header in headers:
             newest_ms = max(newest_ms, header.max_timestamp_ms)
         try:
-            segment = self._segment_for(records.nbytes, next_offset, newest_ms, now_ms)
+            segment = self._segment_for(size_bytes, next_offset, newest_ms, now_ms)
             self._leader_epochs.assign(leader_epoch, first_offset)
+            self._write(segment, records, headers, marker)
         except OSError as error:
             raise self._storage_error("append", error) from error
-        return PendingAppend(
-            records, headers, segment, next_offset, now_ms, append_time_ms, newest_ms
-        )
-
-    def _write(
-        self, pending: PendingAppend, marker: TransactionMarker | None = None
-    ) -> LogAppendInfo:
-        try:
-            pending.segment.write(pending.records)
-        except OSError as error:
-            raise self._undo(pending, error) from error
-        return self._publish(pending, marker)
-
-    def _undo(self, pending: PendingAppend, error: OSError) -> KafkaStorageError:
-        """The log is as it was before; to be raised."""
-        pending.segment.undo_append(pending.max_timestamp, self._next_offset)
-        return self._storage_error("append", error)
-
-    def _publish(
-        self, pending: PendingAppend, marker: TransactionMarker | None = None
-    ) -> LogAppendInfo:
-        """What is written becomes part of the log: indexes, producers, and the log's end."""
-        segment, headers, next_offset = pending.segment, pending.headers, pending.next_offset
-        first_offset = self._next_offset
-        try:
-            if marker is not None and self._producers.aborts(headers[0].producer_id, marker):
-                segment.transaction_index.reserve()
-            segment.take_in(headers, pending.size_bytes)
-        except OSError as error:
-            raise self._undo(pending, error) from error
         for header in headers:
-            completed = self._producers.update(header, pending.now_ms, marker)
+            completed = self._producers.update(header, now_ms, marker)
             if completed is not None and completed.is_aborted:
                 self._index_aborted(segment, completed)
         self._next_offset = next_offset
@@ -464,11 +334,27 @@ class Log:
         return LogAppendInfo(
             first_offset,
             next_offset - 1,
-            pending.append_time_ms,
+            append_time_ms,
             self._log_start_offset,
-            pending.newest_ms,
-            pending.size_bytes,
+            newest_ms,
+            size_bytes,
         )
+
+    def _write(
+        self,
+        segment: LogSegment,
+        records: memoryview,
+        headers: list[BatchHeader],
+        marker: TransactionMarker | None,
+    ) -> None:
+        size_bytes, max_timestamp = segment.size_bytes, segment.max_timestamp
+        try:
+            if marker is not None and self._producers.aborts(headers[0].producer_id, marker):
+                segment.transaction_index.reserve()
+            segment.append(records, headers)
+        except OSError:
+            segment.undo_append(size_bytes, max_timestamp, headers[0].base_offset)
+            raise
 
     def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction) -> None:
         """The marker is in the log already: a disk that refuses the index entry now must not keep
@@ -479,14 +365,7 @@ class Log:
             self._failure = error
             self._storage_error("index", error)
 
-    def _duplicate(self, header: BatchHeader, append_time_ms: int) -> LogAppendInfo | None:
-        """Where the batch is, if it is a retry of one that is in the log. Raises what speaks
-        against the producer's numbers."""
-        if header.producer_id < 0:
-            return None
-        batch = self._producers.check(header)
-        if batch is None:
-            return None
+    def _duplicate(self, batch: BatchMetadata, append_time_ms: int) -> LogAppendInfo:
         return LogAppendInfo(
             batch.first_offset,
             batch.last_offset,
@@ -517,7 +396,7 @@ class Log:
 
     def roll(self) -> None:
         """Goes on in a new segment; nothing happens while the active one is empty."""
-        with self._end_lock, self._lock:
+        with self._lock:
             self._check_usable()
             if self._segments.active.size_bytes:
                 try:
@@ -550,7 +429,7 @@ class Log:
         """Drops everything from `offset` on: the log ends there, or at the start of the batch that
         holds it. An offset at or past the end changes nothing; one below the first segment empties
         the log, which goes on at `offset`. On disk when it returns: what was cut stays away."""
-        with self._end_lock, self._lock:
+        with self._lock:
             self._check_usable()
             if offset >= self._next_offset:
                 return
@@ -744,7 +623,7 @@ class Log:
     def delete_old_segments(self, high_watermark: int) -> int:
         """Drops the segments that retention lets go; returns how many. Their files are renamed
         now and removed after file.delete.delay.ms by `remove_deleted_files`."""
-        with self._end_lock, self._lock:
+        with self._lock:
             self._check_usable()
             bounds = RetentionBounds(
                 self._clock(), self._log_start_offset, self._next_offset, high_watermark
@@ -899,7 +778,7 @@ class Log:
     def retire(self, directory: Path) -> None:
         """Ends the log and renames its directory, which is to be removed. Slices in flight stay
         readable, appends raise KafkaStorageError."""
-        with self._end_lock, self._lock:
+        with self._lock:
             self._closed = self._is_retired = True
             self._give_up_swap()
             self._files.rename(self.directory, directory)
@@ -911,7 +790,7 @@ class Log:
 
     def close(self) -> None:
         """Seals and flushes: afterwards the log may be opened with `was_clean`."""
-        with self._end_lock, self._lock:
+        with self._lock:
             if self._closed:
                 return
             self._check_usable()

@@ -6,11 +6,10 @@ The .log file is batches, one after the other, as they travelled. The base offse
 offset of the first batch; relative offsets in the indexes are 32 bits, so a segment spans at most
 2^31 offsets.
 
-Only the last segment of a log is written to. Appending (but for `write`), sealing and truncating
-happen under the log's lock. Reading needs none: `size_bytes` grows only after the bytes are in the
-file, so what a reader sees below it is whole. Reading looks at batch headers, never at records:
-O(1) in the segment's size by the sparse index. Nothing here validates batches or decides when to
-roll.
+Only the last segment of a log is written to. Appending, sealing and truncating happen under the
+log's lock. Reading needs none: `size_bytes` grows only after the bytes are in the file, so what a
+reader sees below it is whole. Reading looks at batch headers, never at records: O(1) in the
+segment's size by the sparse index. Nothing here validates batches or decides when to roll.
 """
 
 import contextlib
@@ -157,34 +156,27 @@ class LogSegment:
         OSError when the disk refuses; the file may then be longer than `size_bytes`, and the next
         append overwrites what is too much.
         """
-        self.write(records)
-        self.take_in(headers, memoryview(records).nbytes)
-
-    def write(self, records: "Buffer") -> None:
-        """The bytes of an append, behind the segment's end: no reader sees them before `take_in`.
-        Needs no lock, but nobody else may write meanwhile. Raises OSError."""
-        self.file.pwrite(records, self.size_bytes)
-
-    def take_in(self, headers: Sequence[BatchHeader], size_bytes: int) -> None:
-        """What was written, `size_bytes` of batches that `headers` describe, becomes part of the
-        segment. Raises OSError."""
         start = self.size_bytes
+        self.file.pwrite(records, start)
         first = headers[0].position
         for header in headers:
             self.index_batch(header, start + header.position - first)
         if self._first_timestamp_ms is None and not start:
             self._first_timestamp_ms = headers[0].max_timestamp_ms
-        self.size_bytes = start + size_bytes
+        self.size_bytes = start + memoryview(records).nbytes
 
-    def undo_append(self, max_timestamp: TimestampOffset, next_offset: int) -> None:
+    def undo_append(
+        self, size_bytes: int, max_timestamp: TimestampOffset, next_offset: int
+    ) -> None:
         """After an append that raised: what it may have left in file and indexes is cut off as far
         as the disk allows; the state in memory is as before in any case."""
+        self.size_bytes = size_bytes
         self.max_timestamp = max_timestamp
         with contextlib.suppress(OSError):
             self.offset_index.truncate_to(next_offset)
             self.time_index.truncate_to(next_offset)
             self.transaction_index.trim()
-            self.file.truncate(self.size_bytes)
+            self.file.truncate(size_bytes)
 
     def index_batch(self, header: BatchHeader, position: int) -> None:
         """Takes the batch at `position` into the indexes, if it is time for an entry."""

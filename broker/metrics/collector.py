@@ -154,7 +154,7 @@ def _socket_metrics(network: NetworkServer) -> Iterator[Metric]:
     )
     yield _gauge(
         _SOCKETS + "memory_pool_used",
-        "Bytes held by requests that are being received or answered",
+        "Bytes held by requests that are being received",
         network.received_bytes_held,
     )
 

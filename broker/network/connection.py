@@ -7,7 +7,7 @@ Receiving: small frames come many to one recv, through a staging buffer shared b
 and get their own bytearray each; the rest of a large frame is received straight into a bytearray of
 its own, which grows as bytes arrive, so that a size field alone never makes us allocate. Where all
 frames together hold too much, this one waits for room, and nothing is read. A handler
-that keeps a view of the frame beyond its answer keeps the frame: it is not used again.
+that keeps a view of the frame beyond its return keeps the frame: it is not used again.
 
 Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
 while the peer does not read its answers, nothing more is read from it; the kernel's window does
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from broker.network.buffers import ReceiveBuffers, is_viewed
+from broker.network.buffers import ReceiveBuffers
 from broker.network.log_limit import LimitedLog
 from broker.network.send import Part, SendQueue, size_of
 
@@ -57,7 +57,6 @@ class BrokerConnection:
 
     __slots__ = (
         "_answer",
-        "_asked",
         "_backlog",
         "_buffers",
         "_filled_bytes",
@@ -111,7 +110,6 @@ class BrokerConnection:
         self._frame: bytearray | None = None  # a large frame being received
         self._frame_bytes = 0
         self._filled_bytes = 0
-        self._asked: bytearray | None = None  # a large frame that its handler looks at
         self._reading = False
         self._writing = False
         self._stopping = False
@@ -150,9 +148,8 @@ class BrokerConnection:
         self._socket.close()
         self._backlog = bytearray()
         if self._frame is not None:
-            self._buffers.give_back(self._frame)
+            self._buffers.release(self._frame)
             self._frame = None
-        self._give_back_asked()
         if self._answer is not None:
             self._answer.cancel()
         _log.debug("connection.closed peer=%s reason=%r", self.peer, reason)
@@ -257,19 +254,14 @@ class BrokerConnection:
         frame = self._frame
         assert frame is not None
         if self._filled_bytes == self._frame_bytes:
-            self._frame, self._asked = None, frame
+            self._frame = None
+            self._buffers.release(frame)
             self._handle(memoryview(frame)[: self._frame_bytes])
-            if self._answer is None or not is_viewed(frame):
-                self._give_back_asked()
+            self._buffers.give_back(frame)
             return True
         if self._filled_bytes == len(frame):
             self.waits_for_room = not self._buffers.grow(frame, self._frame_bytes, self.go_on)
         return False
-
-    def _give_back_asked(self) -> None:
-        if self._asked is not None:
-            self._buffers.give_back(self._asked)
-            self._asked = None
 
     # --- answering ---
 
@@ -290,7 +282,6 @@ class BrokerConnection:
 
     def _on_answer(self, answer: "asyncio.Future[Answer]") -> None:
         self._answer = None
-        self._give_back_asked()
         if answer.cancelled():
             self.close("the answer was cancelled")
         if self.closed:

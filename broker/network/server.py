@@ -133,7 +133,7 @@ class NetworkServer:
 
     @property
     def received_bytes_held(self) -> int:
-        """Memory of requests that are being received or answered."""
+        """Memory of requests that are being received."""
         return self._buffers.held_bytes
 
     async def close(self) -> None:

@@ -4,14 +4,11 @@ Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread 
 `make_logs`, `delete_logs` and `find_offset`, which block. Never: knows the wire.
 """
 
-import asyncio
-import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
@@ -24,21 +21,13 @@ from mypy_extensions import mypyc_attr
 
 from broker.cluster.metadata import TopicMetadata
 from broker.config import BrokerConfig
-from broker.log.log import Log, LogAppendInfo, PendingAppend
+from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.partition import NO_EPOCH, EpochEndOffset, OffsetFound, Partition, PartitionRead
 from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
-
-# What is expected to take longer is written in a thread. Where the page cache gets memory that was
-# used before, a megabyte takes 0.3 ms, and waking a thread as much; where the memory is new to a
-# virtual machine, or the disk is behind, 3 ms and more.
-_LONG_WRITE_S: Final = 0.0007
-_NEWEST_WRITES_SHARE: Final = 0.25
-
-WriteInThread: TypeAlias = "Callable[[Callable[[], LogAppendInfo]], asyncio.Future[LogAppendInfo]]"
 
 
 class FetchAsk(NamedTuple):
@@ -90,13 +79,8 @@ class ReplicaManager:
         topic_configs: MutableMapping[str, Mapping[str, str]],
         purgatory: FetchPurgatory,
         node_id: int,
-        write: WriteInThread,
     ) -> None:
-        """`topic_configs`: where `logs` looks up what is set on a topic whose log it makes;
-        `write`: runs the writing of an append in a thread, those of different logs at a time."""
-        self._write = write
-        self._write_s_per_byte = 0.0
-        """Of the last large appends."""
+        """`topic_configs`: where `logs` looks up what is set on a topic whose log it makes."""
         self._logs = logs
         self._topic_configs = topic_configs
         self._purgatory = purgatory
@@ -177,60 +161,13 @@ class ReplicaManager:
             )
         except OSError as error:
             raise storage_error("append", topic_partition, error) from error
-        self._became_visible(partition, appended)
-        return appended
-
-    def begin_append(
-        self, partition: Partition, records: memoryview, acks: int, *, transactional: bool = False
-    ) -> "LogAppendInfo | asyncio.Future[LogAppendInfo]":
-        """As `append`, of a large batch: a thread writes it where that would take long. Raises what
-        speaks against it; the future says what became of it. It is not to be cancelled."""
-        if len(records) * self._write_s_per_byte < _LONG_WRITE_S:
-            began_s = perf_counter()
-            try:
-                return self.append(partition, records, acks, transactional=transactional)
-            finally:
-                self._observe_write(len(records), began_s)
-        try:
-            pending = partition.begin_append(records, acks, transactional=transactional)
-        except OSError as error:
-            raise storage_error("append", partition.topic_partition, error) from error
-        if isinstance(pending, LogAppendInfo):
-            return pending
-        writing = self._write(functools.partial(self._finish_append, partition.log, pending))
-
-        def written(_: "asyncio.Future[LogAppendInfo]") -> None:
-            if partition.writing is writing:
-                partition.writing = None
-            if writing.exception() is None:
-                partition.appended()
-                self._became_visible(partition, writing.result())
-
-        partition.writing = writing
-        writing.add_done_callback(written)
-        return writing
-
-    def _finish_append(self, log: Log, pending: PendingAppend) -> LogAppendInfo:
-        """In a thread."""
-        began_s = perf_counter()
-        try:
-            return log.finish_append(pending)
-        finally:
-            self._observe_write(pending.size_bytes, began_s)
-
-    def _observe_write(self, size_bytes: int, began_s: float) -> None:
-        """Two threads at a time may lose one of the two figures."""
-        s_per_byte = (perf_counter() - began_s) / size_bytes
-        self._write_s_per_byte += (s_per_byte - self._write_s_per_byte) * _NEWEST_WRITES_SHARE
-
-    def _became_visible(self, partition: Partition, appended: LogAppendInfo) -> None:
-        topic_partition = partition.topic_partition
         size_bytes = appended.size_bytes
         stable_bytes = 0 if partition.log.producers.has_open_transaction else size_bytes
         self._purgatory.became_visible(topic_partition, size_bytes, stable_bytes)
         if not appended.is_duplicate:
             self.stats.bytes_in += size_bytes
             self.stats.messages_in += appended.last_offset - appended.first_offset + 1
+        return appended
 
     def append_end_marker(
         self,

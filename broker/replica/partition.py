@@ -5,7 +5,6 @@ loop's thread only. Records below the high watermark are in every in-sync replic
 handed to consumers. With one replica that is the log's end as soon as an append returns.
 """
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from kafka.structs import TopicPartition
 
 from broker.log.files import FileSlice
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
-from broker.log.log import Log, LogAppendInfo, PendingAppend
+from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
 from pyspark_kafkalog.record.control import TransactionMarker
 
@@ -75,7 +74,7 @@ class OffsetFound:
 class Partition:
     """A partition that this broker leads."""
 
-    __slots__ = ("_log", "high_watermark", "isr", "leader_epoch", "topic_partition", "writing")
+    __slots__ = ("_log", "high_watermark", "isr", "leader_epoch", "topic_partition")
 
     def __init__(
         self, topic_partition: TopicPartition, log: Log, leader_epoch: int, isr: tuple[int, ...]
@@ -85,9 +84,6 @@ class Partition:
         self.isr = isr
         self._log = log
         self.high_watermark = log.log_end_offset
-        self.writing: asyncio.Future[LogAppendInfo] | None = None
-        """The append whose bytes a thread is writing. Another one would wait for it, and keep the
-        event loop waiting."""
 
     @property
     def log(self) -> Log:
@@ -120,28 +116,14 @@ class Partition:
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas.
         """
-        self._check_isr(acks)
+        least = self._log.rules.min_insync_replicas
+        if acks == ACKS_ALL and len(self.isr) < least:
+            raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
         appended = self._log.append(
             records, self.leader_epoch, transactional=transactional, numbered=numbered
         )
         self.high_watermark = self._log.log_end_offset
         return appended
-
-    def begin_append(
-        self, records: memoryview, acks: int, *, transactional: bool = False
-    ) -> PendingAppend | LogAppendInfo:
-        """As `append`, but for the writing: see `Log.begin_append`. `appended` comes after it."""
-        self._check_isr(acks)
-        return self._log.begin_append(records, self.leader_epoch, transactional=transactional)
-
-    def appended(self) -> None:
-        """What was begun is in the log."""
-        self.high_watermark = self._log.log_end_offset
-
-    def _check_isr(self, acks: int) -> None:
-        least = self._log.rules.min_insync_replicas
-        if acks == ACKS_ALL and len(self.isr) < least:
-            raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
 
     def append_end_marker(
         self,

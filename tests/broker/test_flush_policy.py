@@ -1,14 +1,53 @@
 """flush.messages: what was acknowledged is on disk, up to so many records."""
 
+import asyncio
 import os
 import threading
+import time
 
 import pytest
 
+from broker.config import BrokerConfig
 from broker.log.files import DiskFile
+from broker.network.loop import new_event_loop
+from broker.server import BrokerServer
 from tests.broker.api.transaction_client import TransactionClient, read
+from tests.broker.child import RawClient
 from tests.broker.records import batch_of
 from tests.broker.test_main import create_topic
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """serve(**properties) -> RawClient of a broker in a thread of the test's own process."""
+    loop = new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    opened = []
+
+    def start(**properties):
+        given = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"} | properties
+        server = BrokerServer(BrokerConfig.from_properties(given), loop)
+        endpoint = server.open()
+        thread.start()
+        loop.call_soon_threadsafe(server.start)
+        opened.append(server)
+        for _ in range(500):
+            try:
+                client = RawClient(endpoint.host, endpoint.port, timeout_s=20)
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+                continue
+            opened.append(client)
+            return client
+        raise AssertionError("the broker does not listen")
+
+    yield start
+    server, client = opened
+    client.socket.close()
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kafka.errors import KafkaStorageError, OffsetOutOfRangeError
+from kafka.errors import OffsetOutOfRangeError
 
 from broker.config import LogConfig
 from broker.log.log import Log
@@ -51,18 +51,14 @@ class LogAgainstList(RuleBasedStateMachine):
         codec=st.sampled_from([0, 0, 1]),
         idempotent=st.booleans(),
         next_epoch=st.booleans(),
-        halves=st.booleans(),
     )
-    def append(self, sizes, age_ms, codec, idempotent, next_epoch, halves):
+    def append(self, sizes, age_ms, codec, idempotent, next_epoch):
         self.epoch += next_epoch
         values = [b"%d." % (self.end + number) + b"." * size for number, size in enumerate(sizes)]
         producer = (self.producer_id, 0, self.sequence) if idempotent else None
         timestamp_ms = self.now_ms + age_ms
         records = batch(values, timestamp_ms=timestamp_ms, codec=codec, producer=producer)
-        if halves:
-            info = self.log.finish_append(self.log.begin_append(records, self.epoch))
-        else:
-            info = self.log.append(records, self.epoch)
+        info = self.log.append(records, self.epoch)
         assert (info.first_offset, info.last_offset) == (self.end, self.end + len(values) - 1)
         for value in values:
             self.model[self.end] = value, timestamp_ms
@@ -81,16 +77,6 @@ class LogAgainstList(RuleBasedStateMachine):
         info = self.log.append(records, self.epoch)
         assert info.is_duplicate
         assert (info.first_offset, info.last_offset) == (first.first_offset, first.last_offset)
-
-    @rule(size=st.integers(0, 60))
-    def append_that_the_disk_refuses(self, size):
-        pending = self.log.begin_append(batch([b"." * size]), self.epoch)
-        self.files.fail_next("pwrite")
-        try:
-            self.log.finish_append(pending)
-        except KafkaStorageError:
-            return
-        raise AssertionError("it was written")
 
     @rule(offset=st.integers(0, 400), max_bytes=st.integers(1, 1500), bound=st.integers(0, 400))
     def read(self, offset, max_bytes, bound):

@@ -95,10 +95,6 @@ class StateLog:
         return False
 
 
-def _never_written(write: Any) -> Any:
-    raise AssertionError("nothing large is appended here")
-
-
 class _CountingReplicas(ReplicaManager):
     """Crashes where it is told to, and has disks that refuse."""
 
@@ -179,7 +175,7 @@ class TransactionBroker:
                 )
         self.logs = logs.logs
         purgatory = FetchPurgatory(self.time.call_later)
-        self.replicas = _CountingReplicas(logs, {}, purgatory, 1, _never_written)  # type: ignore[arg-type]
+        self.replicas = _CountingReplicas(logs, {}, purgatory, 1)  # type: ignore[arg-type]
         self.replicas.steps, self.replicas.refused = self.steps, set()
         self.replicas.error = UnknownTopicOrPartitionError()
         for topic_metadata in self.topics.values():

@@ -163,7 +163,7 @@ def test_a_buffer_grows_with_what_arrives_when_there_is_no_plenty():
         assert receive_buffers.grow(frame, 800_000, lambda: None)
     assert receive_buffers.held_bytes == 800_000
     assert receive_buffers.take(5, b"abc") == b"abc\0\0"
-    receive_buffers.give_back(frame)
+    receive_buffers.release(frame)
     assert receive_buffers.held_bytes == 5
 
 

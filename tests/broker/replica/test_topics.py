@@ -28,10 +28,6 @@ from broker.replica.purgatory import FetchPurgatory
 from broker.replica.topics import TopicManager
 
 
-def never_written(write):
-    raise AssertionError("nothing large is appended here")
-
-
 class World:
     """A TopicManager and what it works on; `gate`, when set, is waited for before blocking work."""
 
@@ -43,7 +39,7 @@ class World:
         self.logs.open()
         self.metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
         purgatory = FetchPurgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
-        self.replicas = ReplicaManager(self.logs, {}, purgatory, 1, never_written)
+        self.replicas = ReplicaManager(self.logs, {}, purgatory, 1)
         self.topics = TopicManager(self.metadata, self.records, self.replicas, self.run_blocking)
         self.gate: asyncio.Event | None = None
 
