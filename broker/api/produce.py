@@ -295,11 +295,11 @@ def _partition(part: ProducePartition, wanted: ProduceRequest, context: ApiConte
     """Where the part goes. Gives a topic that has an id its name."""
     if wanted.acks not in _ACKS:
         raise InvalidRequiredAcksError()
-    if part.topic in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"{part.topic} is written by brokers alone")
     _check_records(part, wanted.version)
     if part.topic_id is not None:
         part.topic = _name_of(part.topic_id, context)
+    if part.topic in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"{part.topic} is written by brokers alone")
     return context.replicas.partition_of(part.topic, part.partition)
 
 

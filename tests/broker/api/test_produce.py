@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from kafka.errors import InvalidTopicError
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafkalog.protocol.produce import (
@@ -37,6 +38,15 @@ def test_every_version_numbers_the_records(client, topic, version, acks):
         if version >= 5:
             assert produced.log_start_offset == 0
     assert [offset for offset, _ in fetched_values(client, topic)] == list(range(9))
+
+
+def test_an_internal_topic_is_refused_by_its_id_too(client, group):
+    internal = client.metadata_of("__consumer_offsets").topic_id
+    request = ProduceRequest(13, None, -1, 5000, [ProducePartition("", 0, batch_of(2), internal)])
+    body = b"".join(bytes(part) for part in encode_produce_request(request))
+    client.send_body(0, 13, body)
+    (result,), _ = decode_produce_response(client.receive_body(0, 13), 13)
+    assert result.error_code == InvalidTopicError.errno
 
 
 def test_a_topic_by_its_id(client, topic):
