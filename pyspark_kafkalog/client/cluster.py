@@ -273,6 +273,15 @@ class Cluster:
         """Declares all metadata outdated, the controller's included."""
         self._metadata.fresh_until = Deadline(0)
 
+    def resume(self, most_idle_s: float) -> None:
+        """For somebody else than who used it before: what was heard of topics is forgotten, and
+        connections that are stale are closed (see `Connection.close_if_stale`)."""
+        self.distrust()
+        self._metadata.topics.clear()
+        self._metadata.topic_ids.clear()
+        for connection in self._connections.values():
+            connection.close_if_stale(most_idle_s)
+
     def _deadline(self) -> Deadline:
         return Deadline(self.config.request_timeout_ms)
 

@@ -19,6 +19,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,7 @@ class Connection:
         self._largest_frame_bytes = max(LARGEST_FRAME_BYTES, 2 * config.fetch_max_bytes)
         self._versions: dict[int, tuple[int, int]] = {}
         deadline = deadline or Deadline(config.socket_connection_setup_timeout_ms)
+        self._used_s = time.monotonic()
         self._socket: socket.socket | None = _open(host, port, config, deadline)
         try:
             self._negotiate(deadline)
@@ -150,6 +152,7 @@ class Connection:
         deadline: Deadline | None = None,
     ) -> int:
         """As `send`, for a request that is never answered (Produce with acks=0)."""
+        self._used_s = time.monotonic()
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         header = frames.encode_request_header(
@@ -200,6 +203,18 @@ class Connection:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         return bool(poll.poll(1000 * wait_s))
+
+    def close_if_stale(self, most_idle_s: float) -> None:
+        """Closes what the peer has closed, and what was not used for longer than `most_idle_s`: a
+        balancer or an address translator on the way may have forgotten it without a word.
+
+        Only where nothing is in flight: whatever can be read then is the peer's farewell.
+        """
+        if self._socket is not None:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if time.monotonic() - self._used_s > most_idle_s or poll.poll(0):
+                self.close()
 
     def fileno(self) -> int:
         """The socket's descriptor, for waiting on several connections at once."""

@@ -35,7 +35,7 @@ from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.python_worker import freeze_imports, kept_producer
+from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.row_digest import RowDigest
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, NO_BATCH, Lead, TransactionalWrites
 
@@ -103,7 +103,7 @@ class SinkWriter:
         """Writes one task's rows; all are acknowledged when it returns."""
         freeze_imports()
         if self._lead is None:
-            with kept_producer(self._options.client) as producer:
+            with kept_cluster(self._options.client) as cluster, Producer(cluster) as producer:
                 return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))
         return self._write_in_transaction(self._lead, iterator)
 

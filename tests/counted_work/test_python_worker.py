@@ -10,15 +10,19 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from kafka.structs import TopicPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.admin import create_topic, delete_topics
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.source import python_worker
 from pyspark_kafkalog.source.options import batch_options, sink_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
 from pyspark_kafkalog.source.python_worker import kept_cluster
-from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.reader import KafkalogReader, read_task
 from pyspark_kafkalog.source.writer import KafkalogWriter
 from tests.counted_work.requests import requests
 
@@ -100,16 +104,16 @@ def test_the_next_task_needs_no_new_connection(new_topic, write, servers):
         assert sent == first + Counter(Metadata=1, Fetch=1)
 
 
-def test_the_next_task_writes_with_the_same_producer_id(new_topic, servers):
-    """Brokers remember each for a day: one for each task of each micro-batch would be millions."""
+def test_the_next_task_that_writes_needs_none_either(new_topic, servers):
     topic = new_topic()
     options = sink_options({"kafka.bootstrap.servers": servers, "topic": topic})
     rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
-    for first in (Counter(ApiVersions=1, InitProducerId=1), Counter()):
+    asked = Counter(Metadata=1, DescribeConfigs=1, InitProducerId=1, Produce=1)
+    for first in (Counter(ApiVersions=1), Counter()):
         with requests() as sent:
             writer = KafkalogWriter(options, StructType([StructField("value", BinaryType())]))
             assert writer.write(iter([rows])).record_count == 10
-        assert sent == first + Counter(Metadata=1, DescribeConfigs=1, Produce=1)
+        assert sent == first + asked
 
 
 def test_a_read_that_is_broken_off_leaves_no_connection(new_topic, write, servers):
@@ -135,3 +139,65 @@ def test_a_kept_connection_that_the_broker_closed_is_made_anew(tmp_path):
     with EmbeddedBroker(tmp_path, int(servers.rpartition(":")[2])), kept_cluster(config) as again:
         assert again is cluster
         assert again.topics(["kept"]) == {"kept": [0]}
+
+
+def test_a_kept_connection_that_the_broker_closed_loses_no_rows(tmp_path):
+    """With acks=0 nobody would hear that what was sent on it went nowhere."""
+    schema = StructType([StructField("value", BinaryType())])
+    rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
+
+    def write_rows(servers):
+        given = {"kafka.bootstrap.servers": servers, "topic": "kept", "kafka.acks": "0"}
+        return KafkalogWriter(sink_options(given), schema).write(iter([rows])).record_count
+
+    with EmbeddedBroker(tmp_path) as broker:
+        servers = broker.bootstrap_servers
+        config = ClientConfig.from_options({"bootstrap.servers": servers})
+        with Cluster(config) as cluster:
+            create_topic(cluster, "kept", 1)
+        assert write_rows(servers) == 10
+    with EmbeddedBroker(tmp_path, int(servers.rpartition(":")[2])), Cluster(config) as cluster:
+        assert write_rows(servers) == 10
+        place, deadline = TopicPartition("kept", 0), Deadline(10_000)
+        while (end := cluster.list_offsets([place], LATEST)[place].offset) < 20:
+            assert not deadline.expired, end
+
+
+def test_the_next_task_knows_topics_that_were_created_again(new_topic, write, servers):
+    """Each topic of it, whichever it asks for first."""
+    config = ClientConfig.from_options({"bootstrap.servers": servers})
+    topics = sorted([new_topic(), new_topic()])
+    given = {"subscribe": ",".join(topics), "maxPartitionsPerTask": "2"}
+    options = batch_options({"kafka.bootstrap.servers": servers, **given})
+
+    def read():
+        reader = KafkalogReader(options, ("topic",))
+        (task,) = reader.partitions()
+        found = [name for rows in reader.read(task) for name in rows.column("topic").to_pylist()]
+        return Counter(found)
+
+    for topic in topics:
+        write(topic, 1, [b"v"] * 10)
+    assert read() == {topics[0]: 10, topics[1]: 10}
+    with Cluster(config) as cluster:
+        delete_topics(cluster, [topics[1]])
+        create_topic(cluster, topics[1], 1)
+    write(topics[1], 1, [b"v"] * 7)
+    assert read() == {topics[0]: 10, topics[1]: 7}
+
+
+def test_other_settings_have_other_connections(servers):
+    given = {"bootstrap.servers": servers}
+    with kept_cluster(ClientConfig.from_options(given)) as first:
+        pass
+    with kept_cluster(ClientConfig.from_options({**given, "client.id": "other"})) as second:
+        assert second is not first
+
+
+def test_connections_that_nobody_used_for_a_minute_are_made_anew(servers, monkeypatch):
+    config = ClientConfig.from_options({"bootstrap.servers": servers})
+    with kept_cluster(config) as cluster:
+        used = cluster.any_broker()
+    monkeypatch.setattr(python_worker, "_MOST_IDLE_S", 0.0)
+    with kept_cluster(config) as cluster:
+        assert used.closed
