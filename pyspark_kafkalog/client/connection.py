@@ -200,9 +200,7 @@ class Connection:
             return False
         if isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        return bool(poll.poll(1000 * wait_s))
+        return _is_readable(sock, wait_s)
 
     def close_if_stale(self, most_idle_s: float) -> None:
         """Closes what the peer has closed, and what was not used for longer than `most_idle_s`: a
@@ -211,9 +209,8 @@ class Connection:
         Only where nothing is in flight: whatever can be read then is the peer's farewell.
         """
         if self._socket is not None:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            if time.monotonic() - self._used_s > most_idle_s or poll.poll(0):
+            idle_s = time.monotonic() - self._used_s
+            if idle_s > most_idle_s or _is_readable(self._socket, wait_s=0.0):
                 self.close()
 
     def fileno(self) -> int:
@@ -354,6 +351,13 @@ class Connection:
                 raise KafkaProtocolError(
                     f"{self.address} answered ApiVersions with something else: {error!r}"
                 ) from None
+
+
+def _is_readable(sock: socket.socket, wait_s: float) -> bool:
+    """Whether bytes, or the end of them, are there or arrive within `wait_s`."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(1000 * wait_s))
 
 
 def _open(host: str, port: int, config: ClientConfig, deadline: Deadline) -> socket.socket:

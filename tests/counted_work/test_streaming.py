@@ -6,7 +6,6 @@ import pytest
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.source.options import stream_options
-from pyspark_kafkalog.source.python_worker import close_kept
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 from tests.counted_work.requests import requests
 
@@ -61,7 +60,6 @@ def test_each_task_of_a_micro_batch_fetches_once_what_is_there(stream, write):
     later tasks use the connection of its first."""
     topic, reader = stream()
     offsets = reader.initialOffset()
-    close_kept()
     for number in range(3):
         write(topic, 3, [b"v"] * 10, partition=number)
         offsets, (task,), _ = micro_batch(reader, offsets)
