@@ -97,10 +97,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
             continue
         places.append(partition)
         records = _view(part)
-        is_kept = partition.log.rules.keeps_all and records.nbytes >= HEADER_BYTES
-        if not (is_kept and records[MAGIC_POSITION] == MAGIC) and needs_conversion(
-            records, partition.log.config
-        ):
+        if needs_conversion(records, partition.log.rules):
             to_convert.append(index)
         if len(records) >= HEADER_BYTES and _is_transactional(records):
             transactional.append(index)

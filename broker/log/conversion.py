@@ -25,6 +25,7 @@ from kafka.errors import (
 
 from broker.config import LogConfig
 from broker.log.files import FileSlice
+from broker.log.validator import AppendRules, stored_codec
 from pyspark_kafkalog.record.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -50,23 +51,20 @@ from pyspark_kafkalog.record.message_set import (
 from pyspark_kafkalog.record.record_spans import record_spans
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 
-_KEEPS_CODEC: Final = "producer"
-_UNCOMPRESSED: Final = "uncompressed"
+_LAST_CODEC: Final = int(Codec.ZSTD)
 
 
-def needs_conversion(records: memoryview, config: LogConfig) -> bool:
+def needs_conversion(records: memoryview, rules: AppendRules) -> bool:
     """Whether a producer's `records` are not yet what the log keeps, or must be looked at one by
     one to know. A look at two bytes: what they are otherwise is not checked."""
     if len(records) < HEADER_BYTES:
         return len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC
     if records[MAGIC_POSITION] != MAGIC:
         return records[MAGIC_POSITION] < MAGIC
-    codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
-    if codec > Codec.ZSTD:
+    if rules.codec is None and not rules.compacts:
         return False
-    if config.compacts or config.compression_type == "producer":
-        return config.compacts
-    return codec != _stored_codec(Codec(codec), config)
+    codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    return codec <= _LAST_CODEC and (rules.compacts or codec != rules.codec)
 
 
 def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:
@@ -86,7 +84,7 @@ def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int
     plain = decompress(header.codec, body, max_plain_bytes)
     if config.compacts:
         _check_keys(plain, header)
-    codec = _stored_codec(header.codec, config)
+    codec = _codec_after(header.codec, config)
     if codec == header.codec:
         return records
     stored = compress(codec, plain, _level(codec, config))
@@ -106,7 +104,7 @@ def _batch_of_messages(records: memoryview, config: LogConfig, max_plain_bytes: 
     first = next(messages(records), None)
     if first is None:
         raise InvalidRecordError("a produce request holds no whole message")
-    codec = _stored_codec(first.codec, config)
+    codec = _codec_after(first.codec, config)
     if codec == Codec.NONE:
         max_plain_bytes = min(max_plain_bytes, config.max_message_bytes)
     found = _checked(messages(records), first, config)
@@ -147,17 +145,14 @@ def _check_size(size_bytes: int, config: LogConfig) -> None:
         )
 
 
-def _stored_codec(producers_codec: Codec, config: LogConfig) -> Codec:
-    if config.compression_type == _KEEPS_CODEC:
-        return producers_codec
-    if config.compression_type == _UNCOMPRESSED:
-        return Codec.NONE
-    return Codec.of(config.compression_type)
+def _codec_after(producers_codec: Codec, config: LogConfig) -> Codec:
+    codec = stored_codec(config)
+    return producers_codec if codec is None else codec
 
 
 def _level(codec: Codec, config: LogConfig) -> int | None:
     """The topic's level counts where the topic chooses the codec, as in Apache Kafka."""
-    if config.compression_type == _KEEPS_CODEC:
+    if stored_codec(config) is None:
         return None
     levels = {
         Codec.GZIP: config.compression_gzip_level,

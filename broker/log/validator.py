@@ -45,8 +45,9 @@ class AppendRules:
     __slots__ = (
         "after_max_ms",
         "before_max_ms",
+        "codec",
+        "compacts",
         "flush_messages",
-        "keeps_all",
         "max_message_bytes",
         "min_insync_replicas",
         "roll_ms",
@@ -57,14 +58,23 @@ class AppendRules:
     def __init__(self, config: LogConfig) -> None:
         self.after_max_ms: int = config.message_timestamp_after_max_ms
         self.before_max_ms: int = config.message_timestamp_before_max_ms
+        self.codec: Codec | None = stored_codec(config)
+        self.compacts: bool = config.compacts
         self.flush_messages: int = config.flush_messages
-        self.keeps_all: bool = not config.compacts and config.compression_type == "producer"
-        """Batches of magic 2 as they come, whatever their codec and keys."""
         self.max_message_bytes: int = config.max_message_bytes
         self.min_insync_replicas: int = config.min_insync_replicas
         self.roll_ms: int = config.roll_ms
         self.segment_bytes: int = config.segment_bytes
         self.stamps_append_time: bool = config.stamps_append_time
+
+
+def stored_codec(config: LogConfig) -> Codec | None:
+    """What the topic's `compression.type` asks for; None keeps the producer's."""
+    if config.compression_type == "producer":
+        return None
+    if config.compression_type == "uncompressed":
+        return Codec.NONE
+    return Codec.of(config.compression_type)
 
 
 _LAST_CODEC: Final = int(Codec.ZSTD)

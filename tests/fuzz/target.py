@@ -26,7 +26,7 @@ from broker.config import BrokerConfig, LogConfig
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.record_search import first_record_at_or_after
-from broker.log.validator import check_timestamps, stamp_offsets, validate
+from broker.log.validator import AppendRules, check_timestamps, stamp_offsets, validate
 from broker.network.buffers import ReceiveBuffers
 from broker.network.connection import BrokerConnection, CloseConnection, ConnectionLimits
 from broker.network.log_limit import LimitedLog
@@ -268,7 +268,7 @@ def _feed_batches(data: bytes) -> None:
     feed_decoder(data)
     for codec in _STORED_CODECS:
         config = LogConfig(compression_type=codec)
-        if len(data) >= HEADER_BYTES and needs_conversion(memoryview(data), config):
+        if len(data) >= HEADER_BYTES and needs_conversion(memoryview(data), AppendRules(config)):
             with contextlib.suppress(KafkaError):
                 converted = convert_for_log(
                     memoryview(bytearray(data)), config, _MAX_DECOMPRESSED_BYTES

@@ -13,6 +13,7 @@ import pytest
 from broker.config import LogConfig
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
+from broker.log.validator import AppendRules
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
 from tests.broker.records import batch_of
@@ -113,7 +114,7 @@ def test_kafka_accepts_what_was_converted(tmp_path):
     for target in targets:
         config = LogConfig(compression_type=target)
         for records in sent:
-            if needs_conversion(records, config):
+            if needs_conversion(records, AppendRules(config)):
                 log.append(convert_for_log(records, config, max_plain_bytes=1 << 20), 0)
     appended = log.log_end_offset // 100
     log.close()

@@ -16,6 +16,7 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 from broker.config import LogConfig
 from broker.log.conversion import convert_for_log, message_set_of, needs_conversion
 from broker.log.files import FileSlice
+from broker.log.validator import AppendRules
 from pyspark_kafkalog.record.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -225,7 +226,7 @@ def test_a_batch_in_another_codec_is_made_anew(codec, target):
     sent = batch([b"one", b"two", b"x" * 9000], codec=int(codec), step_ms=4, producer=(77, 3, 500))
     config = LogConfig(compression_type=target)
     expected = Codec.NONE if target == "uncompressed" else Codec.of(target)
-    assert needs_conversion(sent, config) == (codec != expected)
+    assert needs_conversion(sent, AppendRules(config)) == (codec != expected)
     if codec == expected:
         return
     converted = convert(sent, compression_type=target)
@@ -238,7 +239,7 @@ def test_a_batch_in_another_codec_is_made_anew(codec, target):
 
 def test_producer_keeps_every_codec():
     for codec in Codec:
-        assert not needs_conversion(batch(codec=int(codec)), LogConfig())
+        assert not needs_conversion(batch(codec=int(codec)), AppendRules(LogConfig()))
 
 
 def test_transactional_and_headers_stay():
@@ -281,8 +282,9 @@ def test_a_batch_that_is_too_large_is_not_opened():
 
 
 def test_nonsense_needs_no_conversion():
+    rules = AppendRules(LogConfig(compression_type="gzip"))
     for data in (b"", b"x" * 16, bytes(16) + b"\x02", bytes(16) + b"\x07" + bytes(100)):
-        assert not needs_conversion(memoryview(data), LogConfig(compression_type="gzip"))
+        assert not needs_conversion(memoryview(data), rules)
 
 
 # Fetch.
@@ -417,7 +419,7 @@ class TestKeysForCompaction:
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
     def test_a_record_without_a_key_is_refused(self, codec):
         records = batch([b"1", b"2"], keys=[b"a", None], codec=codec)
-        assert needs_conversion(records, self.CONFIG)
+        assert needs_conversion(records, AppendRules(self.CONFIG))
         with pytest.raises(InvalidRecordError, match="without a key"):
             convert_for_log(records, self.CONFIG, 10**6)
 
