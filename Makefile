@@ -113,6 +113,7 @@ $(VENV)/.quickstart: setup.py | preflight
 $(VENV)/.development: setup.py | preflight
 	$(PYTHON) -m venv $(VENV)
 	KAFKALOG_EXT=$${KAFKALOG_EXT:-require} $(BIN)/pip install --disable-pip-version-check --progress-bar off -q -e ".[test,check]"
+	$(BIN)/kafkalog compile-pyspark
 	@touch $@
 
 # All packages but PySpark are those of the first environment, and so are the extension modules.
@@ -121,6 +122,7 @@ $(VENV_42)/.development: setup.py | $(VENV)/.development
 	own=$$($(VENV_42)/bin/python $(PACKAGES_PATH)) && \
 	    echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES_PATH))')" > $$own/shared.pth && \
 	    $(BIN)/pip install --disable-pip-version-check --progress-bar off -q --no-deps --upgrade --target $$own pyspark==4.2.0
+	$(VENV_42)/bin/python -m pyspark_kafkalog.cli compile-pyspark
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.development

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import uuid
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -21,6 +22,7 @@ from pyspark_kafkalog import DefaultSource, EmbeddedBroker
 from pyspark_kafkalog.client.admin import create_topic, delete_topics
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.compile_pyspark import pyspark_archive
 from tests.interop.kafka_server import PEERS, KafkaServer
 
 KAFKA, SPARK_CONNECTOR = "Apache Kafka", "spark-sql-kafka-0-10"
@@ -59,10 +61,23 @@ SPARK_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+def _modules_of_pyspark() -> str:
+    """As Spark's Python processes find them; Spark's own connector has no such processes."""
+    with zipfile.ZipFile(pyspark_archive()) as archive:
+        compiled = any(name.endswith(".pyc") for name in archive.namelist())
+    return "compiled (kafkalog compile-pyspark)" if compiled else "sources"
+
+
 SETTINGS = {
     "broker": {"group.initial.rebalance.delay.ms": "0"},
     KAFKA: {"java": " ".join(KAFKA_JAVA_OPTIONS), **KAFKA_PROPERTIES},
-    "Spark, for both connectors": {"master": "local[2]", **SPARK_CONF},
+    "Spark, for both connectors": {
+        "master": "local[2]",
+        "pyspark.zip": _modules_of_pyspark(),
+        **SPARK_CONF,
+    },
     f"{SPARK_CONNECTOR}, reading": FETCH_OPTIONS,
     f"{SPARK_CONNECTOR}, writing batches": WRITE_OPTIONS,
 }

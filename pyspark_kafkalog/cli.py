@@ -689,6 +689,17 @@ def _lag(options: argparse.Namespace) -> None:
     print(f"total lag={sum(end - committed[tp] for tp, end in ends.items())}")
 
 
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _compile_pyspark(options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.compile_pyspark import compile_pyspark, pyspark_archive
+
+    archive = pyspark_archive()
+    print(f"{archive}: {compile_pyspark(archive)} modules compiled")
+
+
 COMMANDS = (
     Command("quickstart", "real flights through every part", _quickstart_arguments, _quickstart),
     Command("topics", "create, list, describe and delete topics", _topics_arguments, _topics),
@@ -696,6 +707,12 @@ COMMANDS = (
     Command("consume", "print a topic's records", _consume_arguments, _consume),
     Command("lag", "show how far a consumer group is behind", _lag_arguments, _lag),
     Command("load", "land what is new in topics in a warehouse", _load_arguments, _load),
+    Command(
+        "compile-pyspark",
+        "let Spark's Python processes start sooner, while none is running",
+        _no_arguments,
+        _compile_pyspark,
+    ),
 )
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 import pyspark_kafkalog
@@ -44,15 +46,20 @@ def test_the_python_snippets_run_as_one_program(tmp_path):
 
 @pytest.mark.spark
 def test_the_commands_run_in_a_shell(tmp_path):
+    # One command changes Spark's home: that is a copy, in links.
+    home = tmp_path / "spark"
+    shutil.copytree(Path(pyspark.__file__).parent, home, copy_function=os.symlink)
+    archive = home / "python" / "lib" / "pyspark.zip"
     with pyspark_kafkalog.EmbeddedBroker() as broker:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", "\n".join(blocks("bash"))],
             cwd=tmp_path,
-            env=environment(SERVERS=broker.bootstrap_servers),
+            env=environment(SERVERS=broker.bootstrap_servers, SPARK_HOME=str(home)),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
         )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "/home" in done.stdout
+    assert not archive.is_symlink()
     assert len(list((tmp_path / "warehouse").glob("part-clicks-*.parquet"))) == 1

@@ -1,0 +1,75 @@
+"""Compiles PySpark's modules in the archive that Spark's Python processes import them from.
+
+Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python process that it
+starts. The archive has sources alone, and Python caches nothing that it imports out of one: each
+process that plans a stream, and each session's first worker, compiles PySpark anew, for a second.
+Compiled modules go beside their sources, as the `.pyc` that zipimport looks for first. They are
+not checked against the sources (PEP 552: an archive's times are of no time zone); a Python that did
+not make them passes over them to the sources.
+
+Standard library only.
+"""
+
+import compileall
+import importlib.util
+import os
+import py_compile
+import shutil
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+from pyspark_kafkalog.errors import KafkalogError
+
+_ARCHIVE = Path("python", "lib", "pyspark.zip")
+
+
+class SparkNotFoundError(KafkalogError):
+    """There is no Spark where one is looked for; the message says where that is."""
+
+
+def pyspark_archive() -> Path:
+    """That of SPARK_HOME, or of the PySpark that is installed here; raises SparkNotFoundError."""
+    if given := os.environ.get("SPARK_HOME"):
+        homes = [given]
+    else:
+        spec = importlib.util.find_spec("pyspark")
+        homes = list(spec.submodule_search_locations or ()) if spec else []
+    for home in homes:
+        if (archive := Path(home, _ARCHIVE)).is_file():
+            return archive
+    raise SparkNotFoundError(
+        f"There is no {_ARCHIVE} in {homes[0] if homes else 'this environment'}: "
+        "set SPARK_HOME to where Spark is installed."
+    )
+
+
+def compile_pyspark(archive: Path) -> int:
+    """Puts the compiled modules into `archive`, in one step; how many there are.
+
+    Not for an archive that processes are importing from: they would find other bytes in it. Raises
+    OSError, and zipfile.BadZipFile for what is no archive.
+    """
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        modules, made = Path(folder, "modules"), Path(folder, archive.name)
+        with zipfile.ZipFile(archive) as source:
+            source.extractall(modules)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compileall.compile_dir(
+                modules,
+                quiet=2,
+                force=True,
+                legacy=True,
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                stripdir=str(modules),
+                prependdir=str(archive),
+            )
+        files = sorted(path for path in modules.rglob("*") if path.is_file())
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as target:
+            for path in files:
+                target.write(path, path.relative_to(modules))
+        shutil.copymode(archive, made)
+        made.replace(archive)
+    return sum(path.suffix == ".pyc" for path in files)
