@@ -14,6 +14,7 @@ import compileall
 import importlib.util
 import os
 import py_compile
+import re
 import shutil
 import tempfile
 import warnings
@@ -23,6 +24,8 @@ from pathlib import Path
 from pyspark_kafkalog.errors import KafkalogError
 
 _ARCHIVE = Path("python", "lib", "pyspark.zip")
+# PySpark's own: two thirds of the modules, and nobody imports them.
+_TESTS = re.compile(rf"{re.escape(os.sep)}tests{re.escape(os.sep)}")
 
 
 class SparkNotFoundError(KafkalogError):
@@ -60,6 +63,7 @@ def compile_pyspark(archive: Path) -> int:
             compileall.compile_dir(
                 modules,
                 quiet=2,
+                rx=_TESTS,
                 force=True,
                 legacy=True,
                 invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
