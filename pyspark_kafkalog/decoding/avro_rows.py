@@ -12,7 +12,7 @@ value turns out to be bad in its middle, all columns are cut back to where its r
 
 Whatever the bytes are, the outcome of a row is a value or BadValueError: lengths and counts are
 checked against the bytes that are left before anything is allocated, items that take no bytes are
-limited to MOST_EMPTY_ITEMS, what items take to what room.py says, and nesting to MOST_NESTED.
+limited to 100, what items take to what room.py says, and nesting to 100.
 
 Compiled by Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower.
 One thread.
@@ -28,17 +28,19 @@ import pyarrow as pa
 from pyspark_kafkalog.decoding import room
 from pyspark_kafkalog.decoding.decoder import FRAME_BYTES, BadValueError
 
-MOST_EMPTY_ITEMS = 100
+# Constants of C, since to compare a number of C with one of Python's makes an object of it.
+_MOST_EMPTY_ITEMS = cython.declare(cython.longlong, 100)
 """Most items of one array that take no bytes each, such as nulls: no length bounds them."""
 
-MOST_NESTED = 100
+_MOST_NESTED = cython.declare(cython.int, 100)
 """How deep a value that is skipped may be nested; others are as deep as their type."""
 
-MOST_BYTES = (1 << 31) - 1
+_MOST_BYTES = cython.declare(cython.longlong, (1 << 31) - 1)
 """Arrow's offsets are int32."""
 
-_FIRST_ROOM = 64
-_LONGEST_VARINT = 63
+_FIRST_ROOM = cython.declare(cython.Py_ssize_t, 64)
+_FRAME_BYTES = cython.declare(cython.Py_ssize_t, FRAME_BYTES)
+_LONGEST_VARINT = cython.declare(cython.int, 63)
 
 
 @cython.cfunc
@@ -259,7 +261,7 @@ class Bytes(Column):
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def _grow_data(self, least: cython.Py_ssize_t) -> cython.int:
-        if least > MOST_BYTES:
+        if least > _MOST_BYTES:
             raise OverflowError(
                 "a batch decodes to more than 2 GiB in one column: use smaller ones"
             )
@@ -702,8 +704,8 @@ class ReadRecord(Step):
     @cython.exceptval(-1, check=False)
     def read(self, source: Input) -> cython.int:
         step: Step
-        if source.nested >= MOST_NESTED:
-            raise BadValueError(f"records are nested more than {MOST_NESTED} deep")
+        if source.nested >= _MOST_NESTED:
+            raise BadValueError(f"records are nested more than {_MOST_NESTED} deep")
         source.nested += 1
         for step in self.steps:
             step.read(source)
@@ -765,9 +767,9 @@ class ReadItems(Step):
             if count < 0:
                 # A block that says its size, so that it could be skipped unread.
                 source.read_long()
-                count = -(count + 1) + 1 if count > -MOST_BYTES else MOST_BYTES
+                count = -(count + 1) + 1 if count > -_MOST_BYTES else _MOST_BYTES
             total += count
-            if count > MOST_BYTES or (total > MOST_EMPTY_ITEMS if not least else False):
+            if count > _MOST_BYTES or (total > _MOST_EMPTY_ITEMS if not least else False):
                 raise BadValueError(f"an array or a map claims {count} items")
             if least and count > (source.end - source.position) // least:
                 raise BadValueError(
@@ -876,6 +878,7 @@ def read_rows(
     source: Input = Input(data)
     current: Step = step
     current_id: cython.longlong = -1
+    schema_id: cython.longlong
     ends = memoryview(ends_buffer).cast("B").cast("i") if len(values) else memoryview(b"")
     first: cython.Py_ssize_t = values.offset
     present = values.is_valid().to_pylist() if values.null_count else None
@@ -913,13 +916,13 @@ def read_rows(
 @cython.exceptval(-1, check=False)
 def _schema_id(source: Input) -> cython.longlong:
     start: cython.Py_ssize_t = source.position
-    if source.end - start < FRAME_BYTES:
+    if source.end - start < _FRAME_BYTES:
         raise BadValueError(
             f"{source.end - start} bytes: too short for Confluent's magic byte and schema id"
         )
     if source.data[start]:
         raise BadValueError(f"the magic byte is {source.data[start]}, not 0 as Confluent's is")
-    source.position += FRAME_BYTES
+    source.position += _FRAME_BYTES
     return (
         (cython.cast(cython.longlong, source.data[start + 1]) << 24)
         | (source.data[start + 2] << 16)

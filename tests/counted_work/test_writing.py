@@ -2,13 +2,11 @@
 
 import tracemalloc
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from pyspark_kafkalog.arrow import encode
 from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.source.options import sink_options
 from pyspark_kafkalog.source.two_phase import TransactionalWrites
@@ -61,14 +59,6 @@ def test_a_row_costs_no_call(new_topic, write_rows):
         return min(found)
 
     assert calls(5_000) <= calls(500) + 20
-
-
-def test_a_key_is_hashed_without_numbers_of_python():
-    """A literal that Cython takes for Python's integer made encoding six times as slow."""
-    compiled = Path(encode.__file__).read_bytes()
-    for operation in (b"And", b"Or", b"Xor", b"Lshift", b"Rshift"):
-        assert b"PyNumber_" + operation not in compiled
-        assert b"PyNumber_InPlace" + operation not in compiled
 
 
 def test_a_task_sends_full_batches_and_asks_for_nothing_twice(new_topic, write_rows):
