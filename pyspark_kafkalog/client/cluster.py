@@ -42,13 +42,16 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 
+EARLIEST_LOCAL = -4
+"""What lies below is in remote storage alone (KIP-405)."""
 EARLIEST = -2
 LATEST = -1
 
 _METADATA_NO_AUTO_CREATE_VERSION = 4
 _METADATA_MAX_VERSION = 12
 _LIST_OFFSETS_MIN_VERSION = 1
-_LIST_OFFSETS_MAX_VERSION = 7
+_LIST_OFFSETS_MAX_VERSION = 8
+_EARLIEST_LOCAL_VERSION = 8
 _FIND_COORDINATOR_MAX_VERSION = 3
 _GROUP = 0
 _CREATION_TIMEOUT_MS = 10_000
@@ -213,7 +216,8 @@ class Cluster:
         For a time it is the first record at or after it; a partition that has none is absent.
         LATEST is the high watermark, under `isolation.level` read_committed the last stable offset;
         it and EARLIEST are there for every partition, or OffsetNotAvailableError is raised where a
-        leader does not know them within `request.timeout.ms`. Raises UnknownTopicError.
+        leader does not know them within `request.timeout.ms`. Raises UnknownTopicError, and
+        IncompatibleBrokerVersion for EARLIEST_LOCAL where brokers know no remote storage.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = set(partitions)
@@ -436,11 +440,11 @@ class Cluster:
         for tp in sorted(missing):
             by_leader[self._leader(tp, deadline)].append(tp)
         failed: KafkaError | None = None
+        is_local = timestamp == EARLIEST_LOCAL
+        least_version = _EARLIEST_LOCAL_VERSION if is_local else _LIST_OFFSETS_MIN_VERSION
         for connection, tps in by_leader.items():
             request = _offsets_request(tps, timestamp, int(self.config.isolation_level), deadline)
-            connection.version(
-                request.API_KEY, _LIST_OFFSETS_MAX_VERSION, _LIST_OFFSETS_MIN_VERSION
-            )
+            connection.version(request.API_KEY, _LIST_OFFSETS_MAX_VERSION, least_version)
             answer = connection.call(request, self.attempt(deadline), _LIST_OFFSETS_MAX_VERSION)
             for topic in answer.topics:
                 for p in topic.partitions:

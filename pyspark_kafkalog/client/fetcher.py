@@ -43,7 +43,7 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
 from pyspark_kafkalog.client.connection import LARGEST_FRAME_BYTES, Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import (
@@ -383,15 +383,30 @@ class Fetcher:
         reaches = found.high_watermark
         if self._config.isolation_level and found.last_stable_offset >= 0:
             reaches = min(reaches, found.last_stable_offset)
-        if reaches >= self._until_offset:
-            # Compaction took all that was left. A broker over its quota may answer empty too,
-            # hence more than one such answer.
-            self._empty_answers += 1
-            if self._empty_answers >= _EMPTY_ANSWERS_THAT_MEAN_A_GAP:
-                self.position = self._until_offset
-                return
-        bounds = found.log_start_offset, reaches
-        self._wait_after(f"it ends at offset {reaches} now", bounds)
+        if reaches < self._until_offset:
+            bounds = found.log_start_offset, reaches
+            self._wait_after(f"it ends at offset {reaches} now", bounds)
+            return
+        # Compaction took all that was left, or the broker could not read it in time.
+        self._empty_answers += 1
+        if self._empty_answers < _EMPTY_ANSWERS_THAT_MEAN_A_GAP:
+            self._wait_after("an answer came without records")
+        elif self._is_remote():
+            self._wait_after("the brokers' remote storage gave none")
+        else:
+            self.position = self._until_offset
+
+    def _is_remote(self) -> bool:
+        """Whether the position lies in remote storage (KIP-405). A broker answers empty, without an
+        error, where that takes longer than `remote.fetch.max.wait.ms` or is over its quota."""
+        try:
+            local = self._cluster.list_offsets([self._tp], EARLIEST_LOCAL)
+        except KafkaError as error:
+            if error.retriable:
+                raise
+            return False  # brokers that know no such thing
+        local_start: int = local[self._tp].offset
+        return self.position < local_start
 
     def _handle(self, error: type[KafkaError]) -> None:
         """A partition's error: raises it, or waits before the next attempt where it passes."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import CorruptRecordError, KafkaError, TopicAuthorizationFailedError
+from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client import admin
@@ -479,6 +480,42 @@ def test_nothing_left_up_to_the_end_of_the_log_ends_the_range():
         fetcher = Fetcher(cluster, T0, 0, 1000)
         assert spans(list(fetcher.records())) == [(0, 10)]
         assert fetcher.position == 1000
+
+
+@pytest.mark.parametrize("earliest_local", [20, 0])
+def test_what_remote_storage_is_slow_to_give_is_no_gap(earliest_local, monkeypatch):
+    """A broker answers empty, and without an error, when its remote storage (KIP-405) takes longer
+    than remote.fetch.max.wait.ms, or has given as much as its quota lets it."""
+    monkeypatch.setitem(VERSIONS, LIST_OFFSETS, (0, 8))
+    log = log_of(stored(0, 10), stored(10, 10))
+    slow = 4
+
+    def serve(request: Request) -> bytes:
+        nonlocal slow
+        if asked_offset(request) == 10 and slow:
+            slow -= 1
+            return answer(request)
+        return log(request)
+
+    def local(request: Request) -> bytes:
+        asked = ListOffsetsRequest.decode(request.body, version=request.version)
+        assert asked.topics[0].partitions[0].timestamp == -4
+        return offsets_answer(request, earliest_local)
+
+    with ScriptedBroker({FETCH: serve, LIST_OFFSETS: local}) as broker:
+        found = spans(fetched(broker, 0, 20))
+    assert found == ([(0, 10), (10, 20)] if earliest_local else [(0, 10)])
+
+
+def test_remote_storage_that_gives_nothing_for_long_is_an_error_and_no_gap(monkeypatch):
+    monkeypatch.setitem(VERSIONS, LIST_OFFSETS, (0, 8))
+    handlers = {FETCH: answer, LIST_OFFSETS: lambda request: offsets_answer(request, 20)}
+    with (
+        ScriptedBroker(handlers) as broker,
+        Cluster(broker.config()) as cluster,
+        pytest.raises(FetchTimeoutError, match="remote storage"),
+    ):
+        list(Fetcher(cluster, T0, 0, 20, poll_timeout_ms=200).records())
 
 
 def test_read_committed_waits_for_the_last_stable_offset():
