@@ -31,6 +31,7 @@ from pyspark_kafkalog.arrow.encode import MAX_OPEN_BYTES, RecordEncoder
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
@@ -54,6 +55,9 @@ _EXPECTED_TYPES = {
 }
 
 _MOST_OPEN_BYTES = 2 * MAX_OPEN_BYTES
+# What does not compress grows: by a header, and by a few bytes for each block of 16 KiB or more.
+_GROWTH_BYTES = 64
+_BYTES_PER_GROWN_BYTE = 2048
 
 # The local property by which Spark tells tasks the id of their streaming query.
 _QUERY_ID = "sql.streaming.queryId"
@@ -289,7 +293,10 @@ class RowsToRecords:
         if topic not in self._topics:
             client = self._options.client
             partition_count = len(self._producer.partitions_for(topic))
-            batch_bytes = min(client.batch_size, self._producer.largest_batch_bytes(topic))
+            largest_bytes = self._producer.largest_batch_bytes(topic)
+            if client.compression_type is not Codec.NONE:
+                largest_bytes -= largest_bytes // _BYTES_PER_GROWN_BYTE + _GROWTH_BYTES
+            batch_bytes = min(client.batch_size, largest_bytes)
             self._topics[topic] = (
                 Placement(client.partitioner, partition_count),
                 RecordEncoder(partition_count, client.compression_type, batch_bytes),

@@ -1,6 +1,7 @@
 """Which rows are records, and what is said about those that are not."""
 
 import datetime
+import os
 import tracemalloc
 from collections.abc import Iterator
 
@@ -183,6 +184,16 @@ def test_batches_are_no_larger_than_their_topic_and_their_requests_may_be(server
     rows = pa.record_batch({"value": pa.array(["x" * 100] * 5000)})
     assert write(servers, rows, topic="small-batches") == 5000
     assert write(servers, rows, topic="any", **{"kafka.max.request.size": "50000"}) == 5000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_batches_that_grow_when_they_are_compressed_are_no_larger_than_their_topic(servers, codec):
+    topic = f"incompressible-{codec}"
+    create(servers, topic, max_message_bytes="100000")
+    for value_bytes in range(49_900, 49_960, 4):
+        values = [os.urandom(value_bytes) for _ in range(4)]
+        rows = pa.record_batch({"value": pa.array(values, pa.binary())})
+        assert write(servers, rows, topic=topic, **{"kafka.compression.type": codec}) == 4
 
 
 def test_a_decisions_topic_that_would_forget_is_refused_before_anything_is_written(servers):
