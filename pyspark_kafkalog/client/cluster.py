@@ -100,6 +100,7 @@ class Cluster:
         self.config = config
         self._fails_fast = fails_fast
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._has_lost_one = False
         self._metadata = _Metadata()
 
     def __enter__(self) -> "Cluster":
@@ -277,14 +278,23 @@ class Cluster:
         """Declares all metadata outdated, the controller's included."""
         self._metadata.fresh_until = Deadline(0)
 
-    def resume(self, most_idle_s: float) -> None:
+    def resume(self, most_idle_s: float) -> bool:
         """For somebody else than who used it before: what was heard of topics is forgotten, and
-        connections that are stale are closed (see `Connection.close_if_stale`)."""
+        connections that are stale are closed (see `Connection.close_if_stale`).
+
+        Whether every connection that was made since the last time, or is there from before, is
+        open: the brokers are then those that they were.
+        """
         self.distrust()
         self._metadata.topics.clear()
         self._metadata.topic_ids.clear()
-        for connection in self._connections.values():
+        has_lost_one, self._has_lost_one = self._has_lost_one, False
+        for server, connection in list(self._connections.items()):
             connection.close_if_stale(most_idle_s)
+            if connection.closed:
+                has_lost_one = True
+                del self._connections[server]
+        return not has_lost_one
 
     def _deadline(self) -> Deadline:
         return Deadline(self.config.request_timeout_ms)
@@ -320,6 +330,7 @@ class Cluster:
     def _connect(self, server: tuple[str, int], deadline: Deadline) -> Connection:
         connection = self._connections.get(server)
         if connection is None or connection.closed:
+            self._has_lost_one |= connection is not None
             connection = Connection(*server, self.config, self.attempt(deadline))
             self._connections[server] = connection
         return connection

@@ -72,12 +72,11 @@ _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 class _Batch:
     """One sealed batch on its way; `number` is its place among its partition's batches."""
 
-    __slots__ = ("attempts", "data", "deadline", "error", "number", "sequence")
+    __slots__ = ("attempts", "data", "deadline", "error", "number")
 
-    def __init__(self, data: bytearray, number: int, sequence: int) -> None:
+    def __init__(self, data: bytearray, number: int) -> None:
         self.data = data
         self.number = number
-        self.sequence = sequence
         self.attempts = 0
         self.error: Exception | None = None
         self.deadline: Deadline | None = None
@@ -87,8 +86,8 @@ class _Partition:
     """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence."""
 
     __slots__ = (
-        "added", "connection", "in_flight", "next_number", "next_sequence", "not_before_s",
-        "resending", "tp", "waiting",
+        "added", "connection", "in_flight", "next_number", "not_before_s", "resending", "tp",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -97,7 +96,6 @@ class _Partition:
         self.in_flight: deque[_Batch] = deque()
         self.connection: Connection | None = None
         self.next_number = 0
-        self.next_sequence = 0
         self.resending = False
         self.not_before_s = 0.0
         self.added = False
@@ -123,6 +121,22 @@ class _Partition:
             self.resending = False
 
 
+class ProducerNumbers:
+    """A producer id, once it is given, and the sequence number that comes next in each partition.
+
+    What a Producer leaves with all of its batches acknowledged, another one on the same cluster may
+    go on with: brokers remember each id for a day, in each partition that it wrote to. Not after an
+    error, nor where a connection was lost: where a cluster was set up anew in the meantime, its
+    brokers give the id to somebody else.
+    """
+
+    __slots__ = ("identity", "next_sequences")
+
+    def __init__(self) -> None:
+        self.identity: tuple[int, int] | None = None
+        self.next_sequences: dict[TopicPartition, int] = {}
+
+
 _Sent = tuple[int, int, Deadline, list[tuple[_Partition, _Batch]]]
 """A request under way: correlation id, version, when its answer is due, its batches."""
 
@@ -139,8 +153,10 @@ class Producer:
         cluster: Cluster | ClientConfig,
         transaction: tuple[Transactions, ProducerIdentity] | None = None,
         is_idempotent: bool = True,
+        numbers: ProducerNumbers | None = None,
     ) -> None:
-        """Not `is_idempotent`: a batch may be there twice, and no producer id is taken for it."""
+        """Not `is_idempotent`: a batch may be there twice, and no producer id is taken for it.
+        `numbers` are those to go on with, outside of transactions."""
         self.last_written: tuple[TopicPartition, int] | None = None
         """Where a batch that was acknowledged lies, if the broker said so; none is later there."""
         self._transaction = transaction
@@ -151,9 +167,9 @@ class Producer:
         self._under_way: dict[Connection, deque[_Sent]] = {}
         self._waiting_bytes = 0
         self._unacknowledged_bytes = 0
-        self._producer: tuple[int, int] | None = None
+        self._numbers = ProducerNumbers() if numbers is None else numbers
         if transaction is not None:
-            self._producer = transaction[1].producer_id, transaction[1].epoch
+            self._numbers.identity = transaction[1].producer_id, transaction[1].epoch
         self._is_numbered = transaction is not None or (
             is_idempotent and self._config.enable_idempotence
         )
@@ -211,13 +227,14 @@ class Producer:
         if self._transaction is not None:
             mark_transactional(batch)
         if self._is_numbered:
-            seal(batch, *self._identity(), partition.next_sequence)
+            sequence = self._numbers.next_sequences.get(tp, 0)
+            seal(batch, *self._identity(), sequence)
+            records = header.last_offset_delta + 1
+            self._numbers.next_sequences[tp] = (sequence + records) % _SEQUENCES
         else:
             seal(batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-        partition.waiting.append(_Batch(batch, partition.next_number, partition.next_sequence))
+        partition.waiting.append(_Batch(batch, partition.next_number))
         partition.next_number += 1
-        records = header.last_offset_delta + 1
-        partition.next_sequence = (partition.next_sequence + records) % _SEQUENCES
         self._waiting_bytes += len(batch)
         self._unacknowledged_bytes += len(batch)
         # One request holds one batch of a partition: where a second waits, waiting gains nothing.
@@ -248,7 +265,7 @@ class Producer:
 
     def _identity(self) -> tuple[int, int]:
         """This producer's id and epoch, given by a broker when first needed."""
-        if self._producer is None:
+        if self._numbers.identity is None:
             request = InitProducerIdRequest(
                 transactional_id=None,
                 transaction_timeout_ms=self._config.request_timeout_ms,
@@ -256,8 +273,8 @@ class Producer:
                 producer_epoch=NO_PRODUCER_EPOCH,
             )
             answer = self._cluster.call(request, max_version=_INIT_PRODUCER_ID_MAX_VERSION)
-            self._producer = (answer.producer_id, answer.producer_epoch)
-        return self._producer
+            self._numbers.identity = (answer.producer_id, answer.producer_epoch)
+        return self._numbers.identity
 
     def _drive(self, most_bytes: int, everything: bool) -> None:
         """Sends and collects until at most `most_bytes` are unacknowledged, and few are waiting.

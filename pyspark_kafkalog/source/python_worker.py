@@ -1,7 +1,7 @@
 """What a call from Spark leaves behind in its process, a Python worker that Spark keeps for more.
 
-Connections for the next task, as Spark's own connector caches its consumers and producers, and
-modules. A worker does one thing at a time, in one thread.
+Connections and a producer's id for the next task, as Spark's own connector caches its consumers and
+producers, and modules. A worker does one thing at a time, in one thread.
 """
 
 import atexit
@@ -12,14 +12,15 @@ from contextlib import contextmanager
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.producer import Producer, ProducerNumbers
 
 _MOST_IDLE_S = 60.0
 
 
 class _Left:
-    """By this process's last task."""
+    """By this process's last task: its cluster, and the numbers of what was written there."""
 
-    cluster: Cluster | None = None
+    kept: tuple[Cluster, ProducerNumbers] | None = None
 
 
 @contextmanager
@@ -30,31 +31,49 @@ def kept_cluster(config: ClientConfig) -> Iterator[Cluster]:
     What a task leaves by an exception, as does a reader that nobody reads to its end, is closed:
     requests may be under way.
     """
-    left, _Left.cluster = _Left.cluster, None
-    if left is not None and left.config == config:
-        cluster = left
-        cluster.resume(_MOST_IDLE_S)
+    with _kept(config) as (cluster, _):
+        yield cluster
+
+
+@contextmanager
+def kept_producer(config: ClientConfig) -> Iterator[Producer]:
+    """A producer on `kept_cluster`, flushed at the end, with the id that the last one had there.
+
+    One for each task of each micro-batch would be millions a day, which brokers remember. After a
+    lost connection it is a new one (see ProducerNumbers).
+    """
+    with _kept(config) as (cluster, numbers), Producer(cluster, numbers=numbers) as producer:
+        yield producer
+
+
+@contextmanager
+def _kept(config: ClientConfig) -> Iterator[tuple[Cluster, ProducerNumbers]]:
+    left, _Left.kept = _Left.kept, None
+    if left is not None and left[0].config == config:
+        cluster, numbers = left
+        if not cluster.resume(_MOST_IDLE_S):
+            numbers = ProducerNumbers()
     else:
         _close(left)
-        cluster = Cluster(config)
+        cluster, numbers = Cluster(config), ProducerNumbers()
     try:
-        yield cluster
+        yield cluster, numbers
     except BaseException:
         cluster.close()
         raise
-    left, _Left.cluster = _Left.cluster, cluster
+    left, _Left.kept = _Left.kept, (cluster, numbers)
     _close(left)
 
 
 def close_kept() -> None:
     """Closes what is kept. Workers do not need to: they end."""
-    left, _Left.cluster = _Left.cluster, None
+    left, _Left.kept = _Left.kept, None
     _close(left)
 
 
-def _close(left: Cluster | None) -> None:
+def _close(left: tuple[Cluster, ProducerNumbers] | None) -> None:
     if left is not None:
-        left.close()
+        left[0].close()
 
 
 class _Frozen:

@@ -2,7 +2,7 @@
 
 Owns the rules for rows, which are those of Spark's Kafka sink, and the writing of one task's rows;
 `stream_writer` shares both. A writer is made in Spark's planning process and travels pickled to the
-tasks, where each opens a producer of its own. At least once: a task that Spark runs again writes
+tasks, where each has a producer of its own. At least once: a task that Spark runs again writes
 its rows again. With the option `transactionalIdPrefix` the rows of all tasks become visible once
 and together, or not at all (`two_phase`).
 """
@@ -36,7 +36,7 @@ from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
+from pyspark_kafkalog.source.python_worker import freeze_imports, kept_producer
 from pyspark_kafkalog.source.row_digest import RowDigest
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, NO_BATCH, Lead, TransactionalWrites
 
@@ -107,7 +107,7 @@ class SinkWriter:
         """Writes one task's rows; all are acknowledged when it returns."""
         freeze_imports()
         if self._lead is None:
-            with kept_cluster(self._options.client) as cluster, Producer(cluster) as producer:
+            with kept_producer(self._options.client) as producer:
                 return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))
         return self._write_in_transaction(self._lead, iterator)
 

@@ -18,6 +18,7 @@ from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.source import python_worker
 from pyspark_kafkalog.source.options import batch_options, sink_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
@@ -68,6 +69,25 @@ print(json.dumps([len(gc.get_objects()), imported]))
 """
 
 
+def _config(servers):
+    """As that of a write or read with no other options."""
+    return sink_options({"kafka.bootstrap.servers": servers, "topic": "any"}).client
+
+
+def write_ten(servers, topic):
+    """What a task does with ten rows; how many it reports."""
+    rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
+    options = sink_options({"kafka.bootstrap.servers": servers, "topic": topic})
+    writer = KafkalogWriter(options, StructType([StructField("value", BinaryType())]))
+    return writer.write(iter([rows])).record_count
+
+
+def end_offset(servers, topic):
+    place = TopicPartition(topic, 0)
+    with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+        return cluster.list_offsets([place], LATEST)[place].offset
+
+
 @pytest.fixture(params=[READING, WRITING], ids=["reading", "writing"])
 def left_by_task(request, servers, new_topic, write):
     """(objects that a garbage collection goes through, whether pandas was imported)."""
@@ -104,16 +124,57 @@ def test_the_next_task_needs_no_new_connection(new_topic, write, servers):
         assert sent == first + Counter(Metadata=1, Fetch=1)
 
 
-def test_the_next_task_that_writes_needs_none_either(new_topic, servers):
+def test_the_next_task_that_writes_needs_none_either_and_no_producer_id(new_topic, servers):
+    """Brokers remember each for a day, in each partition: one for each task of each micro-batch
+    would be millions."""
     topic = new_topic()
-    options = sink_options({"kafka.bootstrap.servers": servers, "topic": topic})
-    rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
-    asked = Counter(Metadata=1, DescribeConfigs=1, InitProducerId=1, Produce=1)
-    for first in (Counter(ApiVersions=1), Counter()):
+    asked = Counter(Metadata=1, DescribeConfigs=1, Produce=1)
+    for first in (Counter(ApiVersions=1, InitProducerId=1), Counter(), Counter()):
         with requests() as sent:
-            writer = KafkalogWriter(options, StructType([StructField("value", BinaryType())]))
-            assert writer.write(iter([rows])).record_count == 10
+            assert write_ten(servers, topic) == 10
         assert sent == first + asked
+    assert end_offset(servers, topic) == 30
+
+
+def test_a_kept_producer_id_goes_on_in_a_topic_that_was_created_again(new_topic, servers):
+    topic = new_topic()
+    for _ in range(2):
+        assert [write_ten(servers, topic) for _ in range(3)] == [10, 10, 10]
+        assert end_offset(servers, topic) == 30
+        with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+            delete_topics(cluster, [topic])
+            create_topic(cluster, topic, 1)
+
+
+def test_a_kept_producer_id_is_given_up_with_a_connection_or_after_an_error(tmp_path):
+    """The brokers of a cluster that was set up anew would give it to somebody else."""
+    with EmbeddedBroker(tmp_path / "one") as broker:
+        servers = broker.bootstrap_servers
+        with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+            create_topic(cluster, "kept", 1)
+        assert write_ten(servers, "kept") == 10
+        with pytest.raises(UnknownTopicError), kept_cluster(_config(servers)) as cluster:
+            cluster.topics(["another"])
+        with requests() as sent:
+            assert write_ten(servers, "kept") == 10
+        assert sent["InitProducerId"] == 1
+    with EmbeddedBroker(tmp_path / "two", int(servers.rpartition(":")[2])):
+        with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+            create_topic(cluster, "kept", 1)
+        with requests() as sent:
+            assert write_ten(servers, "kept") == 10
+        assert sent["InitProducerId"] == 1
+
+
+def test_a_connection_that_is_lost_in_a_task_costs_the_next_one_a_producer_id(new_topic, servers):
+    topic = new_topic()
+    write_ten(servers, topic)
+    with kept_cluster(_config(servers)) as cluster:
+        cluster.any_broker().close()
+        cluster.any_broker()
+    with requests() as sent:
+        assert write_ten(servers, topic) == 10
+    assert sent["InitProducerId"] == 1
 
 
 def test_a_read_that_is_broken_off_leaves_no_connection(new_topic, write, servers):
