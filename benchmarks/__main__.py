@@ -9,13 +9,15 @@ that are measured again take the place of those in the folder. `--quick` does a 
 work in 2 pairs and leaves out what takes long. A row that fails does not end the run; the exit code
 is 1 then. Needs PySpark 4.2, which Spark's own connector is made for, and the peers' jars (`make
 peers`); `make bench` sees to both. What comes of it goes into README by `python -m
-benchmarks.readme`.
+benchmarks.readme`, which names the rows that were measured in another run than most.
 """
 
 import argparse
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pyspark
@@ -59,10 +61,11 @@ def main() -> None:
             for each in wanted:
                 console.print("\n".join(row.name for row in each.rows), highlight=False)
             return
+        run = datetime.now(timezone.utc).isoformat(timespec="seconds")
         earlier = read_json(folder / "results.json") if given.only else []
         measured: list[Result] = []
         for each in wanted:
-            measured += _shown(each, pairs, console)
+            measured += [replace(found, run=run) for found in _shown(each, pairs, console)]
             results = in_place_of(earlier, measured)
             write_json(results, folder / "results.json", scale)
             write_chart(results, folder / "results.svg")

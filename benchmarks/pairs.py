@@ -1,4 +1,4 @@
-"""Two sides measured in turn: A B A B ..., so that what the machine does meanwhile meets both.
+"""Two sides measured in turn: A B, B A, A B ..., so that what the machine does meets both.
 
 A side is a function that does the work once and returns its figures, one for each row of the table
 that the work gives; the first pair warms up (and makes the data, where a side makes it) and is
@@ -60,7 +60,8 @@ class Comparison:
 class Result:
     """The figures of every pair, in the order in which they were measured; or why there are none.
 
-    `seconds` is how long the whole comparison took, which its other rows share.
+    `seconds` is how long the whole comparison took, which its other rows share; `run` says when the
+    run began that it was measured in.
     """
 
     row: Row
@@ -68,6 +69,7 @@ class Result:
     peer: list[float] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
+    run: str = ""
 
     @property
     def ratios(self) -> list[float]:

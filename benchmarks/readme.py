@@ -4,6 +4,7 @@ A test holds README to the file of the results, so that no figure there is typed
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,11 +30,18 @@ def section(path: Path = RESULTS / "results.json") -> str:
         f"{document['measured_at'][:10]}, {machine['processors']} processors "
         f"({machine['processor']}), Python {machine['python']}, "
         + ", ".join(f"{name} {versions[name]}" for name in names)
-        + f"; medians of {pairs} pairs or more.\n",
+        + f"; medians of {pairs} pairs or more.{_other_runs(results)}\n",
     ]
     for group, members in by_group(results):
         parts.append(_table(group, members))
     return "\n".join(parts)
+
+
+def _other_runs(results: Sequence[Result]) -> str:
+    """Which rows were measured apart from most: they compare with no other row."""
+    (usual, _), *others = Counter(result.run for result in results).most_common()
+    apart = [result.row.name for result in results if result.run != usual]
+    return f" Not in the run of the others: {'; '.join(apart)}." if others else ""
 
 
 def _table(group: str, results: Sequence[Result]) -> str:

@@ -101,8 +101,9 @@ def read_json(path: Path) -> list[Result]:
     if not path.exists():
         return []
     document = json.loads(path.read_text(encoding="utf-8"))
+    fields = ("ours", "peer", "seconds", "error", "run")
     return [
-        Result(Row(**each["row"]), each["ours"], each["peer"], each["seconds"], each["error"])
+        Result(Row(**each["row"]), **{name: each[name] for name in fields})
         for each in document["results"]
     ]
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -80,6 +81,14 @@ def test_readme_gets_a_table_for_each_group(recorded):
     assert "| fetch | 25 MB/s | 10 MB/s | 2.50 | 2.00 to 3.00 | 1 |" in text
     assert text.endswith(f"{readme.END}\nrest")
     assert "former text" not in text
+
+
+def test_readme_names_the_rows_of_other_runs(tmp_path):
+    first, *others = (replace(result, run="the run") for result in RESULTS)
+    write_json([first, *others], tmp_path / "results.json", scale=1.0)
+    assert "run of the others" not in readme.section(tmp_path / "results.json")
+    write_json([replace(first, run="later"), *others], tmp_path / "results.json", scale=1.0)
+    assert " Not in the run of the others: fetch.\n" in readme.section(tmp_path / "results.json")
 
 
 def test_readme_without_marks_is_refused():
