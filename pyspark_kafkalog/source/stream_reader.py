@@ -291,10 +291,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ranges(self, starts: Offsets, ends: Offsets) -> list[OffsetRange]:
         # Asked for a batch before planning one, with an initial offset: a query was stopped in its
         # first batch and replays it. Its end is in the checkpoint; its start was asked for again.
-        replays_first_batch = self._initial is not None and not self._has_planned
-        if replays_first_batch:
+        if self._initial is not None and not self._has_planned:
             self._incomplete = None
-        if replays_first_batch:
             # Where a "latest" was is not known any more. What it means now lies beyond the batch's
             # end, and the batch was left empty, or so nearly if Spark's own connector planned it.
             starts = {tp: min(offset, ends.get(tp, offset)) for tp, offset in starts.items()}
