@@ -1,7 +1,7 @@
 """Batch reads: a Spark task reads one range of offsets, or several; Arrow record batches out.
 
 A KafkalogReader is made in Spark's planning process, where `partitions()` asks the brokers once,
-and travels pickled to the tasks, where `read()` opens a connection of its own and closes it.
+and travels pickled to the tasks, where `read()` uses the connections of its worker (python_worker).
 """
 
 from collections.abc import Iterator, Sequence

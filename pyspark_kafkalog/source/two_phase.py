@@ -104,7 +104,7 @@ class _Outcomes:
 
 
 class TransactionalWrites:
-    """What plan, tasks and commit do for one prefix; each call connects, and closes again."""
+    """What plan, tasks and commit do for one prefix, each with the connections of its worker."""
 
     def __init__(self, client: ClientConfig, prefix: str) -> None:
         # What is read are decisions and markers, also those behind an open transaction.
