@@ -193,15 +193,20 @@ class Cluster:
         answer = broker.call(request, self.attempt(deadline), _FIND_COORDINATOR_MAX_VERSION)
         if answer.error_code:
             raise for_code(answer.error_code)(f"coordinator of group {group_id}")
-        return self._connect((answer.host, answer.port), deadline)
+        return self.connection_to((answer.host, answer.port), deadline)
 
     def any_broker(self, deadline: Deadline | None = None) -> Connection:
         """A connection to whichever broker answers first: an open one, or known ones in turn."""
         return self.retrying(self._any_broker, deadline or self._deadline())
 
     def connection_to(self, server: tuple[str, int], deadline: Deadline) -> Connection:
-        """An open connection to the broker at (host, port), which an answer named; one attempt."""
-        return self._connect(server, deadline)
+        """An open connection to the broker at (host, port), a new one if need be; one attempt."""
+        connection = self._connections.get(server)
+        if connection is None or connection.closed:
+            self._has_lost_one |= connection is not None
+            connection = Connection(*server, self.config, self.attempt(deadline))
+            self._connections[server] = connection
+        return connection
 
     def brokers(self) -> list[tuple[str, int]]:
         """(host, port) of every broker that the cluster's metadata names."""
@@ -327,14 +332,6 @@ class Cluster:
             "addresses, that the brokers run, and kafka.security.protocol."
         )
 
-    def _connect(self, server: tuple[str, int], deadline: Deadline) -> Connection:
-        connection = self._connections.get(server)
-        if connection is None or connection.closed:
-            self._has_lost_one |= connection is not None
-            connection = Connection(*server, self.config, self.attempt(deadline))
-            self._connections[server] = connection
-        return connection
-
     def _any_broker(self, deadline: Deadline) -> Connection:
         for connection in self._connections.values():
             if not connection.closed:
@@ -346,7 +343,7 @@ class Cluster:
         for tried, server in enumerate(servers):
             try:
                 share_ms = deadline.remaining_s * 1000 / (len(servers) - tried)
-                return self._connect(server, deadline.part(share_ms))
+                return self.connection_to(server, deadline.part(share_ms))
             except (KafkaConnectionError, KafkaTimeoutError, KafkaProtocolError) as error:
                 errors.append(error)
         reasons = "; ".join(map(_sentence, errors))
@@ -359,7 +356,7 @@ class Cluster:
     def _node(self, node: int, deadline: Deadline) -> Connection:
         server = self._metadata.brokers[node]
         try:
-            return self._connect(server, deadline)
+            return self.connection_to(server, deadline)
         except (KafkaConnectionError, KafkaTimeoutError) as error:
             self.distrust()
             raise KafkaConnectionError(
