@@ -106,6 +106,13 @@ class _Partition:
             return False
         return not (self.resending and self.in_flight)
 
+    @property
+    def oldest(self) -> _Batch | None:
+        """The first unacknowledged batch, whose deadline is the next."""
+        if self.in_flight:
+            return self.in_flight[0]
+        return self.waiting[0] if self.waiting else None
+
     def put_back(self, batch: _Batch) -> None:
         """Returns an unacknowledged batch to its place among the waiting."""
         self.in_flight.remove(batch)
@@ -499,9 +506,8 @@ class Producer:
 
     def _check_deadlines(self) -> None:
         for partition in self._partitions.values():
-            for batch in (*partition.in_flight, *partition.waiting):
-                self._check_deadline(partition, batch)
-                break
+            if partition.oldest is not None:
+                self._check_deadline(partition, partition.oldest)
 
     def _check_deadline(self, partition: _Partition, batch: _Batch) -> None:
         if batch.deadline is not None and batch.deadline.expired:
@@ -527,10 +533,9 @@ class Producer:
             # A pause that has ended since the last dispatch was not acted on yet.
             if partition.waiting and partition.not_before_s > self._dispatched_s:
                 yield partition.not_before_s - now_s
-            for batch in (*partition.in_flight, *partition.waiting):
-                if batch.deadline is not None:
-                    yield batch.deadline.remaining_s
-                break
+            oldest = partition.oldest
+            if oldest is not None and oldest.deadline is not None:
+                yield oldest.deadline.remaining_s
 
 
 def _comes_after_retry(partition: _Partition, batch: _Batch) -> bool:
