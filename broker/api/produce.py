@@ -131,8 +131,8 @@ async def _convert_and_append(
             places[index] = error
     for index, place in enumerate(places):
         if isinstance(place, Partition):
-            try:  # topics may have gone meanwhile
-                places[index] = context.replicas.partition(place.topic_partition)
+            try:  # topics may have gone meanwhile, and others have their names
+                places[index] = _served(wanted.partitions[index], context)
             except BrokerResponseError as error:
                 places[index] = error
     outcome = _join_and_append(wanted, places, transactional, context)
@@ -289,10 +289,15 @@ def _is_transactional(records: memoryview) -> bool:
 
 
 def _partition(part: ProducePartition, wanted: ProduceRequest, context: ApiContext) -> Partition:
-    """Where the part goes. Gives a topic that has an id its name."""
+    """Where the part goes, if it may."""
     if wanted.acks not in _ACKS:
         raise InvalidRequiredAcksError()
     _check_records(part, wanted.version)
+    return _served(part, context)
+
+
+def _served(part: ProducePartition, context: ApiContext) -> Partition:
+    """Where the part goes now. Gives a topic that has an id its name."""
     if part.topic_id is not None:
         part.topic = _name_of(part.topic_id, context)
     if part.topic in INTERNAL_TOPICS:

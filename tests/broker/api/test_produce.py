@@ -1,9 +1,12 @@
 """Produce: appended in order, numbered, or refused with the code that clients know."""
 
+import os
+import time
 import uuid
 
 import pytest
-from kafka.errors import InvalidTopicError
+from kafka.errors import InvalidTopicError, UnknownTopicIdError
+from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafkalog.protocol.produce import (
@@ -64,6 +67,29 @@ def test_a_topic_by_its_id(client, topic):
     found = {(each.topic_id, each.partition): each.error_code for each in results}
     assert found == {(topic_id, 0): 0, (topic_id, 5): 3, (unknown, 0): 100}
     assert len(fetched_values(client, topic)) == 2
+
+
+def test_a_topic_that_is_created_again_while_a_batch_is_converted_gets_nothing(
+    client, connect, create
+):
+    """It was addressed by the id of the topic that is gone (KIP-516)."""
+    configs = {"compression.type": "gzip", "max.message.bytes": "40000000"}
+    topic = create(**configs)
+    topic_id = client.metadata_of(topic).topic_id
+    slow = batch_of([(b"k", os.urandom(30_000_000))])
+    request = ProduceRequest(13, None, -1, 5000, [ProducePartition("", 0, slow, topic_id)])
+    producer = connect()
+    producer.send_body(0, 13, b"".join(map(bytes, encode_produce_request(request))))
+    time.sleep(0.1)  # It has to arrive, and takes a second to be compressed.
+    deleted = client.call(
+        DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000), DeleteTopicsResponse, 3
+    )
+    assert deleted.responses[0].error_code == 0
+    create(**configs)
+    (result,), _ = decode_produce_response(producer.receive_body(0, 13), 13)
+    assert result.error_code == UnknownTopicIdError.errno
+    (found,) = client.fetch(FetchRequest(11, 0, 0, [FetchPartition(topic, 0, 0, 1)])).partitions
+    assert found.high_watermark == 0
 
 
 @pytest.mark.parametrize("codec", CODECS)
