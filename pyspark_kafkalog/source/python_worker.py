@@ -15,18 +15,17 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer, ProducerNumbers
 
 _MOST_IDLE_S = 60.0
+_MOST_KEPT = 4
 
-
-class _Left:
-    """By this process's last task: its cluster, and the numbers of what was written there."""
-
-    kept: tuple[Cluster, ProducerNumbers] | None = None
+_left: dict[ClientConfig, tuple[Cluster, ProducerNumbers]] = {}
+"""By this process's last tasks: a cluster for each of their settings, and the numbers of what was
+written there. A worker that reads in one task writes in the next, maybe with other settings."""
 
 
 @contextmanager
 def kept_cluster(config: ClientConfig) -> Iterator[Cluster]:
-    """The cluster that the last task left, if it had the same settings, with its connections, or a
-    new one. What it knew of topics is asked for anew.
+    """The cluster that the last task with the same settings left, with its connections, or a new
+    one. What it knew of topics is asked for anew.
 
     What a task leaves by an exception, as does a reader that nobody reads to its end, is closed:
     requests may be under way.
@@ -48,32 +47,31 @@ def kept_producer(config: ClientConfig) -> Iterator[Producer]:
 
 @contextmanager
 def _kept(config: ClientConfig) -> Iterator[tuple[Cluster, ProducerNumbers]]:
-    left, _Left.kept = _Left.kept, None
-    if left is not None and left[0].config == config:
-        cluster, numbers = left
+    for each, (cluster, _) in list(_left.items()):
         if not cluster.resume(_MOST_IDLE_S):
-            numbers = ProducerNumbers()
-    else:
-        _close(left)
-        cluster, numbers = Cluster(config), ProducerNumbers()
+            _left[each] = cluster, ProducerNumbers()
+    cluster, numbers = _left.pop(config, (Cluster(config), ProducerNumbers()))
     try:
         yield cluster, numbers
     except BaseException:
         cluster.close()
         raise
-    left, _Left.kept = _Left.kept, (cluster, numbers)
-    _close(left)
+    _close(config)
+    _left[config] = cluster, numbers
+    if len(_left) > _MOST_KEPT:
+        _close(next(iter(_left)))
 
 
 def close_kept() -> None:
     """Closes what is kept. Workers do not need to: they end."""
-    left, _Left.kept = _Left.kept, None
-    _close(left)
+    for config in list(_left):
+        _close(config)
 
 
-def _close(left: tuple[Cluster, ProducerNumbers] | None) -> None:
-    if left is not None:
-        left[0].close()
+def _close(config: ClientConfig) -> None:
+    """What is kept for these settings, if anything is."""
+    if config in _left:
+        _left.pop(config)[0].close()
 
 
 class _Frozen:

@@ -255,6 +255,30 @@ def test_other_settings_have_other_connections(servers):
         assert second is not first
 
 
+def test_tasks_with_other_settings_in_between_cost_no_connection(new_topic, write, servers):
+    """A worker reads in one task and writes in the next, as they come."""
+    topic = new_topic()
+    write(topic, 1, [b"v"] * 10)
+    given = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
+    options = batch_options({"kafka.bootstrap.servers": servers, **given})
+    task = ReadTask((OffsetRange(topic, 0, 0, 10),), {})
+    for opened in (2, 0, 0):
+        with requests() as sent:
+            assert sum(rows.num_rows for rows in read_task(options, ("value",), task)) == 10
+            assert write_ten(servers, topic) == 10
+        assert sent["ApiVersions"] == opened
+        assert sent["InitProducerId"] == bool(opened)
+
+
+def test_only_a_few_settings_have_connections(servers):
+    kept = []
+    for number in range(python_worker._MOST_KEPT + 1):
+        given = {"bootstrap.servers": servers, "client.id": str(number)}
+        with kept_cluster(ClientConfig.from_options(given)) as cluster:
+            kept.append(cluster.any_broker())
+    assert [connection.closed for connection in kept] == [True] + [False] * python_worker._MOST_KEPT
+
+
 def test_connections_that_nobody_used_for_a_minute_are_made_anew(servers, monkeypatch):
     config = ClientConfig.from_options({"bootstrap.servers": servers})
     with kept_cluster(config) as cluster:
