@@ -400,13 +400,12 @@ class Fetcher:
         """Whether the position lies in remote storage (KIP-405). A broker answers empty, without an
         error, where that takes longer than `remote.fetch.max.wait.ms` or is over its quota."""
         try:
-            local = self._cluster.list_offsets([self._tp], EARLIEST_LOCAL)
+            local = self._cluster.list_offsets([self._tp], EARLIEST_LOCAL).get(self._tp)
         except KafkaError as error:
             if error.retriable:
                 raise
             return False  # brokers that know no such thing
-        local_start: int = local[self._tp].offset
-        return self.position < local_start
+        return local is not None and self.position < local.offset
 
     def _handle(self, error: type[KafkaError]) -> None:
         """A partition's error: raises it, or waits before the next attempt where it passes."""
