@@ -92,9 +92,8 @@ class Read:
         return rate, cpu_s_since(pid, before_s) / self.made.size_bytes * 1e9
 
     def seconds(self) -> float:
-        frame = self.frame()
         began = time.perf_counter()
-        self.action(frame, self.made)
+        self.action(self.frame(), self.made)
         return time.perf_counter() - began
 
     def frame(self) -> DataFrame:
@@ -278,8 +277,8 @@ def parquet(running: Running, rows: MadeTopic) -> Measure:
 
     def measure() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            frame = Read(running, rows, THEIRS).frame()
             began = time.perf_counter()
+            frame = Read(running, rows, THEIRS).frame()
             frame.write.options(**_ZSTD).parquet(f"{folder}/t")
             seconds = time.perf_counter() - began
             assert running.spark.read.parquet(f"{folder}/t").count() == rows.count
