@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from kafka.errors import (
+    IncompatibleBrokerVersion,
     KafkaConfigurationError,
     KafkaConnectionError,
     KafkaTimeoutError,
@@ -102,7 +103,13 @@ def authenticate(
         raise InvalidOptionError(
             f"kafka.sasl.mechanism is {name!r}. Give one of {', '.join(sorted(SASL_MECHANISMS))}."
         )
-    answer = call(SaslHandshakeRequest(mechanism=name))
+    try:
+        answer = call(SaslHandshakeRequest(mechanism=name))
+    except IncompatibleBrokerVersion:
+        raise AuthenticationError(
+            f"The listener at {host} has no SASL. Set kafka.security.protocol, which is "
+            f"{config.security_protocol}, to what that listener speaks."
+        ) from None
     if answer.error_code:
         raise AuthenticationError(
             f"{host} does not offer kafka.sasl.mechanism={name}, only "

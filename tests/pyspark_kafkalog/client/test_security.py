@@ -21,6 +21,7 @@ from pyspark_kafkalog.errors import AuthenticationError, InvalidOptionError
 from tests.pyspark_kafkalog.client.scripted import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    VERSIONS,
     Request,
     ScriptedBroker,
 )
@@ -91,6 +92,15 @@ def test_a_mechanism_that_is_not_offered_names_those_that_are():
     with (
         SaslBroker(["SCRAM-SHA-512", "GSSAPI"], []) as broker,
         pytest.raises(AuthenticationError, match="only SCRAM-SHA-512, GSSAPI"),
+    ):
+        broker.connect(**PLAIN)
+
+
+def test_a_listener_without_sasl_says_which_option_is_wrong(monkeypatch):
+    monkeypatch.delitem(VERSIONS, SASL_HANDSHAKE)
+    with (
+        SaslBroker([], []) as broker,
+        pytest.raises(AuthenticationError, match=r"no SASL.*kafka\.security\.protocol"),
     ):
         broker.connect(**PLAIN)
 
