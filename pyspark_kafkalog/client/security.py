@@ -37,6 +37,10 @@ _LARGEST_TOKEN_ANSWER_BYTES = 1 << 20
 
 def tls_context(config: ClientConfig) -> ssl.SSLContext:
     """The context of `kafka.ssl.*`; raises InvalidOptionError naming the option that fails."""
+    if not config.ssl_truststore_certificates:
+        _check_readable("truststore", config.ssl_truststore_location)
+    if not config.ssl_keystore_key:
+        _check_readable("keystore", config.ssl_keystore_location)
     context = ssl.create_default_context()
     context.check_hostname = config.ssl_endpoint_identification_algorithm == "https"
     versions = [ssl.TLSVersion[name.replace(".", "_")] for name in config.ssl_enabled_protocols]
@@ -60,6 +64,18 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
         ) from None
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     return context
+
+
+def _check_readable(store: str, path: str) -> None:
+    try:
+        if path:
+            open(path, "rb").close()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidOptionError(
+            f"kafka.ssl.{store}.location names the file {path}, which cannot be read here: "
+            f"{reason}. Put it on the driver and on every executor."
+        ) from None
 
 
 def _advice(store: str, path: str) -> str:

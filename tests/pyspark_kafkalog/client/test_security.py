@@ -221,9 +221,9 @@ def test_oauthbearer_without_endpoint_says_which_options_to_give():
 @pytest.mark.parametrize(
     ("given", "option"),
     [
-        ({"ssl.truststore.location": "/nowhere.pem"}, "kafka.ssl.truststore"),
+        ({"ssl.truststore.location": "/nowhere.pem"}, "truststore.location names the file"),
         ({"ssl.truststore.certificates": "no PEM"}, "kafka.ssl.truststore"),
-        ({"ssl.keystore.location": "/nowhere.pem"}, "kafka.ssl.keystore"),
+        ({"ssl.keystore.location": "/nowhere.pem"}, "keystore.location names the file"),
         ({"ssl.keystore.key": PASSWORD, "ssl.key.password": PASSWORD}, "kafka.ssl.keystore"),
     ],
 )
