@@ -479,7 +479,10 @@ def _shape_arguments(parser: argparse._ArgumentGroup) -> None:
         help="binary (the default), string, json, avro or protobuf: fields become columns",
     )
     parser.add_argument(
-        "--value-schema", metavar="FILE", help="the values' schema: DDL or JSON Schema, Avro, ..."
+        "--value-schema",
+        metavar="FILE",
+        type=Path,
+        help="a file with the values' schema: DDL or JSON Schema, Avro, ...",
     )
     parser.add_argument("--registry", metavar="URL", help="the schema registry to ask instead")
     parser.add_argument(
@@ -523,11 +526,13 @@ def _shape(options: argparse.Namespace) -> dict[str, Any]:
     registry = _settings("--registry-option", options.registry_option)
     if options.registry:
         registry["schema.registry.url"] = options.registry
-    schema = options.value_schema
+    schema: Path | None = options.value_schema
+    if schema is not None and not schema.is_file():
+        raise InvalidOptionError(f"--value-schema takes a file, and there is no {schema}.")
     return {
         "transform": options.transform and _function(options.transform),
         "value_format": options.value_format,
-        "value_schema": schema and _read_text(Path(schema)),
+        "value_schema": schema and _read_text(schema),
         "registry": registry or None,
         "on_error": options.on_error,
         "dead_letter_topic": options.dead_letter_topic,
