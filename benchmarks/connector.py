@@ -71,7 +71,7 @@ def total_headers(frame: DataFrame, made: MadeTopic) -> None:
 @dataclass(frozen=True, slots=True)
 class Read:
     """A batch read of a whole topic. With `columns`, a schema as `.schema(...)` takes it, only
-    these are read."""
+    these are read. Spark's own connector gets FETCH_OPTIONS, or, not `is_tuned`, its defaults."""
 
     running: Running
     made: MadeTopic
@@ -79,6 +79,7 @@ class Read:
     action: Action = total
     columns: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    is_tuned: bool = True
 
     def rate(self) -> float:
         """Millions of rows a second."""
@@ -100,7 +101,7 @@ class Read:
         reader = self.running.spark.read.format(self.connector).option("subscribe", self.made.name)
         reader = reader.option("kafka.bootstrap.servers", self.made.servers)
         reader = reader.option("startingOffsets", "earliest").options(**self.options)
-        if self.connector == THEIRS:
+        if self.connector == THEIRS and self.is_tuned:
             reader = reader.options(**FETCH_OPTIONS)
         return (reader.schema(self.columns) if self.columns else reader).load()
 
@@ -155,10 +156,21 @@ def beyond(running: Running) -> list[Comparison]:
         _kind(running, _topic(running, 1_000_000, kind), name, action, options)
         for name, kind, action, options in kinds
     ]
+    plain = _topic(running, 5_000_000)
     few = _topic(running, 200_000, Kind(partitions=VERY_MANY))
     settings = {"ours": f"maxPartitionsPerTask={_PARTITIONS_PER_TASK}", "peer": "coalesce(2)"}
     return [
         *made,
+        Comparison.of_one(
+            _row(
+                f"read {plain.title}, sum(length), both as they come",
+                settings={"both": "no options beyond topic and brokers"},
+                group=BEYOND,
+            ),
+            Read(running, plain, OURS).rate,
+            Read(running, plain, THEIRS, is_tuned=False).rate,
+            pair_s=11,
+        ),
         Comparison.of_one(
             _row(f"read {few.title}, {VERY_MANY:,} partitions", settings=settings, group=BEYOND),
             Read(

@@ -39,13 +39,14 @@ KAFKA_PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
 # offsets behind a fetch that waits for more records, half a second by default, at the end of each
 # partition: 16 partitions of 12,500 records took 6.3 s with that and 2.4 s with 10 ms. And they ask
 # the consumer for 500 records at a time: 5 M records of 100 bytes were read at 0.6 M a second with
-# that, 1.2 M with 10,000 and 1.4 M with 100,000. The consumer's 64 KiB of TCP buffer cost a fifth
-# of records of 1 kB.
+# that, and at 1.2 M with 10,000. 100,000 were a tenth faster still, and had Spark end for want of
+# memory after a dozen rows: it keeps consumers, each with what it was given last. The consumer's
+# 64 KiB of TCP buffer cost a fifth of records of 1 kB.
 FETCH_OPTIONS = {
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.fetch.max.bytes": "52428800",
-    "kafka.max.poll.records": "100000",
+    "kafka.max.poll.records": "10000",
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
 # The Java producer's own defaults, 16 KiB and no wait, are for latency (1.6 times as slow here),
