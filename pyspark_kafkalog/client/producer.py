@@ -83,15 +83,19 @@ class _Batch:
 
 
 class _Partition:
-    """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence."""
+    """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence.
+
+    It `is_begun` when its leader knows where the producer's sequence stands.
+    """
 
     __slots__ = (
-        "added", "connection", "in_flight", "next_number", "not_before_s", "resending", "tp",
-        "waiting",
+        "added", "connection", "in_flight", "is_begun", "next_number", "not_before_s", "resending",
+        "tp", "waiting",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
+        self.is_begun = False
         self.waiting: deque[_Batch] = deque()
         self.in_flight: deque[_Batch] = deque()
         self.connection: Connection | None = None
@@ -104,7 +108,7 @@ class _Partition:
         """Whether the first waiting batch may go now, without overtaking one before it."""
         if not self.waiting or time.monotonic() < self.not_before_s:
             return False
-        return not (self.resending and self.in_flight)
+        return not self.in_flight or (self.is_begun and not self.resending)
 
     @property
     def oldest(self) -> _Batch | None:
@@ -477,6 +481,7 @@ class Producer:
 
     def _acknowledge(self, partition: _Partition, batch: _Batch) -> None:
         partition.settle(batch)
+        partition.is_begun = True
         self._unacknowledged_bytes -= len(batch.data)
 
     def _lose(self, connection: Connection, error: KafkaError) -> None:

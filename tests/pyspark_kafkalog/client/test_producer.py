@@ -62,7 +62,7 @@ class LogBroker(ScriptedBroker):
         self.fault = fault
         self.logs: dict[TopicPartition, list[bytes]] = defaultdict(list)
         self.last_five: dict[TopicPartition, list[int]] = defaultdict(list)
-        self.next_sequence: dict[TopicPartition, int] = defaultdict(int)
+        self.next_sequence: dict[TopicPartition, int] = {}
         self.lock = threading.Lock()
         self.batches_per_request: list[int] = []
 
@@ -100,9 +100,10 @@ class LogBroker(ScriptedBroker):
         assert (header.producer_id, header.producer_epoch) == (4242, 3)
         if header.base_sequence in self.last_five[tp]:
             return DUPLICATE
-        if header.base_sequence != self.next_sequence[tp]:
+        # A producer that is not known may begin anywhere, by Kafka's rules.
+        if header.base_sequence != self.next_sequence.get(tp, header.base_sequence):
             return OUT_OF_ORDER
-        self.next_sequence[tp] += header.record_count
+        self.next_sequence[tp] = header.base_sequence + header.record_count
         self.last_five[tp] = [*self.last_five[tp], header.base_sequence][-5:]
         return 0
 
@@ -227,13 +228,16 @@ def test_five_requests_are_sent_ahead_of_their_answers():
 
     class Slow(LogBroker):
         def on_produce(self, request: Request) -> Any:
-            release.wait(5)
+            if self.batches_per_request:
+                release.wait(5)
             frames_seen.release()
             return super().on_produce(request)
 
     with Slow() as broker, Cluster(broker.config()) as cluster:
         producer = Producer(cluster)
-        for number in range(12):
+        producer.send(T0, one_batch("0"))
+        producer.flush()
+        for number in range(1, 12):
             producer.send(T0, one_batch(str(number)))
         assert cluster.leader(T0).in_flight == 5
         release.set()
@@ -254,6 +258,15 @@ def test_an_error_that_passes_is_retried_in_order(error_code):
         write_numbers(broker, 30)
         assert broker.texts(T0) == numbers(30, 0)
         assert broker.texts(T1) == numbers(30, 1)
+
+
+def test_what_follows_a_first_batch_that_was_refused_does_not_begin_the_sequence():
+    """A topic that was just created has no leader yet, and has one an instant later."""
+    with LogBroker(lambda number: 6 if number == 0 else None) as broker:
+        with Producer(broker.config()) as producer:
+            for number in range(10):
+                producer.send(T0, one_batch(str(number)))
+        assert broker.texts(T0) == [str(number) for number in range(10)]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
