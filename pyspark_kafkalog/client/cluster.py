@@ -36,6 +36,7 @@ from kafka.structs import OffsetAndTimestamp, TopicPartition
 from pyspark_kafkalog.client.config import ClientConfig, address
 from pyspark_kafkalog.client.connection import Connection, NobodyListensError
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.receive_buffers import ReceiveBuffers
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     InvalidTopicNameError,
@@ -100,6 +101,7 @@ class Cluster:
         self.config = config
         self._fails_fast = fails_fast
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._buffers = ReceiveBuffers()
         self._has_lost_one = False
         self._metadata = _Metadata()
 
@@ -204,7 +206,7 @@ class Cluster:
         connection = self._connections.get(server)
         if connection is None or connection.closed:
             self._has_lost_one |= connection is not None
-            connection = Connection(*server, self.config, self.attempt(deadline))
+            connection = Connection(*server, self.config, self.attempt(deadline), self._buffers)
             self._connections[server] = connection
         return connection
 

@@ -4,8 +4,8 @@
 
 Opening it resolves the name (all addresses are tried in turn), shakes hands, asks ApiVersions and
 authenticates. Requests may be sent ahead of their answers; answers arrive in the order of requests,
-and one that is asked for later waits here meanwhile. A response is received into one buffer of its
-own and never copied again: the bulk of a fetch is views of that buffer.
+and one that is asked for later waits here meanwhile. A response is received into one buffer and
+never copied again: the bulk of a fetch is views of that buffer.
 
 Blocking; one thread at a time, and never shared with a forked process. Every call ends with its
 deadline. A connection that failed in the middle is closed: what it still had in flight is lost,
@@ -39,6 +39,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from pyspark_kafkalog.client.config import ClientConfig, address
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.receive_buffers import ReceiveBuffers
 from pyspark_kafkalog.client.security import authenticate, tls_context
 from pyspark_kafkalog.errors import AuthenticationError
 from pyspark_kafkalog.protocol import frames
@@ -67,8 +68,14 @@ class Connection:
     """
 
     def __init__(
-        self, host: str, port: int, config: ClientConfig, deadline: Deadline | None = None
+        self,
+        host: str,
+        port: int,
+        config: ClientConfig,
+        deadline: Deadline | None = None,
+        buffers: ReceiveBuffers | None = None,
     ) -> None:
+        """`buffers` are those that connections of one thread share; else it has its own."""
         self.host = host
         self.port = port
         self.address = address(host, port)
@@ -78,6 +85,7 @@ class Connection:
         self._arrived: dict[int, memoryview] = {}
         self._abandoned: set[int] = set()
         self._arriving = _Frame()
+        self._buffers = buffers or ReceiveBuffers()
         self._largest_frame_bytes = max(LARGEST_FRAME_BYTES, 2 * config.fetch_max_bytes)
         self._versions: dict[int, tuple[int, int]] = {}
         deadline = deadline or Deadline(config.socket_connection_setup_timeout_ms)
@@ -294,7 +302,8 @@ class Connection:
                 while not self._arriving.whole:
                     _receive_all(sock, self._arriving, deadline)
                     if not self._arriving.whole:
-                        self._arriving.make_room(self._size_bytes())
+                        self._arriving.body = self._buffers.take(self._size_bytes())
+                        self._arriving.missing = self._arriving.body
             except TimeoutError:
                 return False
         return True
@@ -475,9 +484,6 @@ class _Frame:
     @property
     def whole(self) -> bool:
         return self.body is not None and not self.missing
-
-    def make_room(self, size_bytes: int) -> None:
-        self.body = self.missing = memoryview(bytearray(size_bytes))
 
 
 def _receive_all(sock: socket.socket, frame: _Frame, deadline: Deadline) -> None:

@@ -71,7 +71,9 @@ class DefaultSource(DataSource):
     @PlainErrors()
     def schema(self) -> StructType:
         from pyspark_kafkalog.source.options import check_source_options
+        from pyspark_kafkalog.source.python_worker import freeze_imports
 
+        freeze_imports()
         include_headers = check_source_options(self.options).include_headers
         return StructType([*_ROW.fields, *([_HEADERS] if include_headers else [])])
 

@@ -83,10 +83,11 @@ class _Frozen:
 def freeze_imports() -> None:
     """Garbage collections leave out what is there now: mostly modules that were imported.
 
-    A worker collects garbage after each task, before it takes the next. Going through the modules
-    of PySpark, pandas, Arrow and ours takes 20 to 60 ms of that every time, several times what a
-    task of a micro-batch takes itself, and there is nothing among them to free. Some are imported
-    at the end of a first task only, so this is for the beginning of each.
+    A worker collects garbage after each task, and after each plan that it makes, before it takes
+    the next. Going through the modules of PySpark, pandas, Arrow and ours takes 20 to 60 ms of that
+    every time, several times what a task of a micro-batch takes itself, and there is nothing among
+    them to free. Some are imported at the end of a first task only, so this is for the beginning of
+    each.
     """
     if len(sys.modules) > _Frozen.modules:
         if not _Frozen.modules:

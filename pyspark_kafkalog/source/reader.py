@@ -39,6 +39,7 @@ class KafkalogReader(DataSourceReader):
 
     @PlainErrors()
     def partitions(self) -> list[InputPartition]:
+        freeze_imports()
         options = self._options
         with Cluster(options.client, fails_fast=True) as cluster:
             ranges = plan_batch(

@@ -57,6 +57,22 @@ def run(servers, topic):
     assert KafkalogWriter(options, schema).write(iter([rows])).record_count == 10
 """
 
+PLANNING = """
+from pyspark_kafkalog import DefaultSource
+
+def run(servers, topic):
+    source = DefaultSource({"kafka.bootstrap.servers": servers, "subscribe": topic})
+    assert len(source.reader(source.schema()).partitions()) == 1
+"""
+
+SCHEMA = """
+from pyspark_kafkalog import DefaultSource
+
+def run(servers, topic):
+    source = DefaultSource({"kafka.bootstrap.servers": servers, "subscribe": topic})
+    assert len(source.schema().fields) == 7
+"""
+
 REPORT = """
 import gc, json, sys
 servers, topic = sys.argv[1:]
@@ -88,7 +104,9 @@ def end_offset(servers, topic):
         return cluster.list_offsets([place], LATEST)[place].offset
 
 
-@pytest.fixture(params=[READING, WRITING], ids=["reading", "writing"])
+@pytest.fixture(
+    params=[SCHEMA, PLANNING, READING, WRITING], ids=["schema", "planning", "reading", "writing"]
+)
 def left_by_task(request, servers, new_topic, write):
     """(objects that a garbage collection goes through, whether pandas was imported)."""
     topic = new_topic()
@@ -100,7 +118,8 @@ def left_by_task(request, servers, new_topic, write):
 
 
 def test_the_worker_has_little_garbage_to_look_for(left_by_task):
-    """It collects after each task, before it takes the next: 50 ms of all that is imported."""
+    """It collects after each task, before it takes the next: 50 ms of all that is imported. So do
+    the processes in which Spark plans."""
     objects, _ = left_by_task
     assert objects < FEW_OBJECTS
 
