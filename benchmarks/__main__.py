@@ -88,7 +88,7 @@ def all_comparisons(running: Running) -> list[Comparison]:
 
 def expected_s(comparisons: list[Comparison], pairs: int, scale: float) -> float:
     """On two quiet cores."""
-    pairs_s = sum(each.pair_s for each in comparisons) * (pairs + 1)
+    pairs_s = sum(each.pair_s * (each.warm_up + pairs) for each in comparisons)
     return (_PREPARATION_S + pairs_s) * min(1.0, _FIXED_SHARE + (1 - _FIXED_SHARE) * scale)
 
 

@@ -2,8 +2,9 @@
 
 A side is a function that does the work once and returns its figures, one for each row of the table
 that the work gives; the first pair warms up (and makes the data, where a side makes it) and is
-dropped. A pair's ratio says how many times better ours was in that pair; the median of the ratios
-and their range are what a row is judged by. Figures of two runs are never compared.
+dropped, where need be the first few. A pair's ratio says how many times better ours was in that
+pair; the median of the ratios and their range are what a row is judged by. Figures of two runs are
+never compared.
 """
 
 import statistics
@@ -40,7 +41,7 @@ class Comparison:
     """Work that `ours` and `peer` do the same of; each returns a figure for every one of `rows`.
 
     `pair_s` is about how long a pair takes at full size on two quiet cores. What is not `quick` is
-    left out of a quick run.
+    left out of a quick run. `warm_up` pairs come first and do not count.
     """
 
     rows: tuple[Row, ...]
@@ -48,12 +49,19 @@ class Comparison:
     peer: Measures
     pair_s: float
     quick: bool = True
+    warm_up: int = 1
 
     @classmethod
     def of_one(
-        cls, row: Row, ours: Measure, peer: Measure, pair_s: float, quick: bool = True
+        cls,
+        row: Row,
+        ours: Measure,
+        peer: Measure,
+        pair_s: float,
+        quick: bool = True,
+        warm_up: int = 1,
     ) -> "Comparison":
-        return cls((row,), lambda: (ours(),), lambda: (peer(),), pair_s, quick)
+        return cls((row,), lambda: (ours(),), lambda: (peer(),), pair_s, quick, warm_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Result:
 def compare(
     comparison: Comparison, pairs: int, tell: Callable[[str], None] = lambda _: None
 ) -> list[Result]:
-    """Measures `pairs` pairs after one that warms up; every other pair begins with the peer.
+    """Measures `pairs` pairs after those that warm up; every other pair begins with the peer.
 
     A side that raises an exception gives results with its text in place of figures.
     """
@@ -101,13 +109,13 @@ def compare(
     peer: list[Sequence[float]] = []
     began_s = time.perf_counter()
     try:
-        for number in range(pairs + 1):
-            tell(f"pair {number} of {pairs}" if number else "warming up")
+        for number in range(1 - comparison.warm_up, pairs + 1):
+            tell(f"pair {number} of {pairs}" if number > 0 else "warming up")
             if number % 2:
                 pair = comparison.ours(), comparison.peer()
             else:
                 pair = (comparison.peer(), comparison.ours())[::-1]
-            if number:
+            if number > 0:
                 ours.append(pair[0])
                 peer.append(pair[1])
     except Exception as error:
