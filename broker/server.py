@@ -319,6 +319,7 @@ class BrokerServer:
         )
 
     def _close_logs(self) -> None:
+        self._replicas.finish_appends()
         self._logs.checkpoint_high_watermarks(self._replicas.high_watermarks())
         self._logs.close()
         self._store.close()

@@ -1,10 +1,11 @@
 """Produce (key 0), versions 0-13: appends one record batch to each partition named.
 
-The batch's bytes are stamped where they were received and appended as they are, unless they have to
-be converted: message sets (magic 0 and 1), which versions 0-2 may carry, and batches in another
-codec than the topic's `compression.type`. Records for a compacted topic are looked at there too:
-each needs a key. All of such a request's conversions are done, in the
-conversion thread, before its first append; its connection waits, so order is kept.
+The batch's bytes are stamped where they were received and appended as they are, large ones in a
+thread, unless they have to be converted: message sets (magic 0 and 1), which versions 0-2 may
+carry, and batches in another codec than the topic's `compression.type`. Records for a compacted
+topic are looked at there too: each needs a key. All of such a request's conversions are done, in
+the conversion thread, before its first append. A connection waits for its request, in whatever
+thread that is, so order is kept.
 
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer
 notices, as in Apache Kafka. Where flush.messages records are not on disk yet, the answer comes when
@@ -15,7 +16,7 @@ since (KIP-890). Left out: the request's timeout (one replica never waits); hint
 
 import asyncio
 import functools
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -42,7 +43,7 @@ from broker.api.transaction_partitions import TransactionSupport, join_transacti
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.conversion import convert_for_log, needs_conversion
-from broker.log.log import Log
+from broker.log.log import Log, LogAppendInfo
 from broker.network.connection import CloseConnection
 from broker.replica.partition import ACKS_ALL, Partition
 from pyspark_kafkalog.protocol.produce import (
@@ -105,7 +106,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
         return _convert_and_append(wanted, places, to_convert, transactional, context)
     if transactional:
         return _join_and_append(wanted, places, transactional, context)
-    return _append_all(wanted, places, context)
+    return _append_large_aside(wanted, places, context)
 
 
 async def _convert_and_append(
@@ -153,7 +154,44 @@ def _join_and_append(
         else:
             if has_added:
                 return _append_when_flushed(wanted, places, context)
-    return _append_all(wanted, places, context, transactional=bool(joins))
+        return _append_all(wanted, places, context, transactional=True)
+    return _append_large_aside(wanted, places, context)
+
+
+def _append_large_aside(
+    wanted: ProduceRequest, places: list[_Place], context: ApiContext
+) -> _Outcome:
+    """Large batches are appended in threads where that is a gain, those of the request at once.
+
+    Not transactional ones, as nobody may come between the transaction's check and its batch.
+    """
+    appending: dict[int, asyncio.Future[LogAppendInfo]] = {}
+    for index, place in enumerate(places):
+        if isinstance(place, Partition):
+            records = _view(wanted.partitions[index])
+            aside = context.replicas.append_aside(place, records, wanted.acks)
+            if aside is not None:
+                appending[index] = aside
+    if appending:
+        return _append_the_others(wanted, places, appending, context)
+    return _append_all(wanted, places, context)
+
+
+async def _append_the_others(
+    wanted: ProduceRequest,
+    places: list[_Place],
+    appending: "dict[int, asyncio.Future[LogAppendInfo]]",
+    context: ApiContext,
+) -> Body:
+    appended: dict[int, LogAppendInfo] = {}
+    for index, each in appending.items():
+        try:
+            # A closed connection cancels this, and no append that has begun.
+            appended[index] = await asyncio.shield(each)
+        except BrokerResponseError as error:
+            places[index] = error
+    outcome = _append_all(wanted, places, context, appended=appended)
+    return await outcome if isinstance(outcome, Coroutine) else outcome
 
 
 async def _append_when_flushed(
@@ -225,14 +263,20 @@ def _append_all(
     context: ApiContext,
     *,
     transactional: bool = False,
+    appended: "Mapping[int, LogAppendInfo] | None" = None,
 ) -> _Outcome:
+    """Appends each part to its place, but for those whose index is in `appended`."""
     results: list[ProducedPartition] = []
     unsynced: list[tuple[int, Log]] = []
     for part, place in zip(wanted.partitions, places, strict=True):
         try:
             if isinstance(place, BrokerResponseError):
                 raise place
-            result = _append(part, place, wanted.acks, transactional, context)
+            done = None if appended is None else appended.get(len(results))
+            if done is None:
+                result = _append(part, place, wanted.acks, transactional, context)
+            else:
+                result = _appended(part, done)
             if place.log.awaits_flush:
                 unsynced.append((len(results), place.log))
         except BrokerResponseError as error:
@@ -323,6 +367,10 @@ def _append(
     if not records:
         return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
     appended = context.replicas.append(partition, records, acks, transactional=transactional)
+    return _appended(part, appended)
+
+
+def _appended(part: ProducePartition, appended: LogAppendInfo) -> ProducedPartition:
     return ProducedPartition(
         part.topic,
         part.partition,

@@ -7,12 +7,13 @@ stamped, never opened (but for ListOffsets by timestamp, which looks into one).
 Promises: an append that returned survives the death of the process (it is in the page cache); it
 survives the machine's from the next `flush` on. An append that raised left nothing behind.
 
-Threads. One thread (the broker's loop) appends and truncates. `flush`, `delete_old_segments`,
+Threads. The broker's loop truncates and appends, and so do threads with large batches: one append
+at a time, each in the order in which it got the lock. `flush`, `delete_old_segments`,
 `advance_log_start_offset`, `remove_deleted_files`, `replace_segments` and the lookups may be
 called from any thread at the same time. `_lock` guards every change of state and is, but for
 truncation, never held across an fsync or a scan, so the loop waits microseconds for it, or the time
-of a file creation.
-`_flush_lock` only keeps two flushes apart. Reads take no lock: `_next_offset` is published after
+of a write or a file creation, which it would take itself. `_flush_lock` only keeps two flushes
+apart. Reads take no lock: `_next_offset` is published after
 the bytes, and the list of segments is copied on write. A flush works on what was there when it
 began; it moves the recovery point only if no truncation came between.
 """
@@ -238,7 +239,7 @@ class Log:
         appended is acknowledged after a flush then, not before."""
         return self._next_offset - self._recovery_point >= self._rules.flush_messages
 
-    # Appending: one thread.
+    # Appending: any thread.
 
     def append(
         self,

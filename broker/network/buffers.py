@@ -2,8 +2,8 @@
 
 Owns: one staging buffer that all connections use in turn, a few frame buffers that are used again
 (fresh memory of a megabyte costs the kernel more than filling it), and the sum of what frames that
-are being received hold. Called by: the event loop's thread only. Never: gives a frame away again
-while anybody still looks into it.
+are being received or handled hold. Called by: the event loop's thread only. Never: gives a frame
+away again while anybody still looks into it.
 
 A peer may send the first byte of a frame and no more. As long as all frames together hold little, a
 large frame of which much has arrived gets a large buffer at once; else a buffer is no larger than
@@ -28,7 +28,7 @@ NO_LIMIT: Final = -1
 
 
 class ReceiveBuffers:
-    """`staging` for what has just arrived; `take`, `grow` and `give_back` for whole frames."""
+    """`staging` for what has just arrived; `take`, `grow` and `release` for whole frames."""
 
     __slots__ = (
         "_max_held_bytes",
@@ -52,7 +52,7 @@ class ReceiveBuffers:
         self._waiting: list[Callable[[], None]] = []
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.held_bytes = 0
-        """Memory of the frames that are being received."""
+        """Memory of the frames that are being received, or are viewed by who handles them."""
         self._max_held_bytes = max_held_bytes
         self._pool: list[bytearray] = []
 
@@ -84,8 +84,11 @@ class ReceiveBuffers:
         return True
 
     def release(self, frame: bytearray) -> None:
-        """`frame` is received, or given up."""
+        """`frame` was handled, or is given up: it is kept for another time, unless somebody still
+        holds a view of it."""
         self.held_bytes -= len(frame)
+        if len(frame) == FRAME_BYTES and len(self._pool) < _MAX_POOLED and not is_viewed(frame):
+            self._pool.append(frame)
         if self._waiting:
             self._on_room()
 
@@ -94,18 +97,16 @@ class ReceiveBuffers:
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def give_back(self, frame: bytearray) -> None:
-        """Keeps a released `frame` for another time, unless somebody holds a view of it."""
-        if len(frame) != FRAME_BYTES or len(self._pool) >= _MAX_POOLED:
-            return
-        try:
-            frame.pop()  # refused while there are views
-        except BufferError:
-            return
-        frame.append(0)
-        self._pool.append(frame)
-
     def _plenty_bytes(self) -> int:
         if self._max_held_bytes < 0:
             return _PLENTY_BYTES
         return min(_PLENTY_BYTES, self._max_held_bytes)
+
+
+def is_viewed(frame: bytearray) -> bool:
+    """Whether anybody looks into it."""
+    try:
+        frame.append(frame.pop())
+    except BufferError:  # "Existing exports of data: object cannot be re-sized"
+        return True
+    return False

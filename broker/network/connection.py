@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from broker.network.buffers import ReceiveBuffers
+from broker.network.buffers import ReceiveBuffers, is_viewed
 from broker.network.log_limit import LimitedLog
 from broker.network.send import Part, SendQueue, size_of
 
@@ -255,13 +255,21 @@ class BrokerConnection:
         assert frame is not None
         if self._filled_bytes == self._frame_bytes:
             self._frame = None
-            self._buffers.release(frame)
-            self._handle(memoryview(frame)[: self._frame_bytes])
-            self._buffers.give_back(frame)
+            try:
+                self._handle(memoryview(frame)[: self._frame_bytes])
+            finally:
+                self._release_when_handled(frame)
             return True
         if self._filled_bytes == len(frame):
             self.waits_for_room = not self._buffers.grow(frame, self._frame_bytes, self.go_on)
         return False
+
+    def _release_when_handled(self, frame: bytearray) -> None:
+        """At the latest when it is answered; before, where the answer is made without it."""
+        if self._answer is not None and is_viewed(frame):
+            self._answer.add_done_callback(lambda _: self._buffers.release(frame))
+        else:
+            self._buffers.release(frame)
 
     # --- answering ---
 

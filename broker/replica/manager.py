@@ -1,14 +1,19 @@
 """Every partition on this broker: appends, fetches, look-ups of offsets.
 
-Owns: the Partitions and the FetchPurgatory. Called by: the event loop's thread only, except for
-`make_logs`, `delete_logs` and `find_offset`, which block. Never: knows the wire.
+Owns: the Partitions, the FetchPurgatory, and threads that append large batches, one for each
+processor. Called by: the event loop's thread only, except for what blocks: `make_logs`,
+`delete_logs`, `find_offset` and `finish_appends`. Never: knows the wire.
 """
 
+import asyncio
+import functools
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
@@ -28,6 +33,8 @@ from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
+
+_LARGE_BYTES: Final = 512 << 10
 
 
 class FetchAsk(NamedTuple):
@@ -87,6 +94,8 @@ class ReplicaManager:
         self._node_id = node_id
         self._partitions: dict[tuple[str, int], Partition] = {}
         """By TopicPartition, which a plain tuple equals."""
+        self._append_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="append")
+        self._last_large: TopicPartition | None = None
         self.stats = BrokerTopicStats()
 
     @property
@@ -154,20 +163,53 @@ class ReplicaManager:
         numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches; wakes the fetches that wait for them. Raises kafka.errors."""
-        topic_partition = partition.topic_partition
         try:
             appended = partition.append(
                 records, acks, transactional=transactional, numbered=numbered
             )
         except OSError as error:
-            raise storage_error("append", topic_partition, error) from error
+            raise storage_error("append", partition.topic_partition, error) from error
+        self._appended(partition, appended)
+        return appended
+
+    def append_aside(
+        self, partition: Partition, records: memoryview, acks: int
+    ) -> "asyncio.Future[LogAppendInfo] | None":
+        """As `append`, in a thread, while the event loop goes on; or None, where that is no gain.
+
+        Handing an append over costs as much as writing 100 kB. And a log takes one after the other:
+        where large ones come for one log only, nothing could be written beside them.
+        """
+        if len(records) < _LARGE_BYTES:
+            return None
+        last, self._last_large = self._last_large, partition.topic_partition
+        if last == partition.topic_partition:
+            return None
+        append = functools.partial(_append_aside, partition, records, acks)
+        appending = asyncio.get_running_loop().run_in_executor(self._append_threads, append)
+        # Not by who waits for it, and may be cancelled: the records are there in any case.
+        appending.add_done_callback(functools.partial(self._appended_aside, partition))
+        return appending
+
+    def _appended_aside(
+        self, partition: Partition, appending: "asyncio.Future[LogAppendInfo]"
+    ) -> None:
+        if not appending.cancelled() and appending.exception() is None:
+            partition.commit()
+            self._appended(partition, appending.result())
+
+    def finish_appends(self) -> None:
+        """Returns when no append is under way in a thread. Blocks; afterwards none may begin."""
+        self._append_threads.shutdown()
+
+    def _appended(self, partition: Partition, appended: LogAppendInfo) -> None:
+        topic_partition = partition.topic_partition
         size_bytes = appended.size_bytes
         stable_bytes = 0 if partition.log.producers.has_open_transaction else size_bytes
         self._purgatory.became_visible(topic_partition, size_bytes, stable_bytes)
         if not appended.is_duplicate:
             self.stats.bytes_in += size_bytes
             self.stats.messages_in += appended.last_offset - appended.first_offset + 1
-        return appended
 
     def append_end_marker(
         self,
@@ -375,6 +417,14 @@ def is_urgent(reads: Sequence[PartitionRead | BrokerResponseError], others: int 
     missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
     failed = [isinstance(read, BrokerResponseError) for read in reads]
     return (all(missing) and not others) or failed != missing
+
+
+def _append_aside(partition: Partition, records: memoryview, acks: int) -> LogAppendInfo:
+    """In a thread; `ReplicaManager.append` does this and more."""
+    try:
+        return partition.append_to_log(records, acks)
+    except OSError as error:
+        raise storage_error("append", partition.topic_partition, error) from error
 
 
 def storage_error(what: str, topic_partition: TopicPartition, error: OSError) -> KafkaStorageError:

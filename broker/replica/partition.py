@@ -116,14 +116,29 @@ class Partition:
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas.
         """
+        appended = self.append_to_log(records, acks, transactional=transactional, numbered=numbered)
+        self.commit()
+        return appended
+
+    def append_to_log(
+        self,
+        records: memoryview,
+        acks: int,
+        *,
+        transactional: bool = False,
+        numbered: bool = True,
+    ) -> LogAppendInfo:
+        """`append` without what follows: for another thread than the event loop's."""
         least = self._log.rules.min_insync_replicas
         if acks == ACKS_ALL and len(self.isr) < least:
             raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
-        appended = self._log.append(
+        return self._log.append(
             records, self.leader_epoch, transactional=transactional, numbered=numbered
         )
+
+    def commit(self) -> None:
+        """What is in the log is in every in-sync replica: there is this one."""
         self.high_watermark = self._log.log_end_offset
-        return appended
 
     def append_end_marker(
         self,
@@ -136,7 +151,7 @@ class Partition:
         appended = self._log.append_end_marker(
             producer_id, producer_epoch, marker, self.leader_epoch, transaction_version
         )
-        self.high_watermark = self._log.log_end_offset
+        self.commit()
         return appended
 
     def bytes_between(self, start_offset: int, end_offset: int) -> int:

@@ -138,6 +138,32 @@ def test_a_frame_waits_for_room_and_then_goes_on(serve):
         assert receive_frame(second) == big
 
 
+def test_a_frame_counts_as_long_as_its_handler_looks_into_it(serve):
+    """An append in a thread takes its time, and frames may come faster than disks write."""
+    served = serve(ConnectionLimits(100 << 20), SocketOptions(max_queued_bytes=1 << 20))
+    views = []
+    echo = served.echo
+
+    def keep(frame, connection):
+        views.append(frame)
+        return echo(frame, connection)
+
+    served.call(lambda: served.server.start(keep))
+    big = b"wait" + os.urandom(700_000)
+    with served.connect() as first, served.connect() as second:
+        first.sendall(framed(big))
+        assert echo.received.acquire(timeout=5)
+        second.sendall(framed(b"xxxx" + big))
+        assert_served_by_another(served)
+        assert 700_000 <= served.server.received_bytes_held <= 1 << 20
+        views.clear()
+        served.release(b"done")
+        assert receive_frame(first) == b"done"
+        assert receive_frame(second) == b"xxxx" + big
+    served.call(lambda: None)
+    assert served.server.received_bytes_held == 0
+
+
 def test_of_frames_that_wait_for_each_other_the_slowest_goes(serve, monkeypatch):
     monkeypatch.setattr(server, "_ROOM_TIMEOUT_S", 0.2)
     served = serve(ConnectionLimits(100 << 20), SocketOptions(max_queued_bytes=1 << 20))

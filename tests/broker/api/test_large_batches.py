@@ -1,0 +1,116 @@
+"""Produce of large batches: appended in threads, and nobody can tell but by the time it takes."""
+
+import os
+import threading
+import time
+
+from kafka.errors import UnknownTopicOrPartitionError
+
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafkalog.protocol.produce import decode_produce_response
+from tests.broker.api.test_produce import body_of
+from tests.broker.records import batch_of, values_of
+
+LARGE_BYTES = 700_000
+
+
+def large(text):
+    """A batch of two records, the first of which begins with the text."""
+    return batch_of([(b"k", text.encode() + b" " + os.urandom(LARGE_BYTES)), (b"k", b"end")])
+
+
+def texts_in(client, topic, partition):
+    """The texts of the partition's large batches, and their offsets."""
+    found = []
+    offset = 0
+    while True:
+        ask = FetchPartition(topic, partition, offset, 4 << 20)
+        rows = values_of(client.fetch(FetchRequest(11, 0, 1, [ask])).partitions[0].records)
+        if not rows:
+            return found
+        found += [(at, value[:20].split(b" ")[0].decode()) for at, value in rows if at % 2 == 0]
+        offset = rows[-1][0] + 1
+
+
+def test_connections_that_write_at_once_are_each_appended_in_order(create, client, connect):
+    topic = create(3)
+    written = [[] for _ in range(3)]
+
+    def write(number, own):
+        for count in range(12):
+            partition = (number + count) % 3
+            text = f"{number}-{count}"
+            produced = own.produce(topic, partition, large(text))
+            assert produced.error_code == 0
+            written[partition].append((produced.base_offset, text))
+
+    writers = [threading.Thread(target=write, args=(number, connect())) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    for partition in range(3):
+        assert texts_in(client, topic, partition) == sorted(written[partition])
+    assert sum(map(len, written)) == 48
+
+
+def test_what_one_connection_sends_ahead_is_appended_in_its_order(create, client):
+    topic = create(2)
+    for count in range(6):
+        client.send_body(0, 9, body_of(topic, large(f"a{count}"), large(f"b{count}")))
+    for count in range(6):
+        results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+        assert [(r.partition, r.error_code, r.base_offset) for r in results] == [
+            (0, 0, 2 * count),
+            (1, 0, 2 * count),
+        ]
+    assert texts_in(client, topic, 0) == [(2 * count, f"a{count}") for count in range(6)]
+    assert texts_in(client, topic, 1) == [(2 * count, f"b{count}") for count in range(6)]
+
+
+def test_each_part_of_a_request_has_its_own_result(create, client):
+    topic = create(3)
+    damaged = bytearray(large("damaged"))
+    damaged[-1] ^= 1
+    client.send_body(
+        0, 9, body_of(topic, large("one"), bytes(damaged), batch_of(3), large("nowhere"))
+    )
+    results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+    unknown = UnknownTopicOrPartitionError.errno
+    assert [(r.partition, r.error_code, r.base_offset) for r in results] == [
+        (0, 0, 0),
+        (1, 2, -1),
+        (2, 0, 0),
+        (3, unknown, -1),
+    ]
+    assert texts_in(client, topic, 0) == [(0, "one")]
+    assert texts_in(client, topic, 1) == []
+
+
+def test_a_fetch_that_waits_is_woken(create, client, connect):
+    topic = create(2)
+    reader = connect()
+    asks = [FetchPartition(topic, partition, 0, 1 << 20) for partition in range(2)]
+    began = time.monotonic()
+    found = []
+    waiting = threading.Thread(
+        target=lambda: found.append(reader.fetch(FetchRequest(11, 8_000, 1_000_000, asks)))
+    )
+    waiting.start()
+    client.send_body(0, 9, body_of(topic, large("one"), large("two")))
+    client.receive_body(0, 9)
+    waiting.join()
+    assert time.monotonic() - began < 5
+    assert all(len(part.records or b"") > LARGE_BYTES for part in found[0].partitions)
+
+
+def test_what_a_client_sent_before_it_left_can_be_read(create, client, connect):
+    """The answer has nobody to go to; the records are no less there."""
+    topic = create(2)
+    writer = connect()
+    writer.send_body(0, 9, body_of(topic, large("one"), large("two")))
+    writer.socket.close()
+    asks = [FetchPartition(topic, 1, 0, 1 << 20)]
+    fetched = client.fetch(FetchRequest(11, 8_000, LARGE_BYTES, asks)).partitions[0]
+    assert len(fetched.records or b"") > LARGE_BYTES
+    assert fetched.high_watermark == 2
