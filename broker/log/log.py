@@ -449,7 +449,6 @@ class Log:
     def _truncate_to(self, offset: int) -> None:
         self._truncations += 1
         self._give_up_swap()
-        self._first_dirty_offset = min(self._first_dirty_offset, offset)
         self._drop_now(self._segments.from_base(offset))
         if len(self._segments):
             active = self._segments.active
@@ -464,6 +463,7 @@ class Log:
             )
         self._next_offset = offset
         self._recovery_point = min(self._recovery_point, offset)
+        self._first_dirty_offset = min(self._first_dirty_offset, offset)
         self._log_start_offset = min(self._log_start_offset, offset)
         self._segments.active.sync()
         self._files.sync_directory(self.directory)

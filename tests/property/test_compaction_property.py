@@ -102,14 +102,12 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         end = self.log.log_end_offset
         self.appended = {offset: row for offset, row in self.appended.items() if offset < end}
         unstable = self.log.last_stable_offset(end)
-        if unstable < end:  # its marker is gone: its coordinator sends another one
-            (producer_id,) = (
-                producer_id
-                for producer_id, entry in self.log.producers.entries.items()
-                if entry.current_txn_first_offset == unstable
-            )
-            self.log.append_end_marker(producer_id, 0, TransactionMarker(False, 0), 0)
-            self.aborted |= {offset: True for offset in self.appended if offset >= unstable}
+        for producer_id, entry in list(self.log.producers.entries.items()):
+            # Its marker is gone: its coordinator sends another one, also where its records are
+            # deleted and there is nothing to wait for.
+            if entry.current_txn_first_offset >= 0:
+                self.log.append_end_marker(producer_id, 0, TransactionMarker(False, 0), 0)
+                self.aborted |= {offset: True for offset in self.appended if offset >= unstable}
 
     @rule(share=st.integers(0, 100))
     def delete_records(self, share):

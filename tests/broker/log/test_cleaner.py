@@ -351,6 +351,12 @@ class TestWithOthers:
         compact(log, files, clock)
         assert [row.offset for row in rows(log)] == [86, 87, 88, 89]
 
+    def test_a_truncation_within_a_batch_makes_what_takes_its_place_dirty(self, log):
+        put(log, *[(b"k", b"%d" % number) for number in range(4)])
+        log.mark_clean(4, log.truncations)
+        log.truncate_to(3)
+        assert (log.log_end_offset, log.first_dirty_offset) == (0, 0)
+
     def test_a_truncation_makes_what_comes_next_dirty(self, log, files, clock):
         self.filled(log)
         compact(log, files, clock)
