@@ -45,6 +45,7 @@ from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log, LogAppendInfo
 from broker.network.connection import CloseConnection
+from broker.replica.manager import LARGE_BYTES
 from broker.replica.partition import ACKS_ALL, Partition
 from pyspark_kafkalog.protocol.produce import (
     ProducedPartition,
@@ -106,6 +107,8 @@ def handle(request: Request, context: ApiContext) -> Outcome:
         return _convert_and_append(wanted, places, to_convert, transactional, context)
     if transactional:
         return _join_and_append(wanted, places, transactional, context)
+    if request.body.nbytes < LARGE_BYTES:
+        return _append_all(wanted, places, context)
     return _append_large_aside(wanted, places, context)
 
 

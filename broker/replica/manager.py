@@ -34,7 +34,8 @@ from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
 
-_LARGE_BYTES: Final = 512 << 10
+LARGE_BYTES: Final = 512 << 10
+"""Batches from which on `append_aside` may be a gain."""
 
 
 class FetchAsk(NamedTuple):
@@ -180,7 +181,7 @@ class ReplicaManager:
         Handing an append over costs as much as writing 100 kB. And a log takes one after the other:
         where large ones come for one log only, nothing could be written beside them.
         """
-        if len(records) < _LARGE_BYTES:
+        if len(records) < LARGE_BYTES:
             return None
         last, self._last_large = self._last_large, partition.topic_partition
         if last == partition.topic_partition:
