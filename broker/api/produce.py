@@ -109,7 +109,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
         return _join_and_append(wanted, places, transactional, context)
     if request.body.nbytes < LARGE_BYTES:
         return _append_all(wanted, places, context)
-    return _append_large_aside(wanted, places, context)
+    return _append_large_aside(wanted, places, request.peer, context)
 
 
 async def _convert_and_append(
@@ -157,44 +157,28 @@ def _join_and_append(
         else:
             if has_added:
                 return _append_when_flushed(wanted, places, context)
-        return _append_all(wanted, places, context, transactional=True)
-    return _append_large_aside(wanted, places, context)
+    return _append_all(wanted, places, context, transactional=bool(joins))
 
 
 def _append_large_aside(
-    wanted: ProduceRequest, places: list[_Place], context: ApiContext
+    wanted: ProduceRequest, places: list[_Place], peer: str, context: ApiContext
 ) -> _Outcome:
-    """Large batches are appended in threads where that is a gain, those of the request at once.
+    """Large batches are appended in threads where that is a gain, the others at once.
 
-    Not transactional ones, as nobody may come between the transaction's check and its batch.
+    Not transactional ones, as nobody may come between the transaction's check and its batch; nor
+    where a partition comes twice, whose batches have an order.
     """
+    partitions = [place.topic_partition for place in places if isinstance(place, Partition)]
+    if len(set(partitions)) < len(partitions):
+        return _append_all(wanted, places, context)
     appending: dict[int, asyncio.Future[LogAppendInfo]] = {}
     for index, place in enumerate(places):
         if isinstance(place, Partition):
             records = _view(wanted.partitions[index])
-            aside = context.replicas.append_aside(place, records, wanted.acks)
+            aside = context.replicas.append_aside(place, records, wanted.acks, peer)
             if aside is not None:
                 appending[index] = aside
-    if appending:
-        return _append_the_others(wanted, places, appending, context)
-    return _append_all(wanted, places, context)
-
-
-async def _append_the_others(
-    wanted: ProduceRequest,
-    places: list[_Place],
-    appending: "dict[int, asyncio.Future[LogAppendInfo]]",
-    context: ApiContext,
-) -> Body:
-    appended: dict[int, LogAppendInfo] = {}
-    for index, each in appending.items():
-        try:
-            # A closed connection cancels this, and no append that has begun.
-            appended[index] = await asyncio.shield(each)
-        except BrokerResponseError as error:
-            places[index] = error
-    outcome = _append_all(wanted, places, context, appended=appended)
-    return await outcome if isinstance(outcome, Coroutine) else outcome
+    return _append_all(wanted, places, context, appending=appending)
 
 
 async def _append_when_flushed(
@@ -266,38 +250,58 @@ def _append_all(
     context: ApiContext,
     *,
     transactional: bool = False,
-    appended: "Mapping[int, LogAppendInfo] | None" = None,
+    appending: "Mapping[int, asyncio.Future[LogAppendInfo]] | None" = None,
 ) -> _Outcome:
-    """Appends each part to its place, but for those whose index is in `appended`."""
+    """Appends each part to its place, but for those whose index is in `appending`."""
     results: list[ProducedPartition] = []
     unsynced: list[tuple[int, Log]] = []
-    for part, place in zip(wanted.partitions, places, strict=True):
+    for index, (part, place) in enumerate(zip(wanted.partitions, places, strict=True)):
         try:
             if isinstance(place, BrokerResponseError):
                 raise place
-            done = None if appended is None else appended.get(len(results))
-            if done is None:
-                result = _append(part, place, wanted.acks, transactional, context)
+            if appending and index in appending:
+                result = _nothing_appended(part)
             else:
-                result = _appended(part, done)
-            if place.log.awaits_flush:
-                unsynced.append((len(results), place.log))
+                result = _append(part, place, wanted.acks, transactional, context)
+                if place.log.awaits_flush:
+                    unsynced.append((index, place.log))
         except BrokerResponseError as error:
             context.replicas.stats.failed_produce += 1
             result = _failed(part, error)
         results.append(result)
-    if wanted.acks == _NO_ANSWER:
-        failed = [result for result in results if result.error_code]
-        if failed:
-            raise CloseConnection(f"produce with acks=0 failed, error code {failed[0].error_code}")
-        return None
-    if unsynced:
-        return _answer_when_synced(results, unsynced, wanted.version)
-    return _answer(results, wanted.version)
+    if appending:
+        return _answer_when_appended(wanted, places, results, unsynced, appending, context)
+    if unsynced and wanted.acks != _NO_ANSWER:
+        return _answer_when_synced(results, unsynced, wanted)
+    return _answer(results, wanted)
+
+
+async def _answer_when_appended(
+    wanted: ProduceRequest,
+    places: list[_Place],
+    results: list[ProducedPartition],
+    unsynced: list[tuple[int, Log]],
+    appending: "Mapping[int, asyncio.Future[LogAppendInfo]]",
+    context: ApiContext,
+) -> Body:
+    """Where its connection closes nobody waits for the answer, and the appends are done no less."""
+    for index, each in appending.items():
+        part, place = wanted.partitions[index], places[index]
+        assert isinstance(place, Partition)
+        try:
+            results[index] = _appended(part, await asyncio.shield(each))
+            if place.log.awaits_flush:
+                unsynced.append((index, place.log))
+        except BrokerResponseError as error:
+            context.replicas.stats.failed_produce += 1
+            results[index] = _failed(part, error)
+    if unsynced and wanted.acks != _NO_ANSWER:
+        return await _answer_when_synced(results, unsynced, wanted)
+    return _answer(results, wanted)
 
 
 async def _answer_when_synced(
-    results: list[ProducedPartition], unsynced: list[tuple[int, Log]], version: int
+    results: list[ProducedPartition], unsynced: list[tuple[int, Log]], wanted: ProduceRequest
 ) -> Body:
     """What is not on disk is not acknowledged. `unsynced`: the number of a result, and its log."""
     loop = asyncio.get_running_loop()
@@ -306,11 +310,16 @@ async def _answer_when_synced(
             await loop.run_in_executor(None, log.flush)
         except BrokerResponseError as error:
             results[number] = _failed(results[number], error)
-    return _answer(results, version)
+    return _answer(results, wanted)
 
 
-def _answer(results: list[ProducedPartition], version: int) -> Body:
-    return [encode_produce_response(results, version)]  # type: ignore[list-item]
+def _answer(results: list[ProducedPartition], wanted: ProduceRequest) -> Body:
+    if wanted.acks != _NO_ANSWER:
+        return [encode_produce_response(results, wanted.version)]  # type: ignore[list-item]
+    failed = [result for result in results if result.error_code]
+    if failed:
+        raise CloseConnection(f"produce with acks=0 failed, error code {failed[0].error_code}")
+    return None
 
 
 def _failed(
@@ -368,9 +377,13 @@ def _append(
 ) -> ProducedPartition:
     records = _view(part)
     if not records:
-        return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
+        return _nothing_appended(part)
     appended = context.replicas.append(partition, records, acks, transactional=transactional)
     return _appended(part, appended)
+
+
+def _nothing_appended(part: ProducePartition) -> ProducedPartition:
+    return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
 
 
 def _appended(part: ProducePartition, appended: LogAppendInfo) -> ProducedPartition:

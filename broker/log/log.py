@@ -12,8 +12,9 @@ at a time, each in the order in which it got the lock. `flush`, `delete_old_segm
 `advance_log_start_offset`, `remove_deleted_files`, `replace_segments` and the lookups may be
 called from any thread at the same time. `_lock` guards every change of state and is, but for
 truncation, never held across an fsync or a scan, so the loop waits microseconds for it, or the time
-of a write or a file creation, which it would take itself. `_flush_lock` only keeps two flushes
-apart. Reads take no lock: `_next_offset` is published after
+of a file creation, or of the writes of large batches that are before it: to append to the log
+itself, or to ask for the last stable offset while transactions are open, not to read. `_flush_lock`
+only keeps two flushes apart. Reads take no lock: `_next_offset` is published after
 the bytes, and the list of segments is copied on write. A flush works on what was there when it
 began; it moves the recovery point only if no truncation came between.
 """
@@ -66,6 +67,7 @@ class LogAppendInfo:
     __slots__ = (
         "first_offset",
         "is_duplicate",
+        "is_stable",
         "last_offset",
         "log_append_time_ms",
         "log_start_offset",
@@ -82,6 +84,7 @@ class LogAppendInfo:
         max_timestamp_ms: int,
         size_bytes: int,
         is_duplicate: bool = False,
+        is_stable: bool = True,
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
@@ -91,6 +94,8 @@ class LogAppendInfo:
         self.size_bytes = size_bytes
         self.is_duplicate = is_duplicate
         """A retry of what is in the log already, under these offsets; nothing was appended."""
+        self.is_stable = is_stable
+        """No transaction was open in the log then: who reads committed records may have these."""
 
 
 class FetchDataInfo(NamedTuple):
@@ -260,19 +265,20 @@ class Log:
         closed. Nothing is appended then.
         """
         rules = self._rules
-        now_ms = self._clock()
         headers = validate(
             records, rules.max_message_bytes, transactional=transactional, numbered=numbered
         )
-        append_time_ms = now_ms if rules.stamps_append_time else NO_TIMESTAMP
-        if not rules.stamps_append_time:
-            check_timestamps(headers, now_ms, rules.before_max_ms, rules.after_max_ms)
         if records.nbytes > rules.segment_bytes:
             raise RecordListTooLargeError(
                 f"{records.nbytes} bytes of batches exceed segment.bytes={rules.segment_bytes}"
             )
         with self._lock:
             self._check_usable()
+            # Not before: of two threads the later append has the later time.
+            now_ms = self._clock()
+            append_time_ms = now_ms if rules.stamps_append_time else NO_TIMESTAMP
+            if not rules.stamps_append_time:
+                check_timestamps(headers, now_ms, rules.before_max_ms, rules.after_max_ms)
             if headers[0].producer_id >= 0:
                 duplicate = self._producers.check(headers[0])
                 if duplicate is not None:
@@ -339,6 +345,7 @@ class Log:
             self._log_start_offset,
             newest_ms,
             size_bytes,
+            is_stable=not self._producers.has_open_transaction,
         )
 
     def _write(
@@ -675,6 +682,8 @@ class Log:
     def last_stable_offset(self, high_watermark: int) -> int:
         """What lies below is committed, and its transactions are decided. Where records of an open
         transaction were deleted that is the log's start, which can be read from."""
+        if not self._producers.has_unstable:
+            return high_watermark
         with self._lock:
             unstable = self._producers.first_unstable_offset(high_watermark)
             start_offset = self._log_start_offset

@@ -17,7 +17,8 @@ Apache Kafka's format (ProducerSnapshot, version 1), big-endian:
     timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (-1)
 
 It keeps one batch of the five. Taken when the log rolls and when it closes; not synced here, the
-log's flush does that. Changes under the log's lock; `entries` is for the appending thread. Never
+log's flush does that. Changes under the log's lock; `entries` is for the
+event loop. Never
 reads a segment.
 """
 
@@ -180,6 +181,11 @@ class ProducerStateManager:
     @property
     def has_open_transaction(self) -> bool:
         return bool(self._open)
+
+    @property
+    def has_unstable(self) -> bool:
+        """Whether `first_unstable_offset` may find something; without the log's lock."""
+        return bool(self._open or self._completed)
 
     def knows(self, producer_id: int) -> bool:
         """Whether the producer has written here, and is not forgotten."""

@@ -36,6 +36,7 @@ class ReceiveBuffers:
         "_on_wait",
         "_pool",
         "_waiting",
+        "handled_bytes",
         "held_bytes",
         "staging",
     )
@@ -52,7 +53,9 @@ class ReceiveBuffers:
         self._waiting: list[Callable[[], None]] = []
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.held_bytes = 0
-        """Memory of the frames that are being received, or are viewed by who handles them."""
+        """Memory of the frames that are being received or handled."""
+        self.handled_bytes = 0
+        """Of these, the memory of frames that are received: whoever handles them needs no more."""
         self._max_held_bytes = max_held_bytes
         self._pool: list[bytearray] = []
 
@@ -91,6 +94,14 @@ class ReceiveBuffers:
             self._pool.append(frame)
         if self._waiting:
             self._on_room()
+
+    def begin_handling(self, frame: bytearray) -> None:
+        """`frame` is received, and is looked into until `end_handling`."""
+        self.handled_bytes += len(frame)
+
+    def end_handling(self, frame: bytearray) -> None:
+        self.handled_bytes -= len(frame)
+        self.release(frame)
 
     def take_waiting(self) -> list[Callable[[], None]]:
         """Those that wait for room, who are to try again."""

@@ -6,8 +6,8 @@ size and that many bytes; an answer is framed the same way. Called by: the event
 Receiving: small frames come many to one recv, through a staging buffer shared by all connections,
 and get their own bytearray each; the rest of a large frame is received straight into a bytearray of
 its own, which grows as bytes arrive, so that a size field alone never makes us allocate. Where all
-frames together hold too much, this one waits for room, and nothing is read. A handler
-that keeps a view of the frame beyond its return keeps the frame: it is not used again.
+frames together hold too much, this one waits for room, and nothing is read. A frame's memory is not
+used again as long as its handler keeps a view of it; one of records counts until it is answered.
 
 Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
 while the peer does not read its answers, nothing more is read from it; the kernel's window does
@@ -31,6 +31,8 @@ from broker.network.send import Part, SendQueue, size_of
 _log = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
+# Larger requests are Produce's: no other may have as much.
+_COUNTED_BYTES: Final = 512 * 1024
 # Receives without a look at the other connections.
 _RECEIVES_PER_EVENT: Final = 4
 
@@ -265,11 +267,13 @@ class BrokerConnection:
         return False
 
     def _release_when_handled(self, frame: bytearray) -> None:
-        """At the latest when it is answered; before, where the answer is made without it."""
-        if self._answer is not None and is_viewed(frame):
-            self._answer.add_done_callback(lambda _: self._buffers.release(frame))
-        else:
+        """Records count until they are appended. Small requests, which may wait for long, do not,
+        and who looks into one keeps its memory."""
+        if self._answer is None or self._frame_bytes < _COUNTED_BYTES or not is_viewed(frame):
             self._buffers.release(frame)
+        else:
+            self._buffers.begin_handling(frame)
+            self._answer.add_done_callback(lambda _: self._buffers.end_handling(frame))
 
     # --- answering ---
 

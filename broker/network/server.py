@@ -133,11 +133,12 @@ class NetworkServer:
 
     @property
     def received_bytes_held(self) -> int:
-        """Memory of requests that are being received."""
+        """Memory of requests that are being received, and of records that are being appended."""
         return self._buffers.held_bytes
 
     async def close(self) -> None:
-        """Stops accepting and reading, lets answers on their way out go, closes everything."""
+        """Stops accepting and reading, lets appends end and answers on their way out go, closes
+        everything."""
         for timer in (self._sweep, self._accept_timer, self._room_timer):
             if timer is not None:
                 timer.cancel()
@@ -148,7 +149,9 @@ class NetworkServer:
         for connection in self._connections:
             connection.stop_reading()
         deadline = self._loop.time() + _DRAIN_S
-        while self._loop.time() < deadline and any(c.unsent_bytes for c in self._connections):
+        while self._loop.time() < deadline and (
+            self._buffers.handled_bytes or any(c.unsent_bytes for c in self._connections)
+        ):
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.close("the broker stops")
@@ -248,7 +251,7 @@ class NetworkServer:
         self._accept_if_paused()
 
     def _on_room(self) -> None:
-        """A frame was received or given up, and others wait: they go on in the loop's next turn."""
+        """A frame was handled or given up, and others wait: they go on in the loop's next turn."""
         if self._room_timer is not None:
             self._room_timer.cancel()
             self._room_timer = None
@@ -266,6 +269,9 @@ class NetworkServer:
     def _make_room(self) -> None:
         """Closes the connection that has been sending one frame for the longest time."""
         self._room_timer = None
+        if self._buffers.handled_bytes:  # whose end they wait for, however slow the disk
+            self._on_wait()
+            return
         receiving = [c for c in self._connections if c.is_receiving]
         if receiving:
             slowest = min(receiving, key=lambda connection: connection.frame_began)

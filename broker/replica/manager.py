@@ -96,7 +96,8 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         """By TopicPartition, which a plain tuple equals."""
         self._append_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="append")
-        self._last_large: TopicPartition | None = None
+        self._appending: dict[TopicPartition, int] = {}
+        self._last_large: tuple[str, TopicPartition | None] = ("", None)
         self.stats = BrokerTopicStats()
 
     @property
@@ -174,19 +175,25 @@ class ReplicaManager:
         return appended
 
     def append_aside(
-        self, partition: Partition, records: memoryview, acks: int
+        self, partition: Partition, records: memoryview, acks: int, peer: str
     ) -> "asyncio.Future[LogAppendInfo] | None":
         """As `append`, in a thread, while the event loop goes on; or None, where that is no gain.
 
-        Handing an append over costs as much as writing 100 kB. And a log takes one after the other:
-        where large ones come for one log only, nothing could be written beside them.
+        Handing an append over costs as much as writing 100 kB. A connection waits for its answer,
+        and a log takes one append after the other: unless large ones come from several connections,
+        for several logs, nothing would be written or received beside them.
         """
         if len(records) < LARGE_BYTES:
             return None
-        last, self._last_large = self._last_large, partition.topic_partition
-        if last == partition.topic_partition:
+        place = partition.topic_partition
+        (last_peer, last_place), self._last_large = self._last_large, (peer, place)
+        # On the loop it would wait for the thread that has the log.
+        is_held_up = place in self._appending
+        if not is_held_up and (last_peer in ("", peer) or last_place == place):
             return None
-        append = functools.partial(_append_aside, partition, records, acks)
+        self._appending[place] = self._appending.get(place, 0) + 1
+        # The thread lets go of the view before the answer does: its memory is used again then.
+        append = functools.partial(_append_aside, partition, [records], acks)
         appending = asyncio.get_running_loop().run_in_executor(self._append_threads, append)
         # Not by who waits for it, and may be cancelled: the records are there in any case.
         appending.add_done_callback(functools.partial(self._appended_aside, partition))
@@ -195,6 +202,10 @@ class ReplicaManager:
     def _appended_aside(
         self, partition: Partition, appending: "asyncio.Future[LogAppendInfo]"
     ) -> None:
+        place = partition.topic_partition
+        self._appending[place] -= 1
+        if not self._appending[place]:
+            del self._appending[place]
         if not appending.cancelled() and appending.exception() is None:
             partition.commit()
             self._appended(partition, appending.result())
@@ -206,7 +217,7 @@ class ReplicaManager:
     def _appended(self, partition: Partition, appended: LogAppendInfo) -> None:
         topic_partition = partition.topic_partition
         size_bytes = appended.size_bytes
-        stable_bytes = 0 if partition.log.producers.has_open_transaction else size_bytes
+        stable_bytes = size_bytes if appended.is_stable else 0
         self._purgatory.became_visible(topic_partition, size_bytes, stable_bytes)
         if not appended.is_duplicate:
             self.stats.bytes_in += size_bytes
@@ -420,10 +431,10 @@ def is_urgent(reads: Sequence[PartitionRead | BrokerResponseError], others: int 
     return (all(missing) and not others) or failed != missing
 
 
-def _append_aside(partition: Partition, records: memoryview, acks: int) -> LogAppendInfo:
-    """In a thread; `ReplicaManager.append` does this and more."""
+def _append_aside(partition: Partition, records: list[memoryview], acks: int) -> LogAppendInfo:
+    """In a thread; `ReplicaManager.append` does this and more. Empties `records`."""
     try:
-        return partition.append_to_log(records, acks)
+        return partition.append_to_log(records.pop(), acks)
     except OSError as error:
         raise storage_error("append", partition.topic_partition, error) from error
 

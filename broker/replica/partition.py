@@ -1,8 +1,9 @@
 """One partition on this broker: its log, who leads it since when, and how far it is committed.
 
 Owns: leader epoch, in-sync replicas and high watermark of one partition. Called by: the event
-loop's thread only. Records below the high watermark are in every in-sync replica; only those are
-handed to consumers. With one replica that is the log's end as soon as an append returns.
+loop's thread only, but for `append_to_log`. Records below the high watermark are in every in-sync
+replica; only those are handed to consumers. With one replica that is the log's end as soon as an
+append returns.
 """
 
 import sys

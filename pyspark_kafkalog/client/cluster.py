@@ -122,6 +122,10 @@ class Cluster:
         for connection in connections.values():
             connection.close()
 
+    def free_memory(self) -> None:
+        """Lets go of what answers were received into: for a cluster that is kept for later."""
+        self._buffers.clear()
+
     def __repr__(self) -> str:
         return f"Cluster({self.config.servers})"
 

@@ -14,7 +14,7 @@ _MOST_KEPT = 2
 
 
 class ReceiveBuffers:
-    """At most 2 x 16 MiB are kept."""
+    """At most 2 x 16 MiB are kept beside what is viewed."""
 
     def __init__(self) -> None:
         self._kept: deque[bytearray] = deque(maxlen=_MOST_KEPT)
@@ -25,12 +25,17 @@ class ReceiveBuffers:
         if not _LEAST_BYTES <= size_bytes <= _MOST_BYTES:
             return memoryview(bytearray(size_bytes))
         for buffer in self._kept:
-            if len(buffer) >= size_bytes and not _is_viewed(buffer):
+            # No small answer that somebody keeps shall keep a large buffer.
+            if size_bytes <= len(buffer) <= 4 * size_bytes and not _is_viewed(buffer):
                 return memoryview(buffer)[:size_bytes]
         # Answers of a reader differ by a part of a batch.
         buffer = bytearray(-(-size_bytes // _LEAST_BYTES) * _LEAST_BYTES)
         self._kept.append(buffer)
         return memoryview(buffer)[:size_bytes]
+
+    def clear(self) -> None:
+        """Keeps nothing, until more is taken."""
+        self._kept.clear()
 
 
 def _is_viewed(buffer: bytearray) -> bool:

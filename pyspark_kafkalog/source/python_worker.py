@@ -56,6 +56,7 @@ def _kept(config: ClientConfig) -> Iterator[tuple[Cluster, ProducerNumbers]]:
     except BaseException:
         cluster.close()
         raise
+    cluster.free_memory()
     _close(config)
     _left[config] = cluster, numbers
     if len(_left) > _MOST_KEPT:

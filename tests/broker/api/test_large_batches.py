@@ -1,14 +1,22 @@
 """Produce of large batches: appended in threads, and nobody can tell but by the time it takes."""
 
 import os
+import signal
 import threading
 import time
 
 from kafka.errors import UnknownTopicOrPartitionError
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
-from pyspark_kafkalog.protocol.produce import decode_produce_response
+from pyspark_kafkalog.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tests.broker.api.test_produce import body_of
+from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of, values_of
 
 LARGE_BYTES = 700_000
@@ -114,3 +122,40 @@ def test_what_a_client_sent_before_it_left_can_be_read(create, client, connect):
     fetched = client.fetch(FetchRequest(11, 8_000, LARGE_BYTES, asks)).partitions[0]
     assert len(fetched.records or b"") > LARGE_BYTES
     assert fetched.high_watermark == 2
+
+
+def test_a_partition_that_comes_twice_is_appended_in_order(create, client, connect):
+    """A producer never does; whoever does has numbered them."""
+    topic = create(2)
+    connect().produce(topic, 1, large("of another connection"))
+    parts = [ProducePartition(topic, 0, batch) for batch in (batch_of(3), large("second"))]
+    request = ProduceRequest(9, None, -1, 5000, parts)
+    client.send_body(0, 9, b"".join(bytes(part) for part in encode_produce_request(request)))
+    results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+    assert [result.base_offset for result in results] == [0, 3]
+
+
+def test_a_broker_that_stops_finishes_and_answers_what_it_has_begun(tmp_path):
+    """The disk takes a while: a producer that hears nothing sends everything again."""
+    with BrokerChild(tmp_path, module="tests.broker.api.slow_disk") as child:
+        with RawClient(child.host, child.port) as one, RawClient(child.host, child.port) as two:
+            create_partitions(one, "t", 3)
+            one.produce("t", 2, large("of another connection"))
+            two.send_body(0, 9, body_of("t", large("slow"), batch_of(3)))
+            assert child.process.stdout.readline() == b"writing\n"
+            child.process.send_signal(signal.SIGTERM)
+            results, _ = decode_produce_response(two.receive_body(0, 9), 9)
+            assert [(r.error_code, r.base_offset) for r in results] == [(0, 0), (0, 0)]
+        assert child.wait() == 0
+    with BrokerChild(tmp_path) as again, RawClient(again.host, again.port) as client:
+        asks = [FetchPartition("t", partition, 0, 1) for partition in range(2)]
+        fetched = client.fetch(FetchRequest(11, 0, 1, asks)).partitions
+        assert [part.high_watermark for part in fetched] == [2, 3]
+
+
+def create_partitions(client, name, count):
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
+    assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0

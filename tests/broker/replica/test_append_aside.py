@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 
 import pytest
 from kafka.errors import KafkaStorageError
@@ -66,36 +67,63 @@ def small():
     return memoryview(bytearray(batch_of(1)))
 
 
-def test_only_large_batches_of_changing_partitions_go_to_threads(replicas):
-    one, two = map(replicas.partition, PLACES)
+def aside(replicas, number, peer):
+    return replicas.append_aside(replicas.partition(PLACES[number]), large(), ACKS_ALL, peer)
+
+
+def test_large_batches_of_several_connections_for_several_logs_go_to_threads(replicas):
+    async def scenario():
+        assert replicas.append_aside(replicas.partition(PLACES[0]), small(), ACKS_ALL, "a") is None
+        begun = []
+        for number, peer, is_aside in [
+            (0, "a", False),
+            (1, "a", False),  # which waits for its answer, so that nothing comes beside it
+            (1, "b", False),  # one log takes one batch after the other
+            (0, "c", True),
+            (1, "a", True),
+            (0, "a", True),  # on the loop it would wait for the thread that writes there
+        ]:
+            appending = aside(replicas, number, peer)
+            assert (appending is not None) == is_aside, (number, peer)
+            begun += [appending] if is_aside else []
+        found = [(await each).first_offset for each in begun]
+        assert aside(replicas, 0, "a") is None
+        return found
+
+    first, second, third = asyncio.run(scenario())
+    assert (sorted([first, third]), second) == ([0, 1], 0)
+    assert [replicas.partition(place).high_watermark for place in PLACES] == [2, 1]
+    assert replicas.stats.messages_in == 3
+
+
+@pytest.fixture
+def busy(replicas):
+    """Another connection has just written to the second partition."""
+    assert aside(replicas, 1, "other") is None
+
+
+def test_a_log_that_stamps_times_has_them_in_order(replicas):
+    partition = replicas.partition(PLACES[0])
+    partition.log.config = replace(partition.log.config, message_timestamp_type="LogAppendTime")
 
     async def scenario():
-        appended = []
-        for partition, records, is_aside in [
-            (one, large(), True),
-            (one, large(), False),  # one log takes one batch after the other
-            (two, large(), True),
-            (one, small(), False),
-            (one, large(), True),
-            (two, large(), True),
-        ]:
-            aside = replicas.append_aside(partition, records, ACKS_ALL)
-            assert (aside is not None) == is_aside
-            appended.append(aside)
-        return [each and (await each).first_offset for each in appended]
+        aside(replicas, 1, "other")
+        begun = [aside(replicas, 0, "a") for _ in range(20)]
+        return sorted(
+            (each.first_offset, each.log_append_time_ms) for each in [await b for b in begun]
+        )
 
-    assert asyncio.run(scenario()) == [0, None, 0, None, 1, 1]
-    assert (one.high_watermark, two.high_watermark) == (2, 2)
-    assert replicas.stats.messages_in == 4
+    times_ms = [time_ms for _, time_ms in asyncio.run(scenario())]
+    assert times_ms == sorted(times_ms)
 
 
-def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(replicas):
+def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(replicas, busy):
     partition = replicas.partition(PLACES[0])
 
     async def scenario():
         woken = asyncio.Event()
         replicas.wait_for_records([FetchAsk(PLACES[0], 0, 1, -1)], 1, 10_000, woken.set)
-        appending = replicas.append_aside(partition, large(), ACKS_ALL)
+        appending = aside(replicas, 0, "a")
         waiting = asyncio.ensure_future(_shielded(appending))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -109,13 +137,13 @@ async def _shielded(appending):
     await asyncio.shield(appending)
 
 
-def test_a_disk_that_refuses_leaves_nothing(replicas, disk):
+def test_a_disk_that_refuses_leaves_nothing(replicas, busy, disk):
     partition = replicas.partition(PLACES[0])
 
     async def scenario():
         disk.is_full = True
         with pytest.raises(KafkaStorageError):
-            await replicas.append_aside(partition, large(), ACKS_ALL)
+            await aside(replicas, 0, "a")
         disk.is_full = False
         assert (partition.high_watermark, partition.log.log_end_offset) == (0, 0)
         return replicas.append(partition, small(), ACKS_ALL).first_offset
@@ -123,11 +151,11 @@ def test_a_disk_that_refuses_leaves_nothing(replicas, disk):
     assert asyncio.run(scenario()) == 0
 
 
-def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(replicas):
+def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(replicas, busy):
     partitions = [replicas.partition(place) for place in PLACES]
 
     async def scenario():
-        begun = [replicas.append_aside(partitions[n % 2], large(), ACKS_ALL) for n in range(20)]
+        begun = [aside(replicas, n % 2, f"{n}") for n in range(20)]
         replicas.finish_appends()
         assert all(partition.log.log_end_offset == 10 for partition in partitions)
         await asyncio.gather(*begun)
@@ -135,7 +163,7 @@ def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(replicas):
     asyncio.run(scenario())
 
 
-def test_a_topic_that_goes_takes_no_more(replicas):
+def test_a_topic_that_goes_takes_no_more(replicas, busy):
     partition = replicas.partition(PLACES[0])
     topic = new_topic("t", 2, 1, {})
 
@@ -143,6 +171,6 @@ def test_a_topic_that_goes_takes_no_more(replicas):
         replicas.close(topic)
         replicas.delete_logs(topic)
         with pytest.raises(KafkaStorageError):
-            await replicas.append_aside(partition, large(), ACKS_ALL)
+            await replicas.append_aside(partition, large(), ACKS_ALL, "a")
 
     asyncio.run(scenario())

@@ -1,5 +1,7 @@
 """Memory of answers: used again when nobody can see it, and never before."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +32,28 @@ def test_a_view_has_the_size_that_was_asked_for():
     buffers = ReceiveBuffers()
     for size_bytes in (0, 1, 100_000, SIZE_BYTES + 1, SIZE_BYTES - 1, 20 << 20):
         assert len(buffers.take(size_bytes)) == size_bytes
+
+
+def test_a_small_answer_does_not_take_a_large_buffer():
+    buffers = ReceiveBuffers()
+    large = buffers.take(16 << 20)
+    memory = id(large.obj)
+    del large
+    small = buffers.take(70_000)
+    assert len(small.obj) < 1 << 20
+    assert id(buffers.take(16 << 20).obj) == memory
+
+
+def test_what_is_cleared_is_not_kept():
+    buffers = ReceiveBuffers()
+    tracemalloc.start()
+    try:
+        buffers.take(SIZE_BYTES)
+        assert tracemalloc.get_traced_memory()[0] > SIZE_BYTES
+        buffers.clear()
+        assert tracemalloc.get_traced_memory()[0] < SIZE_BYTES / 2
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.lists(st.tuples(st.integers(60_000, 400_000), st.booleans()), max_size=20))
