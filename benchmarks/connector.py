@@ -39,8 +39,10 @@ MANY, VERY_MANY = 64, 1000
 _FIRST_ID = 100_000_000
 """All ids that are written have as many digits."""
 # The JVM goes on compiling what all reads share for as many queries of either connector: ours came
-# from 2.3 to 4.0 M rows a second meanwhile, Spark's own from 1.6 to 2.2.
+# from 2.3 to 4.0 M rows a second meanwhile, Spark's own from 1.6 to 2.2. What each kind of query
+# has for itself takes a few more.
 _FIRST_WARM_UP = 5
+_WARM_UP = 3
 # A task takes 50,000 offsets of small partitions together at most.
 _PARTITIONS_PER_TASK = "250"
 # Arrow's level of zstd where none is given is 1, that of Spark's Parquet 3.
@@ -115,13 +117,14 @@ def comparisons(running: Running) -> list[Comparison]:
     large = _topic(running, 1_000_000, Kind(1000))
     return [
         *_reads(running, small, goal=2.0, pruned_goal=3.0, pair_s=11, warm_up=_FIRST_WARM_UP),
-        *_reads(running, large, goal=1.3, pruned_goal=1.5, pair_s=7),
+        *_reads(running, large, goal=1.3, pruned_goal=1.5, pair_s=7, warm_up=_WARM_UP),
         # Not a peer but a bound: what Spark takes from a Python data source that does nothing.
         Comparison.of_one(
             _row(f"read {small.title} : ready-made Arrow batches", 0.8, "ready-made batches"),
             Read(running, small, OURS, noop).rate,
             ready_made(running, small),
             pair_s=4,
+            warm_up=_WARM_UP,
         ),
         Comparison.of_one(
             _row(f"write {small.title}", 1.5),
@@ -206,7 +209,7 @@ def _reads(
     goal: float,
     pruned_goal: float,
     pair_s: float,
-    warm_up: int = 1,
+    warm_up: int,
 ) -> list[Comparison]:
     ours, theirs = Read(running, made, OURS), Read(running, made, THEIRS)
     name = f"read {made.title}"
@@ -230,12 +233,14 @@ def _reads(
             ours.rate_and_cost,
             theirs.rate_and_cost,
             pair_s,
+            warm_up=_WARM_UP,
         ),
         Comparison.of_one(
             _row(f"{name}, value only", pruned_goal, settings={"ours": '.schema("value binary")'}),
             Read(running, made, OURS, columns="value binary").rate,
             theirs.rate,
             pair_s,
+            warm_up=_WARM_UP,
         ),
     ]
 
