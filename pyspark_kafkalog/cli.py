@@ -699,10 +699,10 @@ def _no_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile_pyspark(options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.compile_pyspark import compile_pyspark, pyspark_archive
+    from pyspark_kafkalog.compile_pyspark import compile_archive, imported_archives
 
-    archive = pyspark_archive()
-    print(f"{archive}: {compile_pyspark(archive)} modules compiled")
+    for archive in imported_archives():
+        print(f"{archive}: {compile_archive(archive)} modules compiled")
 
 
 COMMANDS = (

@@ -1,8 +1,9 @@
-"""Compiles PySpark's modules in the archive that Spark's Python processes import them from.
+"""Compiles PySpark's modules in the archives that Spark's Python processes import them from.
 
 Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python process that it
-starts. The archive has sources alone, and Python caches nothing that it imports out of one: each
-process that plans a stream, and each session's first worker, compiles PySpark anew, for a second.
+starts, and Py4J's archive from beside it. They have sources alone, and Python caches nothing that
+it imports out of one: each process that plans a stream, and each session's first worker, compiles
+PySpark anew, for a second.
 Compiled modules go beside their sources, as the `.pyc` that zipimport looks for first. They are
 not checked against the sources (PEP 552: an archive's times are of no time zone); a Python that did
 not make them passes over them to the sources.
@@ -48,7 +49,12 @@ def pyspark_archive() -> Path:
     )
 
 
-def compile_pyspark(archive: Path) -> int:
+def imported_archives() -> list[Path]:
+    """That of PySpark and its neighbours, Py4J's; raises SparkNotFoundError."""
+    return sorted(pyspark_archive().parent.glob("*.zip"))
+
+
+def compile_archive(archive: Path) -> int:
     """Puts the compiled modules into `archive`, in one step; how many there are.
 
     Not for an archive that processes are importing from: they would find other bytes in it. Raises

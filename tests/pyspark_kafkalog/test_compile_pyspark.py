@@ -1,4 +1,4 @@
-"""Modules in Spark's archive are found compiled, and by another Python as they were."""
+"""Modules in Spark's archives are found compiled, and by another Python as they were."""
 
 import os
 import subprocess
@@ -48,6 +48,18 @@ def test_modules_are_imported_compiled(archive, capsys):
     assert imported(archive) == f"{archive}/pyspark/worker.pyc"
     assert archive.stat().st_mode & 0o777 == 0o640
     assert os.listdir(archive.parent) == ["pyspark.zip"]
+
+
+def test_py4j_beside_it_is_compiled_too(archive, capsys):
+    py4j = archive.with_name("py4j-0.10.9.9-src.zip")
+    with zipfile.ZipFile(py4j, "w") as made:
+        made.writestr("py4j/__init__.py", "")
+    assert main(["compile-pyspark"]) == 0
+    assert capsys.readouterr().out == (
+        f"{py4j}: 1 modules compiled\n{archive}: 2 modules compiled\n"
+    )
+    statement = "import py4j\nprint(py4j.__file__)"
+    assert imported(f"{archive}:{py4j}", statement) == f"{py4j}/py4j/__init__.pyc"
 
 
 def test_tracebacks_show_lines_as_before(archive):
