@@ -6,10 +6,10 @@
 Prints a table, and writes `results.json` and `results.svg` after every row into benchmarks/results,
 or build/benchmarks for a run that is quick or of some rows only. Where `--only` is given, the rows
 that are measured again take the place of those in the folder. `--quick` does a twentieth of the
-work in 2 pairs and leaves out what takes long. A row that fails does not end the run; the exit code
-is 1 then. Needs PySpark 4.2, which Spark's own connector is made for, and the peers' jars (`make
-peers`); `make bench` sees to both. What comes of it goes into README by `python -m
-benchmarks.readme`, which names the rows that were measured in another run than most.
+work in 2 pairs after one that warms up, and leaves out what takes long. A row that fails does not
+end the run; the exit code is 1 then. Needs PySpark 4.2, which Spark's own connector is made for,
+and the peers' jars (`make peers`); `make bench` sees to both. What comes of it goes into README by
+`python -m benchmarks.readme`, which names the rows that were measured in another run than most.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
     console = Console()
     with ExitStack() as stack:
         wanted = [
-            each
+            replace(each, warm_up=1) if given.quick else each
             for each in all_comparisons(Running(stack, scale))
             if (each.quick or not given.quick) and _is_wanted(each, given.only)
         ]
