@@ -87,6 +87,7 @@ def test_large_batches_of_several_connections_for_several_logs_go_to_threads(rep
             assert (appending is not None) == is_aside, (number, peer)
             begun += [appending] if is_aside else []
         found = [(await each).first_offset for each in begun]
+        await asyncio.sleep(0)  # a turn of the loop, in which all of them are done with
         assert aside(replicas, 0, "a") is None
         return found
 
