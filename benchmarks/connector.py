@@ -116,8 +116,8 @@ def comparisons(running: Running) -> list[Comparison]:
     small = _topic(running, 5_000_000)
     large = _topic(running, 1_000_000, Kind(1000))
     return [
-        *_reads(running, small, goal=2.0, pruned_goal=3.0, pair_s=11, warm_up=_FIRST_WARM_UP),
-        *_reads(running, large, goal=1.3, pruned_goal=1.5, pair_s=7, warm_up=_WARM_UP),
+        *_reads(running, small, goal=2.0, pruned_goal=3.0, pair_s=5, warm_up=_FIRST_WARM_UP),
+        *_reads(running, large, goal=1.3, pruned_goal=1.5, pair_s=4, warm_up=_WARM_UP),
         # Not a peer but a bound: what Spark takes from a Python data source that does nothing.
         Comparison.of_one(
             _row(f"read {small.title} : ready-made Arrow batches", 0.8, "ready-made batches"),

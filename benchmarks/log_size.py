@@ -4,8 +4,8 @@ The large logs are real ones in format (whole batches of 1 MB with right checksu
 checkpoints, segments of 1 GB), written straight into a data directory, and sparse on disk: the
 value in each batch is zeros, which take no space. So offsets are looked up, read and sent as from a
 full log, but from holes and the page cache, not from a disk: each place is fetched three times, and
-the third counts. The first brings it into memory, where the small log lies anyway; the second still
-pays for the kernel's reading ahead of where the first one ended, a tenth of a fetch. A figure is
+the third counts. The first brings it into memory, where the small log lies anyway; the second
+meets the mark at which the kernel reads ahead, and waits for it, a tenth of a fetch. A figure is
 the median of single requests on one connection, one in flight, after some that warm up. The restart
 kills the broker with SIGKILL while the last segment is not known to be whole, and counts from the
 start of the process to its `listening` line.
@@ -64,7 +64,9 @@ def comparisons(running: Running) -> list[Comparison]:
     restart_gb = max(1, round(RESTART_GB * running.scale))
     large, small = Log(running.stack, large_gb), Log(running.stack, SMALL_GB)
     restarted = Log(running.stack, restart_gb)
-    settings = {"both": "sparse log of 1 MB batches, 1 connection, 1 in flight"}
+    settings = {
+        "both": "sparse log of 1 MB batches, 1 connection, 1 in flight; a fetch is the third of a place"
+    }
     rows = tuple(
         Row(
             *(GROUP, f"{name}, {large_gb} GB of log", "us", _FLAT),

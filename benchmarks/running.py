@@ -22,7 +22,7 @@ from pyspark_kafkalog import DefaultSource, EmbeddedBroker
 from pyspark_kafkalog.client.admin import create_topic, delete_topics
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.compile_pyspark import pyspark_archive
+from pyspark_kafkalog.compile_pyspark import imported_archives
 from tests.interop.kafka_server import PEERS, KafkaServer
 
 KAFKA, SPARK_CONNECTOR = "Apache Kafka", "spark-sql-kafka-0-10"
@@ -71,9 +71,11 @@ SPARK_CONF = {
 
 def _modules_of_pyspark() -> str:
     """As Spark's Python processes find them; Spark's own connector has no such processes."""
-    with zipfile.ZipFile(pyspark_archive()) as archive:
-        compiled = any(name.endswith(".pyc") for name in archive.namelist())
-    return "compiled (kafkalog compile-pyspark)" if compiled else "sources"
+    for path in imported_archives():
+        with zipfile.ZipFile(path) as archive:
+            if not any(name.endswith(".pyc") for name in archive.namelist()):
+                return "sources"
+    return "compiled (kafkalog compile-pyspark)"
 
 
 SETTINGS = {

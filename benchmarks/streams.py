@@ -55,7 +55,7 @@ def comparisons(running: Running) -> list[Comparison]:
             Row(group, f"AvailableNow drain {small.title}", "M rows/s", 2, None, True, _PEER),
             drain(running, small, OURS),
             drain(running, small, THEIRS),
-            pair_s=11,
+            pair_s=5,
             warm_up=_WARM_UP,
         ),
         Comparison.of_one(

@@ -1,9 +1,9 @@
-"""Compiles PySpark's modules in the archives that Spark's Python processes import them from.
+"""Compiles the modules of PySpark and Py4J in the archives that Spark's Python processes import.
 
 Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python process that it
 starts, and Py4J's archive from beside it. They have sources alone, and Python caches nothing that
 it imports out of one: each process that plans a stream, and each session's first worker, compiles
-PySpark anew, for a second.
+PySpark anew, for most of the time that it takes to start.
 Compiled modules go beside their sources, as the `.pyc` that zipimport looks for first. They are
 not checked against the sources (PEP 552: an archive's times are of no time zone); a Python that did
 not make them passes over them to the sources.
@@ -50,8 +50,9 @@ def pyspark_archive() -> Path:
 
 
 def imported_archives() -> list[Path]:
-    """That of PySpark and its neighbours, Py4J's; raises SparkNotFoundError."""
-    return sorted(pyspark_archive().parent.glob("*.zip"))
+    """PySpark's, and Py4J's beside it; raises SparkNotFoundError."""
+    archive = pyspark_archive()
+    return [archive, *archive.parent.glob("py4j-*.zip")]
 
 
 def compile_archive(archive: Path) -> int:

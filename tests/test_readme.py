@@ -62,4 +62,6 @@ def test_the_commands_run_in_a_shell(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     assert "/home" in done.stdout
     assert not archive.is_symlink()
+    (py4j,) = archive.parent.glob("py4j-*.zip")
+    assert not py4j.is_symlink()
     assert len(list((tmp_path / "warehouse").glob("part-clicks-*.parquet"))) == 1

@@ -51,13 +51,15 @@ def test_modules_are_imported_compiled(archive, capsys):
 
 
 def test_py4j_beside_it_is_compiled_too(archive, capsys):
-    py4j = archive.with_name("py4j-0.10.9.9-src.zip")
+    py4j, other = archive.with_name("py4j-0.10.9.9-src.zip"), archive.with_name("other.zip")
     with zipfile.ZipFile(py4j, "w") as made:
         made.writestr("py4j/__init__.py", "")
+    other.write_bytes(b"somebody's")
     assert main(["compile-pyspark"]) == 0
     assert capsys.readouterr().out == (
-        f"{py4j}: 1 modules compiled\n{archive}: 2 modules compiled\n"
+        f"{archive}: 2 modules compiled\n{py4j}: 1 modules compiled\n"
     )
+    assert other.read_bytes() == b"somebody's"
     statement = "import py4j\nprint(py4j.__file__)"
     assert imported(f"{archive}:{py4j}", statement) == f"{py4j}/py4j/__init__.pyc"
 
