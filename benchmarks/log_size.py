@@ -64,9 +64,8 @@ def comparisons(running: Running) -> list[Comparison]:
     restart_gb = max(1, round(RESTART_GB * running.scale))
     large, small = Log(running.stack, large_gb), Log(running.stack, SMALL_GB)
     restarted = Log(running.stack, restart_gb)
-    settings = {
-        "both": "sparse log of 1 MB batches, 1 connection, 1 in flight; a fetch is the third of a place"
-    }
+    work = "1 connection, 1 in flight; of a fetch the third of its place"
+    settings = {"both": f"sparse log of 1 MB batches, {work}"}
     rows = tuple(
         Row(
             *(GROUP, f"{name}, {large_gb} GB of log", "us", _FLAT),
