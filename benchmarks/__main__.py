@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import brokers, connector, log_size, memory, streams
-from benchmarks.pairs import Comparison, Result, compare
+from benchmarks.pairs import Comparison, Result, chosen, compare
 from benchmarks.report import RESULTS, in_place_of, read_json, table, write_chart, write_json
 from benchmarks.running import Running
 
@@ -49,11 +49,7 @@ def main() -> None:
     folder = given.results or (QUICK_RESULTS if is_partial else RESULTS)
     console = Console()
     with ExitStack() as stack:
-        wanted = [
-            replace(each, warm_up=1) if given.quick else each
-            for each in all_comparisons(Running(stack, scale))
-            if (each.quick or not given.quick) and _is_wanted(each, given.only)
-        ]
+        wanted = chosen(all_comparisons(Running(stack, scale)), given.only, given.quick)
         seconds = expected_s(wanted, pairs, scale)
         count = sum(len(each.rows) for each in wanted)
         console.print(f"{count} rows, {pairs} pairs each: about {seconds / 60:.0f} minutes")
@@ -101,10 +97,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="of the amount of work (1)")
     parser.add_argument("--results", type=Path, help="folder of what is written")
     return parser.parse_args()
-
-
-def _is_wanted(comparison: Comparison, texts: list[str]) -> bool:
-    return not texts or any(text in row.name for text in texts for row in comparison.rows)
 
 
 def _shown(comparison: Comparison, pairs: int, console: Console) -> list[Result]:

@@ -1,8 +1,8 @@
 """Two sides measured in turn: A B, B A, A B ..., so that what the machine does meets both.
 
 A side is a function that does the work once and returns its figures, one for each row of the table
-that the work gives; the first pair warms up (and makes the data, where a side makes it) and is
-dropped, where need be the first few. A pair's ratio says how many times better ours was in that
+that the work gives; the first pair, or as many as a comparison says, warms up (the very first also
+makes the data) and is dropped. A pair's ratio says how many times better ours was in that
 pair; the median of the ratios and their range are what a row is judged by. Figures of two runs are
 never compared.
 """
@@ -10,7 +10,7 @@ never compared.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Measure = Callable[[], float]
 Measures = Callable[[], Sequence[float]]
@@ -62,6 +62,19 @@ class Comparison:
         warm_up: int = 1,
     ) -> "Comparison":
         return cls((row,), lambda: (ours(),), lambda: (peer(),), pair_s, quick, warm_up)
+
+
+def chosen(
+    comparisons: Sequence[Comparison], texts: Sequence[str], quick: bool
+) -> list[Comparison]:
+    """Those with a row whose name has one of `texts`, or all where there are none; of a quick run
+    as it measures them."""
+    found = [
+        each
+        for each in comparisons
+        if not texts or any(text in row.name for text in texts for row in each.rows)
+    ]
+    return [replace(each, warm_up=1) for each in found if each.quick] if quick else found
 
 
 @dataclass(frozen=True, slots=True)

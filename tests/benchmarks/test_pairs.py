@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.pairs import Comparison, Result, Row, compare
+from benchmarks.pairs import Comparison, Result, Row, chosen, compare
 
 
 def row(**more):
@@ -25,6 +25,19 @@ def test_sides_are_measured_in_turn_and_the_first_pair_is_dropped():
     assert (result.ours, result.peer) == ([2, 4, 6], [1, 1, 2])
     assert result.ratios == [2, 4, 3]
     assert result.ratio == 3
+
+
+def test_a_quick_run_leaves_out_what_takes_long_and_warms_up_once():
+    long, short = (
+        Comparison.of_one(
+            Row("Group", name, "MB/s"), float, float, 1.0, quick=name == "short", warm_up=3
+        )
+        for name in ("long", "short")
+    )
+    assert chosen([long, short], [], quick=False) == [long, short]
+    assert chosen([long, short], ["on", "other"], quick=False) == [long]
+    (quick,) = chosen([long, short], [], quick=True)
+    assert (quick.rows, quick.warm_up) == (short.rows, 1)
 
 
 def test_less_time_is_better():
