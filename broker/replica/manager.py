@@ -165,12 +165,7 @@ class ReplicaManager:
         numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches; wakes the fetches that wait for them. Raises kafka.errors."""
-        try:
-            appended = partition.append(
-                records, acks, transactional=transactional, numbered=numbered
-            )
-        except OSError as error:
-            raise storage_error("append", partition.topic_partition, error) from error
+        appended = _append(partition, records, acks, transactional, numbered)
         self._appended(partition, appended)
         return appended
 
@@ -207,7 +202,6 @@ class ReplicaManager:
         if not self._appending[place]:
             del self._appending[place]
         if not appending.cancelled() and appending.exception() is None:
-            partition.commit()
             self._appended(partition, appending.result())
 
     def finish_appends(self) -> None:
@@ -215,10 +209,10 @@ class ReplicaManager:
         self._append_threads.shutdown()
 
     def _appended(self, partition: Partition, appended: LogAppendInfo) -> None:
-        topic_partition = partition.topic_partition
+        partition.commit()
         size_bytes = appended.size_bytes
         stable_bytes = size_bytes if appended.is_stable else 0
-        self._purgatory.became_visible(topic_partition, size_bytes, stable_bytes)
+        self._purgatory.became_visible(partition.topic_partition, size_bytes, stable_bytes)
         if not appended.is_duplicate:
             self.stats.bytes_in += size_bytes
             self.stats.messages_in += appended.last_offset - appended.first_offset + 1
@@ -432,9 +426,16 @@ def is_urgent(reads: Sequence[PartitionRead | BrokerResponseError], others: int 
 
 
 def _append_aside(partition: Partition, records: list[memoryview], acks: int) -> LogAppendInfo:
-    """In a thread; `ReplicaManager.append` does this and more. Empties `records`."""
+    """In a thread. Empties `records`."""
+    return _append(partition, records.pop(), acks, transactional=False, numbered=True)
+
+
+def _append(
+    partition: Partition, records: memoryview, acks: int, transactional: bool, numbered: bool
+) -> LogAppendInfo:
+    """Without what follows on the event loop; raises kafka.errors."""
     try:
-        return partition.append_to_log(records.pop(), acks)
+        return partition.append(records, acks, transactional=transactional, numbered=numbered)
     except OSError as error:
         raise storage_error("append", partition.topic_partition, error) from error
 

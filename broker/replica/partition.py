@@ -1,7 +1,7 @@
 """One partition on this broker: its log, who leads it since when, and how far it is committed.
 
 Owns: leader epoch, in-sync replicas and high watermark of one partition. Called by: the event
-loop's thread only, but for `append_to_log`. Records below the high watermark are in every in-sync
+loop's thread only, but for `append`. Records below the high watermark are in every in-sync
 replica; only those are handed to consumers. With one replica that is the log's end as soon as an
 append returns.
 """
@@ -112,24 +112,11 @@ class Partition:
         numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches, whose offsets and epoch are stamped in place; for what the two
-        words mean, see `Log.append`.
+        words mean, see `Log.append`. Any thread; `commit` is to follow, on the event loop.
 
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas.
         """
-        appended = self.append_to_log(records, acks, transactional=transactional, numbered=numbered)
-        self.commit()
-        return appended
-
-    def append_to_log(
-        self,
-        records: memoryview,
-        acks: int,
-        *,
-        transactional: bool = False,
-        numbered: bool = True,
-    ) -> LogAppendInfo:
-        """`append` without what follows: for another thread than the event loop's."""
         least = self._log.rules.min_insync_replicas
         if acks == ACKS_ALL and len(self.isr) < least:
             raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
