@@ -17,9 +17,8 @@ Apache Kafka's format (ProducerSnapshot, version 1), big-endian:
     timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (-1)
 
 It keeps one batch of the five. Taken when the log rolls and when it closes; not synced here, the
-log's flush does that. Changes under the log's lock; `entries` is for the
-event loop. Never
-reads a segment.
+log's flush does that. Changes under the log's lock; `entries` is for the event loop. Never reads a
+segment.
 """
 
 import logging
