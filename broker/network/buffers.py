@@ -15,6 +15,8 @@ connection is not read.
 from collections.abc import Callable
 from typing import Final
 
+from pyspark_kafkalog.protocol.frame_memory import is_viewed
+
 STAGING_BYTES: Final = 64 * 1024
 # A large frame's buffer has this much once its first STAGING_BYTES are there: batches of 1 MB, the
 # usual limit, fit.
@@ -112,12 +114,3 @@ class ReceiveBuffers:
         if self._max_held_bytes < 0:
             return _PLENTY_BYTES
         return min(_PLENTY_BYTES, self._max_held_bytes)
-
-
-def is_viewed(frame: bytearray) -> bool:
-    """Whether anybody looks into it."""
-    try:
-        frame.append(frame.pop())
-    except BufferError:  # "Existing exports of data: object cannot be re-sized"
-        return True
-    return False

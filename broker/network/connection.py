@@ -24,9 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from broker.network.buffers import ReceiveBuffers, is_viewed
+from broker.network.buffers import ReceiveBuffers
 from broker.network.log_limit import LimitedLog
 from broker.network.send import Part, SendQueue, size_of
+from pyspark_kafkalog.protocol.frame_memory import is_viewed
 
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,8 @@ just gave it. One per Cluster; any number of connections, one thread at a time.
 
 from collections import deque
 
+from pyspark_kafkalog.protocol.frame_memory import is_viewed
+
 _LEAST_BYTES = 64 << 10
 _MOST_BYTES = 16 << 20
 """What is kept: below, memory is no matter; above are answers of one large batch."""
@@ -26,7 +28,7 @@ class ReceiveBuffers:
             return memoryview(bytearray(size_bytes))
         for buffer in self._kept:
             # No small answer that somebody keeps shall keep a large buffer.
-            if size_bytes <= len(buffer) <= 4 * size_bytes and not _is_viewed(buffer):
+            if size_bytes <= len(buffer) <= 4 * size_bytes and not is_viewed(buffer):
                 return memoryview(buffer)[:size_bytes]
         # Answers of a reader differ by a part of a batch.
         buffer = bytearray(-(-size_bytes // _LEAST_BYTES) * _LEAST_BYTES)
@@ -36,11 +38,3 @@ class ReceiveBuffers:
     def clear(self) -> None:
         """Keeps nothing, until more is taken."""
         self._kept.clear()
-
-
-def _is_viewed(buffer: bytearray) -> bool:
-    try:
-        buffer.append(buffer.pop())
-    except BufferError:  # "Existing exports of data: object cannot be re-sized"
-        return True
-    return False
