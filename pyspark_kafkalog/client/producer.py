@@ -4,7 +4,7 @@ Takes batches that `record.batch.seal` can close: whole, unsealed, one partition
 (the default) each gets the producer's id and its place in the partition's sequence, so that a batch
 may be sent again without being stored twice (KIP-98). Up to five requests are under way on each
 connection; after an error that passes, all unacknowledged batches of the partition are sent again
-in sequence, once the answers to those under way are in.
+in sequence and one at a time, once the answers to those under way are in.
 
 There is no thread: `send` drives the sockets when requests are full or memory is used up, `flush`
 until all is acknowledged. Memory: `buffer.memory` bytes of unacknowledged batches. After an error
@@ -85,22 +85,24 @@ class _Batch:
 class _Partition:
     """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence.
 
-    It `is_begun` when its leader knows where the producer's sequence stands.
+    Batches up to the number `alone_until` are in flight one at a time, the next when the one before
+    is acknowledged: the first, since a leader that does not know the producer takes any sequence
+    for its beginning, and all that were sent before one of them failed. A leader knows the last
+    five batches again, and so any that may be sent again, as no more than five are ever in flight.
     """
 
     __slots__ = (
-        "added", "connection", "in_flight", "is_begun", "next_number", "not_before_s", "resending",
-        "tp", "waiting",
+        "added", "alone_until", "connection", "in_flight", "next_number", "not_before_s", "tp",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.is_begun = False
+        self.alone_until = 0
         self.waiting: deque[_Batch] = deque()
         self.in_flight: deque[_Batch] = deque()
         self.connection: Connection | None = None
         self.next_number = 0
-        self.resending = False
         self.not_before_s = 0.0
         self.added = False
 
@@ -108,7 +110,7 @@ class _Partition:
         """Whether the first waiting batch may go now, without overtaking one before it."""
         if not self.waiting or time.monotonic() < self.not_before_s:
             return False
-        return not self.in_flight or (self.is_begun and not self.resending)
+        return not self.in_flight or self.in_flight[0].number > self.alone_until
 
     @property
     def oldest(self) -> _Batch | None:
@@ -119,17 +121,12 @@ class _Partition:
 
     def put_back(self, batch: _Batch) -> None:
         """Returns an unacknowledged batch to its place among the waiting."""
+        self.alone_until = max(self.alone_until, self.in_flight[-1].number)
         self.in_flight.remove(batch)
         later = 0
         while later < len(self.waiting) and self.waiting[later].number < batch.number:
             later += 1
         self.waiting.insert(later, batch)
-        self.resending = True
-
-    def settle(self, batch: _Batch) -> None:
-        self.in_flight.remove(batch)
-        if not self.in_flight:
-            self.resending = False
 
 
 class ProducerNumbers:
@@ -480,8 +477,7 @@ class Producer:
             raise self._refused(partition, cause) from cause
 
     def _acknowledge(self, partition: _Partition, batch: _Batch) -> None:
-        partition.settle(batch)
-        partition.is_begun = True
+        partition.in_flight.remove(batch)
         self._unacknowledged_bytes -= len(batch.data)
 
     def _lose(self, connection: Connection, error: KafkaError) -> None:

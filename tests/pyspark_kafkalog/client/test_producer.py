@@ -269,6 +269,17 @@ def test_what_follows_a_first_batch_that_was_refused_does_not_begin_the_sequence
         assert broker.texts(T0) == [str(number) for number in range(10)]
 
 
+def test_a_batch_whose_answer_was_lost_is_known_to_the_broker_until_it_is_sent_again():
+    """Brokers know a producer's last five batches of a partition again, and none before them."""
+    faults: dict[int, Any] = {1: "silence", 2: "silence", 3: "silence", 4: "after"}
+    faults |= dict.fromkeys((6, 7, 12), 6)
+    with LogBroker(faults.get) as broker:
+        with Producer(broker.config()) as producer:
+            for number in range(20):
+                producer.send(T0, one_batch(str(number)))
+        assert broker.texts(T0) == [str(number) for number in range(20)]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_lost_connection_neither_loses_nor_doubles(when):
     with LogBroker(lambda number: when if number in (2, 3, 9) else None) as broker:
