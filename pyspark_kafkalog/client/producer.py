@@ -85,20 +85,19 @@ class _Batch:
 class _Partition:
     """One partition's batches: `waiting` to be sent, then `in_flight`, both in sequence.
 
-    Batches up to the number `alone_until` are in flight one at a time, the next when the one before
-    is acknowledged: the first, since a leader that does not know the producer takes any sequence
-    for its beginning, and all that were sent before one of them failed. A leader knows the last
-    five batches again, and so any that may be sent again, as no more than five are ever in flight.
+    A new batch follows others that are in flight only where each of these is sent for the first
+    time. In flight together are then at most five that follow each other in sequence, and no batch
+    is sent while one that is five before it may have to be sent again: a leader knows the last five
+    (one, if it was restarted since), and refuses what was before them. The partition's first batch
+    is in flight alone, as a leader that does not know the producer may take any for its first.
     """
 
     __slots__ = (
-        "added", "alone_until", "connection", "in_flight", "next_number", "not_before_s", "tp",
-        "waiting",
+        "added", "connection", "in_flight", "next_number", "not_before_s", "tp", "waiting",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.alone_until = 0
         self.waiting: deque[_Batch] = deque()
         self.in_flight: deque[_Batch] = deque()
         self.connection: Connection | None = None
@@ -110,7 +109,10 @@ class _Partition:
         """Whether the first waiting batch may go now, without overtaking one before it."""
         if not self.waiting or time.monotonic() < self.not_before_s:
             return False
-        return not self.in_flight or self.in_flight[0].number > self.alone_until
+        if not self.in_flight:
+            return True
+        ahead, batch = self.in_flight[0], self.waiting[0]
+        return ahead.number > 0 and ahead.attempts == 1 and batch.attempts == 0
 
     @property
     def oldest(self) -> _Batch | None:
@@ -121,7 +123,6 @@ class _Partition:
 
     def put_back(self, batch: _Batch) -> None:
         """Returns an unacknowledged batch to its place among the waiting."""
-        self.alone_until = max(self.alone_until, self.in_flight[-1].number)
         self.in_flight.remove(batch)
         later = 0
         while later < len(self.waiting) and self.waiting[later].number < batch.number:
@@ -166,7 +167,7 @@ class Producer:
         """Not `is_idempotent`: a batch may be there twice, and no producer id is taken for it.
         `numbers` are those to go on with, outside of transactions."""
         self.last_written: tuple[TopicPartition, int] | None = None
-        """Where a batch that was acknowledged lies, if the broker said so; none is later there."""
+        """Where a batch that was acknowledged lies, if the broker said so."""
         self._transaction = transaction
         self._owns_cluster = isinstance(cluster, ClientConfig)
         self._cluster = Cluster(cluster) if isinstance(cluster, ClientConfig) else cluster

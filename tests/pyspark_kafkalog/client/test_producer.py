@@ -40,6 +40,8 @@ from tests.pyspark_kafkalog.client.test_cluster import topic_error
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OUT_OF_ORDER, DUPLICATE = 45, 46
+# A leader says these when the batch is in its log, and replicas do not have it in time.
+REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
 
 
 def one_batch(text: str) -> bytearray:
@@ -89,9 +91,11 @@ class LogBroker(ScriptedBroker):
         assert asked.records is not None
         header = read_header(asked.records)
         check_crc(asked.records, header)
-        code = fault if isinstance(fault, int) else self.judge(tp, header)
+        is_stored_first = fault in (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        code = fault if isinstance(fault, int) and not is_stored_first else self.judge(tp, header)
         if code == 0:
             self.logs[tp].append(bytes(asked.records))
+            code = fault if is_stored_first else 0
         return produce.ProducedPartition(tp.topic, tp.partition, code, 0)
 
     def judge(self, tp: TopicPartition, header: BatchHeader) -> int:
@@ -270,7 +274,11 @@ def test_what_follows_a_first_batch_that_was_refused_does_not_begin_the_sequence
 
 
 def test_a_batch_whose_answer_was_lost_is_known_to_the_broker_until_it_is_sent_again():
-    """Brokers know a producer's last five batches of a partition again, and none before them."""
+    """Brokers know a producer's last five batches of a partition again, and none before them.
+
+    The answers to batches 1 to 4 are lost. Then 2 and 3 are refused while 4 and new ones pass, and
+    3 once more while five others do, if they may be sent beside it.
+    """
     faults: dict[int, Any] = {1: "silence", 2: "silence", 3: "silence", 4: "after"}
     faults |= dict.fromkeys((6, 7, 12), 6)
     with LogBroker(faults.get) as broker:
@@ -303,7 +311,7 @@ def test_an_answer_that_never_comes_neither_loses_nor_doubles():
 )
 def test_any_series_of_faults_neither_loses_nor_doubles_nor_reorders(seed, rate, flush_every):
     rng = random.Random(seed)
-    kinds: list[Any] = [6, 7, 19, "before", "after"]
+    kinds: list[Any] = [6, 7, 19, 20, "before", "after"]
 
     def fault(number: int) -> Any:
         return rng.choice(kinds) if number < 60 and rng.random() < rate else None
