@@ -23,6 +23,9 @@ from tests.crash.recorded import RECONNECT, SEND_HEADER, outcome_of, record_of, 
 RECORDS_PER_TRANSACTION = 20
 SESSION_TIMEOUT_MS = 1500
 HEARTBEAT_INTERVAL_MS = 300
+# How long Apache Kafka waits in a rebalance for members that were killed together with the broker:
+# it does not go by their sessions then.
+MAX_POLL_INTERVAL_MS = 15_000
 TRANSACTION_TIMEOUT_MS = 30_000
 POLL_S = 0.2
 # librdkafka's send_offsets_to_transaction may wait for ever once the coordinator was gone (its
@@ -181,6 +184,7 @@ class ConfluentKafka:
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
+                "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
                 "partition.assignment.strategy": "range",
             }
         )
@@ -294,6 +298,7 @@ class KafkaPython:
             auto_offset_reset="earliest",
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             max_poll_records=RECORDS_PER_TRANSACTION,
             **backoff,
         )
