@@ -5,6 +5,9 @@ broker and the copiers are killed at random instants and started again, the copi
 transactional ids. In the end each target, read committed, is the exact copy: every value once, each
 key in order; and the checker finds nothing wrong with what all clients saw on the way.
 
+Apache Kafka 4.3 may fail this, rarely: killed between PREPARE_COMMIT and the markers it completed a
+transaction without the one of a target's partition, which the checker tells as lost records.
+
 KAFKALOG_CRASH_KILLS says how often (5; `make transactions` asks for 200), KAFKALOG_CRASH_SEED
 replays the choices of a run, though not what the processes were doing.
 """
