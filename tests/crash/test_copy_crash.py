@@ -43,9 +43,7 @@ RECORDS_PER_S = 100
 JAVA_BACKLOG = 200  # that many records of a partition are worth the start of a JVM
 SOURCE = "source"
 TARGETS = ("confluent-kafka", "kafka-python", "java")  # one topic, named like its client
-# More than what takes a stuck client (STUCK_S), then its transaction's timeout, and then Kafka's
-# next look at those that timed out, which is every 10 s.
-PROGRESS_TIMEOUT_S = 90.0
+PROGRESS_TIMEOUT_S = 45.0
 
 
 class Feeder:
