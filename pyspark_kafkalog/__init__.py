@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.source.datasource import DefaultSource
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
     from pyspark_kafkalog.warehouse.datasource import LoadSink
+    from pyspark_kafkalog.warehouse.forget import forget
     from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.warehouse.loaded_offsets import loaded_offsets
     from pyspark_kafkalog.warehouse.plan import LoadPlan
@@ -30,6 +31,7 @@ _HOME = {
     "LoadResult": "pyspark_kafkalog.warehouse.load",
     "LoadSink": "pyspark_kafkalog.warehouse.datasource",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
+    "forget": "pyspark_kafkalog.warehouse.forget",
     "load": "pyspark_kafkalog.warehouse.load",
     "loaded_offsets": "pyspark_kafkalog.warehouse.loaded_offsets",
     "vacuum": "pyspark_kafkalog.warehouse.vacuum",
@@ -45,6 +47,7 @@ __all__ = [
     "LoadSink",
     "QueryLag",
     "__version__",
+    "forget",
     "load",
     "loaded_offsets",
     "vacuum",

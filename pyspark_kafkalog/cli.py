@@ -437,6 +437,12 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
         help="load nothing, but remove what killed loads left in the target; needs --to alone",
     )
     parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="load nothing, but forget where the load --name goes on: its next load lands "
+        "everything again, beside the rows that are there; needs --to and --name alone",
+    )
+    parser.add_argument(
         "--retention-hours",
         type=float,
         default=24.0,
@@ -469,6 +475,18 @@ def _vacuum(options: argparse.Namespace) -> None:
         print(path)
     what = "would be removed" if options.dry_run else "removed"
     print(f"{len(removed)} directories and files of dead loads {what}.")
+
+
+def _forget(options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.warehouse.forget import forget
+
+    if forget(options.to, options.name):
+        print(
+            f"Load {options.name} is forgotten: its next load is a first one and lands everything "
+            "again. Rows that it loaded are still there."
+        )
+    else:
+        print(f"Nothing to forget: the target knows no load {options.name}.")
 
 
 def _shape_arguments(parser: argparse._ArgumentGroup) -> None:
@@ -563,12 +581,17 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _load(options: argparse.Namespace) -> None:
     if options.vacuum:
-        if options.topics or options.name:
-            options.refuse("--vacuum loads nothing: leave TOPIC and --name out")
+        if options.topics or options.name or options.forget:
+            options.refuse("--vacuum loads nothing: leave TOPIC, --name and --forget out")
         _vacuum(options)
         return
+    if options.forget:
+        if options.topics or not options.name or options.dry_run:
+            options.refuse("--forget loads nothing: give --to and --name alone")
+        _forget(options)
+        return
     if not (options.topics and options.name and options.bootstrap_servers):
-        options.refuse("give --bootstrap-servers, a TOPIC and --name NAME, or --vacuum")
+        options.refuse("give --bootstrap-servers, a TOPIC and --name NAME, --vacuum or --forget")
     from pyspark_kafkalog.java import check_java
     from pyspark_kafkalog.warehouse.load import check_load, check_shape, load, plan_load
     from pyspark_kafkalog.warehouse.shape import make_shape

@@ -227,6 +227,16 @@ def check_unmoved(
     name: str, place: str, current: Offsets, planned_from: Offsets, ranges: Sequence[OffsetRange]
 ) -> None:
     """Raises LoadConflictError unless load `name` is still where `ranges` were planned from."""
+    gone = sorted(planned_from.keys() - current.keys())
+    if gone:
+        # Offsets only grow in number, but where a name is forgotten or a topic created again. What
+        # else this load read may be in partitions of its own: it was not planned as a first load.
+        raise LoadConflictError(
+            f"{place} does not know any more where load {name!r} goes on in {gone[0].topic}-"
+            f"{gone[0].partition}: the name was forgotten, or the topic recreated and loaded by "
+            "another load, while this one was at work. Nothing of this load was published. Run it "
+            "again to begin from what is known now."
+        )
     for piece in ranges:
         key = piece.topic_partition
         if current.get(key) != planned_from.get(key):

@@ -11,6 +11,9 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 - `txn` with the appId `kafkalog:NAME`, version = how many partitions the name has such a txn of;
 - `txn` with the appId `kafkalog:NAME:TOPIC:id:UUID` when the topic's id is another one than before,
   version = the entry's own number: the greatest says the topic's id;
+- no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
+  recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
+  commitInfo), but for the count;
 - in commitInfo, for people: `kafkalog.load-id`, `kafkalog.name` and `kafkalog.offsets`, and the
   offsets that were given up, `kafkalog.gaps`, if any.
 
@@ -76,7 +79,7 @@ LOAD_ID = "kafkalog.load-id"
 
 _APP = "kafkalog"
 _ID = "id:"
-# The offset of a partition that was there before its topic was recreated, and is no more.
+# The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
@@ -162,6 +165,27 @@ class DeltaTarget:
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
 
+    def forget(self, name: str) -> bool:
+        with _explained(f"forget load {name!r} in {self.path}"):
+            while (table := self._table()) is not None:
+                versions = self._versions(table, name)
+                held = [place for place, version in versions.items() if version != _DROPPED]
+                if not held:
+                    return False
+                count = sum(rest.isdecimal() for _, rest in versions)
+                transactions = [Transaction(_app_id(name), count)]
+                transactions += [
+                    Transaction(f"{_app_id(name)}:{topic}:{rest}", _DROPPED)
+                    for topic, rest in sorted(held)
+                ]
+                try:
+                    _append(table, [], transactions, {"kafkalog.forgotten": name})
+                    return True
+                except CommitFailedError:
+                    if DeltaTable(self.path).version() == table.version():
+                        raise
+            return False
+
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with _explained(f"sweep the load target {self.path}"):
             if self._table() is None:
@@ -216,15 +240,11 @@ class DeltaTarget:
         """Where load `name` goes on, in the table version that `table` was opened at."""
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
-        for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
-            place = app_id.removeprefix(f"{_app_id(name)}:")
-            version = None if place == app_id else table.transaction_version(app_id)
-            if version is None:
-                continue
-            topic, _, rest = place.partition(":")
+        versions = self._versions(table, name)
+        for (topic, rest), version in versions.items():
             if rest.isdecimal():
                 offsets[TopicPartition(topic, int(rest))] = version
-            elif rest.startswith(_ID):
+            elif version != _DROPPED:
                 found = version, UUID(rest.removeprefix(_ID))
                 newest[topic] = max(newest.get(topic, found), found)
         if len(offsets) != (table.transaction_version(_app_id(name)) or 0):
@@ -234,6 +254,18 @@ class DeltaTarget:
                 "log from a backup, and unset delta.setTransactionRetentionDuration if it is set."
             )
         return Position(offsets, {topic: topic_id for topic, (_, topic_id) in newest.items()})
+
+    def _versions(self, table: DeltaTable, name: str) -> dict[tuple[str, str], int]:
+        """The versions of the txns of load `name`, by topic and what follows it in their appIds."""
+        found = {}
+        for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
+            place = app_id.removeprefix(f"{_app_id(name)}:")
+            topic, _, rest = place.partition(":")
+            if place != app_id and (rest.isdecimal() or rest.startswith(_ID)):
+                version = table.transaction_version(app_id)
+                if version is not None:
+                    found[topic, rest] = version
+        return found
 
     def _publish(
         self,
@@ -267,19 +299,8 @@ class DeltaTarget:
         }
         if gaps:
             metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(gaps))
-        properties = CommitProperties(
-            custom_metadata=metadata,
-            app_transactions=transactions,
-            max_commit_retries=0,
-        )
         try:
-            table.create_write_transaction(
-                list(adds),
-                "append",
-                table.schema(),
-                partition_by=table.metadata().partition_columns or None,
-                commit_properties=properties,
-            )
+            _append(table, adds, transactions, metadata)
         except (DeltaError, OSError) as error:
             # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
             # may have failed.
@@ -300,6 +321,26 @@ class DeltaTarget:
 def _app_id(name: str, key: TopicPartition | None = None) -> str:
     place = f":{key.topic}:{key.partition}" if key else ""
     return f"{_APP}:{quote(name, safe='')}{place}"
+
+
+def _append(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    transactions: Sequence[Transaction],
+    metadata: Mapping[str, str],
+) -> None:
+    """One log entry, at the number that follows the version `table` was opened at or none."""
+    table.create_write_transaction(
+        list(adds),
+        "append",
+        table.schema(),
+        partition_by=table.metadata().partition_columns or None,
+        commit_properties=CommitProperties(
+            custom_metadata=dict(metadata),
+            app_transactions=list(transactions),
+            max_commit_retries=0,
+        ),
+    )
 
 
 def _without_dropped(offsets: Offsets) -> Offsets:

@@ -2,7 +2,8 @@
 
     LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write them
     table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
-    table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics
+    table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics; both
+                                                {} once NAME was forgotten
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
                                                 `kafkalog.gaps`: what it gave up
@@ -195,6 +196,26 @@ class IcebergTarget:
 
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
+
+    def forget(self, name: str) -> bool:
+        """A snapshot without files, so that a load at work conflicts with it, and the properties
+        emptied: a property that is gone is no first load, but one that was lost."""
+        with self._explained(f"forget load {name!r} in {self}"):
+            while (table := self._existing_table()) is not None:
+                if _position(table, name) == NOWHERE:
+                    return False
+                base = table.metadata_location
+                table.metadata.properties.update(_IN_MEMORY)
+                emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
+                try:
+                    _commit(table, emptied, {}, {"kafkalog.forgotten": name})
+                    return True
+                except CommitFailedException:
+                    if self._catalog_of_target().load_table(self.identifier).metadata_location == (
+                        base
+                    ):
+                        raise
+            return False
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with self._explained(f"sweep the load target {self}"):

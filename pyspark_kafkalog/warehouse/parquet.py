@@ -150,6 +150,21 @@ class ParquetTarget:
         with suppress(OSError):
             self._storage.discard_stage(stage.load_id)
 
+    def forget(self, name: str) -> bool:
+        """A commit without files, in which the name has no offsets."""
+        with self._explained(f"forget load {name!r} in {self._storage}"):
+            newest = self._settle()
+            if _position(newest, name) == NOWHERE:
+                return False
+            load_id = new_load_id()
+            self._storage.make_stage(load_id)
+            while True:
+                if self._log.publish(next_commit(newest, name, load_id, [], [], NOWHERE, [], {})):
+                    break
+                newest = self._settle()
+            self._settle()
+            return True
+
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """A commit without files names the idle stages as abandoned, as any other one would."""
         with self._explained(f"sweep the load target {self._storage}"):

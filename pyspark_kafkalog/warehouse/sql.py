@@ -266,6 +266,33 @@ class SqlTarget:
     def discard(self, stage: Stage) -> None:
         shutil.rmtree(stage.path, ignore_errors=True)
 
+    def forget(self, name: str) -> bool:
+        """Takes the next number of the name, as a commit does, so that a load at work looks again,
+        and deletes its rows of kafkalog_offsets and kafkalog_topics."""
+        if self._is_missing_file():
+            return False
+        with self._explained(f"forget load {name!r} in {self}"):
+            while True:
+                with self._transaction() as connection:
+                    if not sa.inspect(connection).has_table(
+                        self._offsets.name, self._offsets.schema
+                    ):
+                        return False
+                    key = self._load_key(connection, name)
+                    newest = self._newest(connection, key)
+                    if self._position(connection, key) == NOWHERE:
+                        return False
+                try:
+                    with self._transaction() as connection:
+                        self._take_number(connection, new_load_id(), key, newest + 1, [])
+                        current = self._position(connection, key)
+                        self._move(connection, key, current, NOWHERE)
+                    return True
+                except SQLAlchemyError:
+                    with self._transaction() as connection:
+                        if self._newest(connection, key) == newest:
+                            raise
+
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """Staged files name no database: those of any load by way of this machine's directory are
         swept. A loader that wakes up finds them missing, and its transaction is rolled back."""
@@ -292,7 +319,7 @@ class SqlTarget:
                 newest = self._newest(connection, key)
             try:
                 with self._transaction() as connection:
-                    self._take_number(connection, stage, key, newest + 1, files)
+                    self._take_number(connection, stage.load_id, key, newest + 1, files)
                     current = self._position(connection, key)
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                     position = current.moved(ranges, topic_ids)
@@ -332,7 +359,7 @@ class SqlTarget:
     def _take_number(
         self,
         connection: sa.Connection,
-        stage: Stage,
+        load_id: str,
         key: _LoadKey,
         number: int,
         files: Sequence[DataFile],
@@ -340,7 +367,7 @@ class SqlTarget:
         values = {
             **key,
             "commit_number": number,
-            "load_id": stage.load_id,
+            "load_id": load_id,
             "committed_at": datetime.now(timezone.utc),
             "records": sum(file.records for file in files),
         }

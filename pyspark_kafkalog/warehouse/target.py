@@ -74,6 +74,11 @@ class Target(Protocol):
     def discard(self, stage: Stage) -> None:
         """Drops what a failed load staged. Never called once `commit` was."""
 
+    def forget(self, name: str) -> bool:
+        """Forgets in one commit where load `name` goes on, offsets and topic ids, so that its next
+        load is a first one; False when there was nothing to forget. Rows stay. A load of that name
+        which is at work ends in LoadConflictError."""
+
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """Removes what no commit names and no load has touched for `idle_s`; returns paths. What is
         removed cannot be published any more, by whoever wakes up. `dry_run` changes nothing."""

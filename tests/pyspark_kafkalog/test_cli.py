@@ -272,10 +272,12 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
     [
         ("quickstart --port 99999", "from 0 to 65535"),
         ("consume t --max -1", "is no number of"),
-        ("load t --to parquet:w", "a TOPIC and --name NAME, or --vacuum"),
-        ("load --to parquet:w --name nightly", "a TOPIC and --name NAME, or --vacuum"),
+        ("load t --to parquet:w", "a TOPIC and --name NAME, --vacuum or --forget"),
+        ("load --to parquet:w --name nightly", "a TOPIC and --name NAME, --vacuum or --forget"),
         ("load t --to parquet:w --vacuum", "--vacuum loads nothing"),
         ("load --name nightly --to parquet:w --vacuum", "--vacuum loads nothing"),
+        ("load t --name nightly --to parquet:w --forget", "--forget loads nothing"),
+        ("load --to parquet:w --forget", "--forget loads nothing"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(capsys, line, said):

@@ -1,0 +1,136 @@
+"""A load name that starts over: its place is forgotten at once and whole, whatever is at work."""
+
+import sys
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog import cli, forget
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import NOWHERE
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+
+
+@pytest.fixture(params=KINDS)
+def table(request, tmp_path):
+    directory = tmp_path / "the place"
+    directory.mkdir()
+    return KINDS[request.param](directory)
+
+
+def begin(table, pieces):
+    """A load that has landed `pieces` and not committed: its target and what `commit` takes."""
+    target = table.open()
+    last = target.position("nightly").offsets
+    stage = target.stage(row_schema())
+    files = [file for piece in pieces for file in write_rows(stage, "nightly", piece)]
+    return target, (stage, "nightly", last, pieces, files)
+
+
+def with_ids(table, ranges, topic_id):
+    target = table.open()
+    stage = target.stage(row_schema())
+    last = target.position("nightly").offsets
+    target.commit(stage, "nightly", last, ranges, [], {"orders": UUID(int=topic_id)})
+
+
+def test_a_forgotten_load_starts_over_and_others_do_not(table):
+    load(table.open(), "nightly", 5)
+    load(table.open(), "hourly", 3)
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+    assert table.open().position("hourly").offsets == {ORDERS_0: 3, ORDERS_1: 3}
+    assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 3)
+    assert not forget(table.name, "nightly")
+    load(table.open(), "nightly", 7)
+    assert table.rows() == (
+        expected_rows("nightly", 5) + expected_rows("nightly", 7) + expected_rows("hourly", 3)
+    )
+    assert table.open().position("nightly").offsets == {ORDERS_0: 7, ORDERS_1: 7}
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+
+
+def test_there_is_nothing_to_forget_of_a_name_that_never_loaded(table):
+    assert not forget(table.name, "nightly")
+    assert list(table.directory.iterdir()) == []
+    load(table.open(), "hourly", 3)
+    assert not forget(table.name, "nightly")
+    with pytest.raises(InvalidOptionError, match="by its name"):
+        forget(table.name, " ")
+
+
+def test_topic_ids_are_forgotten_with_the_offsets(table):
+    for topic_id in (1, 2):
+        with_ids(table, [OffsetRange("orders", 0, 0, 5)], topic_id)
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+    # The first of the ids may come again: a target may be loaded from a restored cluster.
+    with_ids(table, [OffsetRange("orders", 1, 0, 5)], 1)
+    found = table.open().position("nightly")
+    assert found.offsets == {ORDERS_1: 5}
+    assert found.topic_ids == {"orders": UUID(int=1)}
+
+
+def test_a_load_at_work_does_not_bring_back_what_was_forgotten(table):
+    load(table.open(), "nightly", 5)
+    _, ranges = plan(table.open(), "nightly", 7)
+    target, landed = begin(table, ranges)
+    assert forget(table.name, "nightly")
+    with pytest.raises(LoadConflictError, match="forgotten"):
+        target.commit(*landed)
+    assert table.staged(landed[0]) == []
+    assert table.open().position("nightly") == NOWHERE
+    assert table.rows() == expected_rows("nightly", 5)
+
+
+def test_a_load_at_work_on_a_new_partition_does_not_either(table):
+    """Its own ranges have not moved, but it was not planned as a first load."""
+    target, landed = begin(table, [OffsetRange("orders", 0, 0, 5)])
+    target.commit(*landed)
+    target, landed = begin(table, [OffsetRange("orders", 1, 0, 5)])
+    assert forget(table.name, "nightly")
+    with pytest.raises(LoadConflictError, match="forgotten"):
+        target.commit(*landed)
+    assert table.open().position("nightly") == NOWHERE
+    assert len(table.rows()) == 5
+
+
+@pytest.mark.parametrize("table", ["parquet", "s3", "delta", "iceberg"], indirect=True)
+def test_to_forget_between_the_comparison_and_the_commit_is_noticed(table, monkeypatch):
+    """In a database one transaction does both: whoever forgets waits for its end."""
+    load(table.open(), "nightly", 5)
+    _, ranges = plan(table.open(), "nightly", 7)
+    target, landed = begin(table, ranges)
+    home = sys.modules[type(target).__module__]
+    check_really = home.check_unmoved
+
+    def check_and_be_late(*arguments):
+        check_really(*arguments)
+        monkeypatch.undo()
+        assert forget(table.name, "nightly")
+
+    monkeypatch.setattr(home, "check_unmoved", check_and_be_late)
+    with pytest.raises(LoadConflictError, match="forgotten"):
+        target.commit(*landed)
+    assert table.open().position("nightly") == NOWHERE
+    assert table.rows() == expected_rows("nightly", 5)
+
+
+def test_the_command_says_what_it_does(tmp_path, capsys):
+    table = KINDS["parquet"](tmp_path)
+    load(table.open(), "nightly", 5)
+    arguments = ["load", "--forget", "--to", table.name, "--name", "nightly"]
+    assert cli.main(arguments) == 0
+    assert "its next load is a first one and lands everything again" in capsys.readouterr().out
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == "Nothing to forget: the target knows no load nightly.\n"
+    assert table.rows() == Counter(expected_rows("nightly", 5))
