@@ -92,6 +92,7 @@ _SQLITE_WAIT_S = 600
 _TIMES_TO_CREATE = 20
 # A file that one thread closes cannot be opened by another one at the same instant.
 _duckdb_turn = threading.Lock()
+_WILDCARD = re.compile(r"[\[*?]")
 _EPOCH = datetime(1970, 1, 1)
 _CYCLE_US = 146_097 * 24 * 3600 * 1_000_000
 """400 years: after that long, the calendar repeats itself."""
@@ -468,8 +469,10 @@ class SqlTarget:
         if connection.dialect.name == "duckdb":
             columns = ", ".join(map(_quoted, names))
             for path in paths:
-                statement = f"INSERT INTO {into} SELECT {columns} FROM read_parquet(?)"
-                connection.exec_driver_sql(statement, (path,))
+                # Not what DuckDB reads out of a path: directories named COLUMN=VALUE, wildcards.
+                files = "read_parquet(?, hive_partitioning = false)"
+                statement = f"INSERT INTO {into} SELECT {columns} FROM {files}"
+                connection.exec_driver_sql(statement, (_WILDCARD.sub(r"[\g<0>]", path),))
         elif connection.dialect.driver == "psycopg":
             # The texts of times name no zone.
             connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")

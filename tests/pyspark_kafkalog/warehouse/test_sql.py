@@ -174,6 +174,27 @@ def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
     assert table.rows() == expected_rows("nightly", 3)
 
 
+@pytest.mark.parametrize("part", ["topic=zzz", "a[b]*c?", 'it\'s "{x,y}" \\ 100%'])
+def test_rows_are_those_of_the_files_whatever_the_temporary_directory_is_called(
+    table, monkeypatch, tmp_path, part
+):
+    place = tmp_path / part
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    load(table.open(), "nightly", 3)
+    assert table.rows() == expected_rows("nightly", 3)
+    assert set(table.arrow().column("topic").to_pylist()) == {"orders"}
+
+
+def test_columns_may_have_names_that_duckdb_gives_its_own(tmp_path):
+    table = DuckTable(tmp_path)
+    names = ["filename", "file_row_number", "file_index", "rowid"]
+    load_batch(table, pa.RecordBatch.from_pydict({name: ["mine"] for name in names}))
+    columns = ", ".join(f'"{name}"' for name in names)
+    found = table.query(f"SELECT {columns} FROM orders").to_pylist()
+    assert found == [dict.fromkeys(names, "mine")]
+
+
 def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch):
     load(table.open(), "nightly", 3)
     dialect = sa.make_url(table.name[4:]).get_dialect()
