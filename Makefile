@@ -29,7 +29,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash loads transactions interop fuzz property uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
+.PHONY: help quickstart install test check crash loads transactions interop mutants fuzz property uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of client
 
 interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
 	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
+
+mutants: $(VENV)/.development ## plant one-line bugs, and list those that no test notices (names or -j in MUTANTS)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
