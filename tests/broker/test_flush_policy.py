@@ -10,6 +10,7 @@ import pytest
 from broker.config import BrokerConfig
 from broker.log.files import DiskFile
 from broker.network.loop import new_event_loop
+from broker.replica.manager import LARGE_BYTES
 from broker.server import BrokerServer
 from tests.broker.api.transaction_client import TransactionClient, read
 from tests.broker.child import RawClient
@@ -78,6 +79,26 @@ def test_every_record_is_on_disk_before_it_is_acknowledged(serve, syncs):
         size_bytes += len(batch)
         assert client.produce("orders", 0, batch).base_offset == number
         assert syncs[-1] == size_bytes
+
+
+def test_large_batches_that_threads_append_are_on_disk_too(serve, syncs, monkeypatch):
+    client = serve(**{"log.flush.interval.messages": "1"})
+    create_topic(client, "orders", partitions=2)
+    writers = []
+    original = DiskFile.pwrite
+
+    def pwrite(file, data, position):
+        if len(data) > LARGE_BYTES:
+            writers.append(threading.get_ident())
+        original(file, data, position)
+
+    monkeypatch.setattr(DiskFile, "pwrite", pwrite)
+    batch = batch_of([(b"k", os.urandom(LARGE_BYTES))])
+    with RawClient(*client.socket.getpeername(), timeout_s=20) as other:
+        for number, (own, partition) in enumerate([(client, 0), (other, 1)]):
+            assert own.produce("orders", partition, batch).error_code == 0
+            assert syncs == [len(batch)] * (number + 1)
+    assert len(set(writers)) == 2  # the event loop's thread, and another
 
 
 def test_no_more_records_than_allowed_are_acknowledged_unsynced(serve, syncs):

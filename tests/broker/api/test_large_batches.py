@@ -135,6 +135,19 @@ def test_a_partition_that_comes_twice_is_appended_in_order(create, client, conne
     assert [result.base_offset for result in results] == [0, 3]
 
 
+def test_a_large_batch_is_before_a_small_one_that_follows_it_in_a_request(create, client, connect):
+    """Appended in a thread, it would have to be first by luck."""
+    topic = create(2)
+    other = connect()
+    for first in range(0, 15, 3):
+        other.produce(topic, 1, large("of another connection"))
+        parts = [ProducePartition(topic, 0, batch) for batch in (large("first"), batch_of(1))]
+        request = ProduceRequest(9, None, -1, 5000, parts)
+        client.send_body(0, 9, b"".join(bytes(part) for part in encode_produce_request(request)))
+        results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+        assert [result.base_offset for result in results] == [first, first + 2]
+
+
 def test_a_broker_that_stops_finishes_and_answers_what_it_has_begun(tmp_path):
     """The disk takes a while: a producer that hears nothing sends everything again."""
     with BrokerChild(tmp_path, module="tests.broker.api.slow_disk") as child:

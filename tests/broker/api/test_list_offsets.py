@@ -5,6 +5,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from pyspark_kafkalog.record.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, seal
 from pyspark_kafkalog.record.compression import Codec, compress
+from tests.broker.api.transaction_client import TransactionClient
 from tests.broker.records import NOW_MS, batch_of
 
 TOPIC = ListOffsetsRequest.ListOffsetsTopic
@@ -91,6 +92,17 @@ def test_there_is_no_remote_tier(client, filled, timestamp, version):
 
 def test_read_committed(client, filled):
     assert ask(client, filled, -1, isolation=1).offset == 9
+
+
+def test_read_committed_ends_where_a_transaction_is_open(client, connect, filled):
+    producer = TransactionClient(connect(), f"id-of-{filled}")
+    producer.init()
+    assert producer.produce(filled, b"open", version=12).error_code == 0
+    assert ask(client, filled, -1, isolation=0).offset == 10
+    assert ask(client, filled, -1, isolation=1).offset == 9
+    assert producer.end(True, version=5).error_code == 0
+    assert producer.state() == "CompleteCommit"
+    assert ask(client, filled, -1, isolation=1).offset == 11
 
 
 def test_the_record_with_the_largest_timestamp(client, filled):

@@ -474,6 +474,24 @@ def test_a_commit_is_good_in_the_epoch_of_its_partition(coordinated):
         commit(coordinated, b)
 
 
+def test_a_commit_is_good_from_the_epoch_on_in_which_its_partition_was_given(coordinated):
+    a = Member(coordinated, "a")
+    a.join()
+    given = a.epoch
+    assert a.numbers == [0, 1, 2, 3]
+    b = Member(coordinated, "b")
+    b.join()
+    settle(a, b)
+    assert a.numbers == [0, 1]
+    assert a.epoch > given
+    for epoch in range(given, a.epoch + 1):
+        commit(coordinated, a, epoch, partition=0)
+    with pytest.raises(StaleMemberEpochError):
+        commit(coordinated, a, given - 1, partition=0)
+    with pytest.raises(StaleMemberEpochError):
+        commit(coordinated, a, given, partition=3)  # given up since
+
+
 def test_commits_in_transactions(coordinated):
     a, _ = two(coordinated)
     producer = ProducerIdAndEpoch(7, 0)

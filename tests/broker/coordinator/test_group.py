@@ -100,6 +100,32 @@ def test_who_waits_for_others_keeps_its_session(coordinated):
     assert second[0].error is None
 
 
+def test_a_known_member_that_waits_for_others_keeps_its_session(coordinated):
+    first = coordinated.stable_member(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    second = coordinated.join(session_timeout_ms=1_000_000, rebalance_timeout_ms=60_000)
+    coordinated.join(first.member_id, session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    assert second[0].generation == 2
+    coordinated.join(rebalance_timeout_ms=60_000)
+    again = coordinated.join(first.member_id, session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    coordinated.time.advance(50)  # it waits for the second
+    assert again == []
+    coordinated.join(second[0].member_id, rebalance_timeout_ms=60_000)
+    assert (again[0].error, again[0].generation) == (None, 3)
+
+
+def test_a_session_begins_with_the_generation(coordinated):
+    """Of who has joined for the first time, and of who has waited for longer than a session."""
+    first = coordinated.stable_member(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    second = coordinated.join(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    coordinated.time.advance(5)
+    again = coordinated.join(first.member_id, session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    assert second[0].generation == again[0].generation == 2
+    coordinated.time.advance(5.9)
+    assert len(the_group(coordinated).members) == 2
+    coordinated.time.advance(0.2)
+    assert the_group(coordinated).state is GroupState.EMPTY
+
+
 def test_a_new_member_whose_join_is_never_answered_is_given_up(coordinated):
     first = coordinated.stable_member(
         session_timeout_ms=1_800_000, rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS

@@ -47,6 +47,21 @@ def test_who_goes_on_at_the_last_epoch_may_ask_twice(take_id):
         again.initialized(old, 1000, 9, take_id)
 
 
+def test_who_goes_on_after_an_error_may_ask_until_it_is_answered(take_id):
+    """KIP-360: each retry is of the one request that gave the new epoch."""
+    old = ProducerIdAndEpoch(7, 5)
+    transaction = at_epoch(5)
+    for now_ms in range(6, 10):
+        transaction.check_expected(old)
+        transaction = transaction.initialized(old, 1000, now_ms, take_id)
+        assert transaction.producer == (7, 6)
+    with pytest.raises(ProducerFencedError):
+        transaction.initialized(ProducerIdAndEpoch(7, 4), 1000, 10, take_id)
+    other = transaction.initialized(None, 1000, 11, take_id)
+    with pytest.raises(ProducerFencedError):  # somebody has come between
+        other.initialized(old, 1000, 12, take_id)
+
+
 def test_who_is_behind_the_last_epoch_is_fenced(take_id):
     with pytest.raises(ProducerFencedError):
         at_epoch(LAST).initialized(ProducerIdAndEpoch(7, 3), 1000, 6, take_id)

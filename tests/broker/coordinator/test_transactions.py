@@ -10,6 +10,7 @@ from kafka.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     KafkaStorageError,
     ProducerFencedError,
@@ -21,6 +22,7 @@ from kafka.structs import TopicPartition
 from broker.cluster.metadata import CONSUMER_OFFSETS, new_topic
 from broker.coordinator.transaction_metadata import TransactionState
 from tests.broker.coordinator.transactions_in_memory import TOPIC, Crashed, TransactionBroker
+from tests.broker.records import batch_of
 
 ID = "mine"
 PLACE, OTHER = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -206,6 +208,34 @@ def test_ids_are_forgotten_in_the_end(broker):
     assert list(broker.coordinator.transactions()) == ["busy"]
 
 
+def test_what_is_decided_and_not_done_is_not_forgotten():
+    """A disk that has refused a marker for longer than ids are kept has it written in the end."""
+    broker = TransactionBroker(properties={"transactional.id.expiration.ms": "60000"})
+    producer = begin(broker)
+    broker.replicas.refused, broker.replicas.error = {OTHER}, KafkaStorageError("full")
+    broker.coordinator.end(ID, producer, 0, is_commit=True)
+    broker.time.advance(100)
+    for _ in broker.coordinator.expire():
+        pass
+    broker.restart()
+    assert state(broker) is TransactionState.COMPLETE_COMMIT
+    assert broker.committed(OTHER) == [b"x"]
+
+
+def test_who_coordinates_no_more_writes_no_end(broker):
+    """The last marker comes after this broker has resigned: another one may have read the log."""
+    producer = begin(broker)
+    broker.replicas.refused, broker.replicas.error = {OTHER}, KafkaStorageError("full")
+    broker.coordinator.end(ID, producer, 0, is_commit=True)
+    written = len(broker.state.records)
+    broker.coordinator.resign()
+    broker.replicas.refused = set()
+    broker.time.advance(10)
+    assert broker.committed(OTHER) == [b"x"]
+    assert len(broker.state.records) == written
+    assert not broker.coordinator.transactions()
+
+
 def test_a_deleted_topic_of_transactions_leaves_none_open(broker):
     producer = begin(broker)
     broker.coordinator.topic_deleted()
@@ -215,6 +245,15 @@ def test_a_deleted_topic_of_transactions_leaves_none_open(broker):
         assert broker.committed(place) == []
     assert broker.produce(ID, producer, PLACE, b"late", 1, version=9) == 49
     broker.time.advance(100)
+
+
+def test_who_was_in_a_transaction_when_its_topic_was_deleted_is_fenced(broker):
+    """No coordinator knows it any more: the partitions have to."""
+    producer = begin(broker)
+    broker.coordinator.topic_deleted()
+    late = memoryview(bytearray(batch_of([(b"k", b"late")], producer=(*producer, 1))))
+    with pytest.raises(InvalidProducerEpochError):
+        broker.logs[PLACE].append(late, 0)
 
 
 def test_a_decision_that_was_not_safe_yet_is_carried_out_when_its_topic_is_deleted(broker):

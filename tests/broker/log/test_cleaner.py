@@ -400,6 +400,34 @@ class TestWithOthers:
         compact(log, files, clock)
         assert [row.offset for row in rows(log)] == [56, 57, 58, 59]
 
+    def test_retention_between_the_steps_of_a_swap_ends_it(
+        self, directory, files, clock, monkeypatch
+    ):
+        """The new segment is named, the old ones are not gone: neither comes back in a crash."""
+        config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=30)
+        log = Log(directory, config, clock, files, was_clean=True)
+        for number in range(60):
+            put(log, (b"k%d" % min(number, 55), b""), timestamp_ms=NOW_MS - 60 + number)
+        log.roll()
+        sync_directory, deleted, disks = files.sync_directory, [], []
+
+        def act_once(path):
+            sync_directory(path)
+            if not deleted and names(files, directory, (".swap",)):
+                deleted.append(log.delete_old_segments(60))
+                disks.append(files.crash())
+
+        monkeypatch.setattr(files, "sync_directory", act_once)
+        assert cleaner_of({TP: log}, files, clock).clean_next(InlineWorker(files))
+        (count,) = deleted
+        start = log.log_start_offset
+        assert count > 0
+        assert start > 0
+        assert names(files, directory) == []
+        for disk in (*disks, files.crash()):
+            again = Log(directory, config, clock, disk, recovery_point=0)
+            assert [row.offset for row in rows(again)] == list(range(start, 60))
+
     def test_retention_counts_an_emptied_segment_by_the_time_of_its_records(self, tmp_path, clock):
         policies = ("compact", "delete")
         config = dataclasses.replace(CONFIG, cleanup_policy=policies, retention_ms=1000)

@@ -321,6 +321,19 @@ class TestGaps:
         assert max(found) == golden.end_offset + 99
         assert len(found) == len(golden.contents)
 
+    def test_a_gap_before_the_last_batch_of_a_segment_is_kept_where_the_next_goes_on(
+        self, directory, files
+    ):
+        golden = Golden(directory, files, MANY, 30)
+        data = golden.data()
+        count = whole_batches(golden, len(data))
+        assert len(data) == golden.ends[count - 1]
+        without_last_but_one = data[: golden.ends[count - 3]] + data[golden.ends[count - 2] :]
+        found = contents(golden.reopened(without_last_but_one, MANY))
+        gone = golden.first(count - 1).keys() - golden.first(count - 2).keys()
+        assert len(gone) in (1, 2)
+        assert found == {at: value for at, value in golden.contents.items() if at not in gone}
+
     def test_a_gap_before_the_last_batch_is_kept_in_a_compacted_log_only(self, golden):
         data = self.moved(golden, 11, 100)
         assert contents(golden.reopened(data)) == golden.first(11)

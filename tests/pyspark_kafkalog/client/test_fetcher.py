@@ -603,6 +603,22 @@ def test_records_that_come_damaged_once_are_asked_for_again(position, start):
     assert b"".join(bytes(each.records) for each in found) == good
 
 
+def test_a_long_read_may_meet_damage_many_times():
+    """What counts is how often the same records come damaged."""
+    log = [stored(first, 10) for first in range(0, 60, 10)]
+    asked: list[int] = []
+
+    def serve(request: Request) -> bytes:
+        offset = asked_offset(request)
+        asked.append(offset)
+        batch = log[offset // 10]
+        return answer(request, batch if asked.count(offset) > 1 else damaged(batch, 70))
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        found = fetched(broker, 0, 60)
+    assert b"".join(bytes(each.records) for each in found) == b"".join(log)
+
+
 def test_records_that_are_damaged_on_disk_are_a_typed_error():
     wrong = damaged(stored(0, 10), 70)
     with (

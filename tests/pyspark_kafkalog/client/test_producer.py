@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.fetcher import Fetcher
-from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.client.producer import Producer, ProducerNumbers
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DeliveryError,
@@ -107,7 +107,7 @@ class LogBroker(ScriptedBroker):
         # A producer that is not known may begin anywhere, by Kafka's rules.
         if header.base_sequence != self.next_sequence.get(tp, header.base_sequence):
             return OUT_OF_ORDER
-        self.next_sequence[tp] = header.base_sequence + header.record_count
+        self.next_sequence[tp] = (header.base_sequence + header.record_count) % (1 << 31)
         self.last_five[tp] = [*self.last_five[tp], header.base_sequence][-5:]
         return 0
 
@@ -172,6 +172,20 @@ def test_batches_carry_the_producer_and_their_place_in_the_partitions_sequence()
         headers = [read_header(batch) for batch in broker.logs[T0]]
         assert [header.base_sequence for header in headers] == [0, 3, 4]
         assert read_header(broker.logs[T1][0]).base_sequence == 0
+
+
+def test_sequences_begin_anew_after_the_last_of_31_bits():
+    numbers = ProducerNumbers()
+    numbers.identity = (4242, 3)
+    numbers.next_sequences[T0] = (1 << 31) - 2
+    with LogBroker() as broker:
+        with Producer(broker.config(), numbers=numbers) as producer:
+            for values in ([b"a", b"b", b"c"], [b"d"]):
+                (batch,) = batches_of(values)
+                producer.send(T0, batch)
+        headers = [read_header(batch) for batch in broker.logs[T0]]
+        assert [header.base_sequence for header in headers] == [(1 << 31) - 2, 1]
+    assert numbers.next_sequences[T0] == 2
 
 
 def test_one_request_carries_batches_of_several_partitions():
@@ -347,7 +361,8 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered():
 
     class Slow(LogBroker):
         def on_produce(self, request: Request) -> Any:
-            release.wait(5)
+            if self.logs:
+                release.wait(5)
             return super().on_produce(request)
 
     with ScriptedBroker(node_id=3) as other, Slow() as one, LogBroker() as two:
@@ -356,7 +371,9 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered():
         other.handlers[INIT_PRODUCER_ID] = one.init_producer_id
         other.leader = 1
         with Producer(other.config(metadata_max_age_ms="0")) as producer:
-            for number in range(10):
+            producer.send(T0, one_batch("0"))
+            producer.flush()  # the first goes alone; the others follow each other
+            for number in range(1, 10):
                 producer.send(T0, one_batch(str(number)))
                 if number == 3:
                     other.leader = 2

@@ -250,6 +250,26 @@ def test_branches_that_are_called_alike_are_told_apart_by_their_namespaces(avro,
         assert [row[name] is None for row in rows for name in order] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("written", "union", "value"),
+    [
+        ("bytes", ["string", "bytes"], b"x"),
+        ("string", ["bytes", "string"], "x"),
+        ("int", ["double", "int"], 5),
+        ("long", ["float", "double", "string", "long"], 2**60 + 1),
+        ("float", ["double", "string", "float"], 1.5),
+    ],
+)
+def test_a_value_goes_to_the_branch_of_its_own_type(avro, written, union, value):
+    """Not to an earlier one that it could be made to fit."""
+    for writer in (written, [written, "null"]):
+        data = encoded(writer, value)
+        (row,) = decoded(avro, data, writer, union).column.to_pylist()
+        own = f"member{union.index(written)}"
+        assert row == {f"member{at}": None for at in range(len(union))} | {own: value}
+        assert type(row[own]) is type(value)
+
+
 def logical(kind, name):
     return {"type": kind, "logicalType": name}
 
