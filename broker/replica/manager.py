@@ -132,7 +132,7 @@ class ReplicaManager:
                 continue
             if state.leader == self._node_id and log is not None:
                 self._partitions[topic_partition] = Partition(
-                    topic_partition, log, state.leader_epoch, state.isr
+                    topic_partition, log, state.leader_epoch, state.isr, len(state.replicas)
                 )
                 self._purgatory.wake(topic_partition)
 

@@ -75,14 +75,27 @@ class OffsetFound:
 class Partition:
     """A partition that this broker leads."""
 
-    __slots__ = ("_log", "high_watermark", "isr", "leader_epoch", "topic_partition")
+    __slots__ = (
+        "_log",
+        "high_watermark",
+        "isr",
+        "leader_epoch",
+        "replica_count",
+        "topic_partition",
+    )
 
     def __init__(
-        self, topic_partition: TopicPartition, log: Log, leader_epoch: int, isr: tuple[int, ...]
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        leader_epoch: int,
+        isr: tuple[int, ...],
+        replica_count: int = 1,
     ) -> None:
         self.topic_partition = topic_partition
         self.leader_epoch = leader_epoch
         self.isr = isr
+        self.replica_count = replica_count
         self._log = log
         self.high_watermark = log.log_end_offset
 
@@ -115,9 +128,9 @@ class Partition:
         words mean, see `Log.append`. Any thread; `commit` is to follow, on the event loop.
 
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
-        min.insync.replicas.
+        min.insync.replicas, or below all replicas where there are less than that.
         """
-        least = self._log.rules.min_insync_replicas
+        least = min(self._log.rules.min_insync_replicas, self.replica_count)
         if acks == ACKS_ALL and len(self.isr) < least:
             raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
         return self._log.append(
