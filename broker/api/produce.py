@@ -3,9 +3,10 @@
 The batch's bytes are stamped where they were received and appended as they are, large ones in a
 thread, unless they have to be converted: message sets (magic 0 and 1), which versions 0-2 may
 carry, and batches in another codec than the topic's `compression.type`. Records for a compacted
-topic are looked at there too: each needs a key. All of such a request's conversions are done, in
-the conversion thread, before its first append. A connection waits for its request, in whatever
-thread that is, so order is kept.
+topic, where each needs a key, or with timestamps that may be out of bounds, are looked at there
+too, so that the answer says which are at fault (KIP-467). All of such a request's conversions are
+done, in the conversion thread, before its first append. A connection waits for its request, in
+whatever thread that is, so order is kept.
 
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer
 notices, as in Apache Kafka. Where flush.messages records are not on disk yet, the answer comes when
@@ -42,8 +43,10 @@ from broker.api.request import Api, ApiContext, Body, Outcome, Request
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
+from broker.log.clock import system_clock_ms
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log, LogAppendInfo
+from broker.log.record_errors import RefusedRecordsError
 from broker.network.connection import CloseConnection
 from broker.replica.manager import LARGE_BYTES
 from broker.replica.partition import ACKS_ALL, Partition
@@ -88,6 +91,7 @@ _Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body]"
 
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = decode_produce_request(request.body, request.header.api_version)
+    now_ms = system_clock_ms()
     places: list[_Place] = []
     to_convert: list[int] = []
     transactional: list[int] = []
@@ -99,12 +103,12 @@ def handle(request: Request, context: ApiContext) -> Outcome:
             continue
         places.append(partition)
         records = _view(part)
-        if needs_conversion(records, partition.log.rules):
+        if needs_conversion(records, partition.log.rules, now_ms):
             to_convert.append(index)
         if len(records) >= HEADER_BYTES and _is_transactional(records):
             transactional.append(index)
     if to_convert:
-        return _convert_and_append(wanted, places, to_convert, transactional, context)
+        return _convert_and_append(wanted, places, to_convert, transactional, now_ms, context)
     if transactional:
         return _join_and_append(wanted, places, transactional, context)
     if request.body.nbytes < LARGE_BYTES:
@@ -117,6 +121,7 @@ async def _convert_and_append(
     places: list[_Place],
     to_convert: list[int],
     transactional: list[int],
+    now_ms: int,
     context: ApiContext,
 ) -> Body:
     for index in to_convert:
@@ -128,9 +133,14 @@ async def _convert_and_append(
                 _view(part),
                 place.log.config,
                 # Whoever could send so much uncompressed may send it compressed.
-                max_plain_bytes=context.config.socket_request_max_bytes,
+                context.config.socket_request_max_bytes,
+                f"{part.topic}-{part.partition}",
+                now_ms,
             )
             part.records = await context.convert(convert)
+        except RefusedRecordsError as error:
+            error.log_start_offset = place.log.log_start_offset
+            places[index] = error
         except BrokerResponseError as error:
             places[index] = error
     for index, place in enumerate(places):
@@ -326,9 +336,13 @@ def _failed(
     part: ProducePartition | ProducedPartition, error: BrokerResponseError
 ) -> ProducedPartition:
     code, message = wire_error(error)
-    return ProducedPartition(
+    result = ProducedPartition(
         part.topic, part.partition, code, -1, error_message=message, topic_id=part.topic_id
     )
+    if isinstance(error, RefusedRecordsError):
+        result.log_start_offset = error.log_start_offset
+        result.record_errors = error.record_errors
+    return result
 
 
 def _view(part: ProducePartition) -> memoryview:

@@ -4,13 +4,14 @@ A log keeps record batches of magic 2 alone. So producers' message sets (magic 0
 batch before the append, and batches become message sets for consumers of that time (Fetch versions
 0 to 3). A batch is also made anew where the topic's `compression.type` is not the codec that it
 came with; that costs O(1) beside the codec, the records are not looked at, unless the topic is
-compacted: there each needs a key.
+compacted, where each needs a key, or their timestamps may be out of the topic's bounds.
 
 Conversion costs some microseconds a record and holds one batch decompressed, which may be as large
 as a whole request (`max_plain_bytes`): it belongs in a thread, `needs_conversion` alone does not.
 Pure functions but for the reading of segment files. Nothing here appends or knows the wire.
 """
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +25,14 @@ from kafka.errors import (
 )
 
 from broker.config import LogConfig
+from broker.config_def import LONG_MAX
 from broker.log.files import FileSlice
+from broker.log.record_errors import (
+    MAX_RECORD_ERRORS,
+    InvalidRecordsError,
+    InvalidTimestampsError,
+    RecordError,
+)
 from broker.log.validator import AppendRules, stored_codec
 from pyspark_kafkalog.record.batch import (
     ATTRIBUTES_POSITION,
@@ -34,6 +42,8 @@ from pyspark_kafkalog.record.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    NO_TIMESTAMP,
     BatchHeader,
     batch_size,
     check_crc,
@@ -52,27 +62,34 @@ from pyspark_kafkalog.record.record_spans import record_spans
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 
 _LAST_CODEC: Final = int(Codec.ZSTD)
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
 
 
-def needs_conversion(records: memoryview, rules: AppendRules) -> bool:
+def needs_conversion(records: memoryview, rules: AppendRules, now_ms: int) -> bool:
     """Whether a producer's `records` are not yet what the log keeps, or must be looked at one by
-    one to know. A look at two bytes: what they are otherwise is not checked."""
+    one to know. A look at a few bytes: what they are otherwise is not checked."""
     if len(records) < HEADER_BYTES:
         return len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC
     if records[MAGIC_POSITION] != MAGIC:
         return records[MAGIC_POSITION] < MAGIC
-    if rules.codec is None and not rules.compacts:
-        return False
     codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
-    return codec <= _LAST_CODEC and (rules.compacts or codec != rules.codec)
+    if codec > _LAST_CODEC:
+        return False
+    if rules.looks_at_each or (rules.codec is not None and codec != rules.codec):
+        return True
+    newest_ms: int = _MAX_TIMESTAMP.unpack_from(records, MAX_TIMESTAMP_POSITION)[0]
+    return newest_ms - now_ms > rules.after_max_ms and not rules.stamps_append_time
 
 
-def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:
+def convert_for_log(
+    records: memoryview, config: LogConfig, max_plain_bytes: int, name: str, now_ms: int
+) -> memoryview:
     """One writable batch of magic 2, in the topic's codec, of a producer's `records`.
 
-    Those are a message set or one batch. Producer id, epoch, sequence, timestamps and headers of a
-    batch stay as they are; a batch that needs no other codec is returned itself. Raises
-    CorruptRecordError, InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError,
+    Those are a message set or one batch, for the partition `name`. Producer id, epoch, sequence,
+    timestamps and headers of a batch stay as they are; a batch that needs no other codec is
+    returned itself. Raises CorruptRecordError, InvalidRecordError, InvalidTimestampError (both
+    with the records that are at fault, where a batch has them), MessageSizeTooLargeError,
     UnsupportedCompressionTypeError.
     """
     if records[MAGIC_POSITION] < MAGIC:
@@ -82,8 +99,7 @@ def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int
     check_crc(records, header)
     body = records[HEADER_BYTES : header.end_position]
     plain = decompress(header.codec, body, max_plain_bytes)
-    if config.compacts:
-        _check_keys(plain, header)
+    _check_each(plain, header, config, name, now_ms)
     codec = _codec_after(header.codec, config)
     if codec == header.codec:
         return records
@@ -91,13 +107,46 @@ def convert_for_log(records: memoryview, config: LogConfig, max_plain_bytes: int
     return memoryview(with_records(records, header, codec, stored))
 
 
-def _check_keys(plain: memoryview, header: BatchHeader) -> None:
-    """And offsets: one beyond its batch would keep the log from being compacted."""
-    for span in record_spans(plain, header.record_count):
-        if span.offset_delta > header.last_offset_delta:
+def _check_each(
+    plain: memoryview, header: BatchHeader, config: LogConfig, name: str, now_ms: int
+) -> None:
+    """Keys and timestamps as the topic wants them. And offsets, where it is compacted: one beyond
+    its batch would keep the log from being compacted."""
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    newest_ms = now_ms + config.message_timestamp_after_max_ms
+    compacts = config.compacts
+    is_timed = not config.stamps_append_time and (
+        config.message_timestamp_before_max_ms < LONG_MAX or header.max_timestamp_ms > newest_ms
+    )
+    if not compacts and not is_timed:
+        return
+    errors: list[RecordError] = []
+    total = 0
+    has_bad_timestamp = False
+    for index, span in enumerate(record_spans(plain, header.record_count)):
+        if compacts and span.offset_delta > header.last_offset_delta:
             raise InvalidRecordError(f"a record has offset delta {span.offset_delta}")
-        if span.key_end < 0:
-            raise InvalidRecordError("a compacted topic takes no record without a key")
+        timestamp_ms = header.base_timestamp_ms + span.timestamp_delta
+        if compacts and span.key_end < 0:
+            reason = f"Compacted topic cannot accept message without key in topic partition {name}"
+        elif is_timed and not (
+            timestamp_ms == NO_TIMESTAMP or oldest_ms <= timestamp_ms <= newest_ms
+        ):
+            has_bad_timestamp = True
+            reason = (
+                f"Timestamp {timestamp_ms} of message with offset "
+                f"{header.base_offset + span.offset_delta} is out of range. The timestamp should "
+                f"be within [{oldest_ms}, {newest_ms}]"
+            )
+        else:
+            continue
+        total += 1
+        if total <= MAX_RECORD_ERRORS:
+            errors.append((index, reason))
+    if has_bad_timestamp:
+        raise InvalidTimestampsError(errors)
+    if errors:
+        raise InvalidRecordsError(errors, total)
 
 
 def _batch_of_messages(records: memoryview, config: LogConfig, max_plain_bytes: int) -> memoryview:

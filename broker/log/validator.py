@@ -20,6 +20,7 @@ from kafka.errors import (
 )
 
 from broker.config import LogConfig
+from broker.config_def import LONG_MAX
 from pyspark_kafkalog.record.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -46,8 +47,8 @@ class AppendRules:
         "after_max_ms",
         "before_max_ms",
         "codec",
-        "compacts",
         "flush_messages",
+        "looks_at_each",
         "max_message_bytes",
         "min_insync_replicas",
         "roll_ms",
@@ -59,8 +60,11 @@ class AppendRules:
         self.after_max_ms: int = config.message_timestamp_after_max_ms
         self.before_max_ms: int = config.message_timestamp_before_max_ms
         self.codec: Codec | None = stored_codec(config)
-        self.compacts: bool = config.compacts
         self.flush_messages: int = config.flush_messages
+        # Single records: whether they have keys, and are not too old.
+        self.looks_at_each: bool = config.compacts or (
+            config.message_timestamp_before_max_ms < LONG_MAX and not config.stamps_append_time
+        )
         self.max_message_bytes: int = config.max_message_bytes
         self.min_insync_replicas: int = config.min_insync_replicas
         self.roll_ms: int = config.roll_ms

@@ -10,6 +10,7 @@ Bytes only, no sockets. Pure functions: any thread.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -78,7 +79,10 @@ class ProduceRequest:
 
 @dataclass(init=False, slots=True)
 class ProducedPartition:
-    """One partition's answer; -1 where a field does not apply (base offset on error, times)."""
+    """One partition's answer; -1 where a field does not apply (base offset on error, times).
+
+    `record_errors`: the records that were at fault, by their place in the batch from 0 on, each
+    with the reason (from version 8 on)."""
 
     topic: str
     partition: int
@@ -88,6 +92,7 @@ class ProducedPartition:
     log_start_offset: int
     error_message: str | None
     topic_id: UUID | None
+    record_errors: "Sequence[tuple[int, str | None]]"
 
     def __init__(
         self,
@@ -99,6 +104,7 @@ class ProducedPartition:
         log_start_offset: int = -1,
         error_message: str | None = None,
         topic_id: UUID | None = None,
+        record_errors: "Sequence[tuple[int, str | None]]" = (),
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -108,6 +114,7 @@ class ProducedPartition:
         self.log_start_offset = log_start_offset
         self.error_message = error_message
         self.topic_id = topic_id
+        self.record_errors = record_errors
 
 
 def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
@@ -174,7 +181,11 @@ def _encode_result(writer: Writer, result: ProducedPartition, version: int) -> N
         fields = _RESULT_V0.pack(partition, error_code, base_offset)
     writer.raw(fields)
     if version >= 8:
-        writer.count(0)
+        writer.count(len(result.record_errors))
+        for index, message in result.record_errors:
+            writer.fields(INT32, index)
+            writer.string(message)
+            writer.no_tags()
         writer.string(result.error_message)
     writer.no_tags()
 
@@ -203,11 +214,13 @@ def _decode_result(reader: Reader, topic: str, version: int) -> ProducedPartitio
     if version >= 5:
         result.log_start_offset = times[1]
     if version >= 8:
+        record_errors = []
         for _ in range(reader.count()):
-            reader.fields(INT32)
-            record_message = reader.nullable_string()
-            result.error_message = result.error_message or record_message
+            (index,) = reader.fields(INT32)
+            record_errors.append((index, reader.nullable_string()))
             reader.skip_tags()
-        result.error_message = reader.nullable_string() or result.error_message
+        result.record_errors = tuple(record_errors)
+        first_reason = record_errors[0][1] if record_errors else None
+        result.error_message = reader.nullable_string() or first_reason
     reader.skip_tags()
     return result

@@ -44,6 +44,7 @@ MAGIC_POSITION: Final = 16
 """Where the old message formats have their magic too."""
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
+MAX_TIMESTAMP_POSITION: Final = 35
 PRODUCER_POSITION: Final = 43
 
 CODEC_MASK: Final = 0x07
@@ -246,7 +247,7 @@ def stamp_append_time(buffer: "Buffer", header: BatchHeader, append_time_ms: int
     header.attributes |= LOG_APPEND_TIME_BIT
     header.max_timestamp_ms = append_time_ms
     _ATTRIBUTES.pack_into(buffer, header.position + ATTRIBUTES_POSITION, header.attributes)
-    _MAX_TIMESTAMP.pack_into(buffer, header.position + 35, append_time_ms)
+    _MAX_TIMESTAMP.pack_into(buffer, header.position + MAX_TIMESTAMP_POSITION, append_time_ms)
     header.crc = _write_crc(buffer, header.position, header.end_position)
 
 

@@ -268,10 +268,11 @@ def _feed_batches(data: bytes) -> None:
     feed_decoder(data)
     for codec in _STORED_CODECS:
         config = LogConfig(compression_type=codec)
-        if len(data) >= HEADER_BYTES and needs_conversion(memoryview(data), AppendRules(config)):
+        rules = AppendRules(config)
+        if len(data) >= HEADER_BYTES and needs_conversion(memoryview(data), rules, 0):
             with contextlib.suppress(KafkaError):
                 converted = convert_for_log(
-                    memoryview(bytearray(data)), config, _MAX_DECOMPRESSED_BYTES
+                    memoryview(bytearray(data)), config, _MAX_DECOMPRESSED_BYTES, "t-0", 0
                 )
                 validate(converted, 1 << 30)
 

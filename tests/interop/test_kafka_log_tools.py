@@ -114,8 +114,8 @@ def test_kafka_accepts_what_was_converted(tmp_path):
     for target in targets:
         config = LogConfig(compression_type=target)
         for records in sent:
-            if needs_conversion(records, AppendRules(config)):
-                log.append(convert_for_log(records, config, max_plain_bytes=1 << 20), 0)
+            if needs_conversion(records, AppendRules(config), NOW_MS):
+                log.append(convert_for_log(records, config, 1 << 20, "converted-0", NOW_MS), 0)
     appended = log.log_end_offset // 100
     log.close()
     output = dump(sorted(directory.glob("*.log")), "--deep-iteration", "--print-data-log")

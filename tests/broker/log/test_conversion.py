@@ -76,7 +76,7 @@ def message_set(records, magic=1, codec=Codec.NONE):
 
 
 def convert(records, limit=LIMIT, **config):
-    return convert_for_log(records, LogConfig(**config), limit)
+    return convert_for_log(records, LogConfig(**config), limit, "t-0", NOW_MS)
 
 
 def contents(data):
@@ -226,7 +226,7 @@ def test_a_batch_in_another_codec_is_made_anew(codec, target):
     sent = batch([b"one", b"two", b"x" * 9000], codec=int(codec), step_ms=4, producer=(77, 3, 500))
     config = LogConfig(compression_type=target)
     expected = Codec.NONE if target == "uncompressed" else Codec.of(target)
-    assert needs_conversion(sent, AppendRules(config)) == (codec != expected)
+    assert needs_conversion(sent, AppendRules(config), NOW_MS) == (codec != expected)
     if codec == expected:
         return
     converted = convert(sent, compression_type=target)
@@ -239,7 +239,7 @@ def test_a_batch_in_another_codec_is_made_anew(codec, target):
 
 def test_producer_keeps_every_codec():
     for codec in Codec:
-        assert not needs_conversion(batch(codec=int(codec)), AppendRules(LogConfig()))
+        assert not needs_conversion(batch(codec=int(codec)), AppendRules(LogConfig()), NOW_MS)
 
 
 def test_transactional_and_headers_stay():
@@ -284,7 +284,7 @@ def test_a_batch_that_is_too_large_is_not_opened():
 def test_nonsense_needs_no_conversion():
     rules = AppendRules(LogConfig(compression_type="gzip"))
     for data in (b"", b"x" * 16, bytes(16) + b"\x02", bytes(16) + b"\x07" + bytes(100)):
-        assert not needs_conversion(memoryview(data), rules)
+        assert not needs_conversion(memoryview(data), rules, NOW_MS)
 
 
 # Fetch.
@@ -419,18 +419,18 @@ class TestKeysForCompaction:
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
     def test_a_record_without_a_key_is_refused(self, codec):
         records = batch([b"1", b"2"], keys=[b"a", None], codec=codec)
-        assert needs_conversion(records, AppendRules(self.CONFIG))
-        with pytest.raises(InvalidRecordError, match="without a key"):
-            convert_for_log(records, self.CONFIG, 10**6)
+        assert needs_conversion(records, AppendRules(self.CONFIG), NOW_MS)
+        with pytest.raises(InvalidRecordError, match="without key"):
+            convert_for_log(records, self.CONFIG, 10**6, "t-0", NOW_MS)
 
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
     def test_a_batch_with_keys_stays_what_it_is(self, codec):
         records = batch([b"1", None], keys=[b"", b"a"], codec=codec)
-        assert convert_for_log(records, self.CONFIG, 10**6) is records
+        assert convert_for_log(records, self.CONFIG, 10**6, "t-0", NOW_MS) is records
 
     def test_records_that_make_no_sense_are_refused(self):
         records = batch([b"1", b"2"], keys=[b"a", b"b"])
         records[HEADER_BYTES] ^= 0x40
         seal(records)
         with pytest.raises(CorruptRecordError):
-            convert_for_log(records, self.CONFIG, 10**6)
+            convert_for_log(records, self.CONFIG, 10**6, "t-0", NOW_MS)
