@@ -192,6 +192,13 @@ def test_aborted_transactions_and_markers_are_no_rows(decode):
     assert decoded(decode, data)["offset"].to_pylist() == [0, 1, 2, 3, 5, 6, 9]
 
 
+def test_an_aborted_transaction_of_one_record_is_no_row(decode):
+    data = transactional(batch_of(plain_records(1), 4), 7) + marker(7, 5, commit=False)
+    assert decoded(decode, data + batch_of(plain_records(1), 6), aborted=[(7, 4)])[
+        "offset"
+    ].to_pylist() == [6]
+
+
 def test_a_cut_off_last_batch_is_left_for_the_next_fetch(decode):
     data = batch_of(plain_records(2)) + batch_of(plain_records(2), 2)
     for cut in range(1, 60):

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
@@ -17,6 +17,7 @@ from pyspark_kafkalog.warehouse.commit import (
     CommitLog,
     DataFile,
     Position,
+    check_unmoved,
     checksum,
     encode,
     next_commit,
@@ -67,6 +68,16 @@ def test_gaps_are_what_lies_before_the_first_piece_of_a_partition():
     pieces += [OffsetRange("orders", 1, 3, 4), OffsetRange("orders", 2, 3, 4)]
     for topic_ids in ({}, {"orders": ORDERS_ID}):
         assert known.gaps(pieces, topic_ids) == [OffsetRange("orders", 0, 5, 9)]
+
+
+@pytest.mark.parametrize("current", [4, 6, None])
+def test_a_load_that_another_one_moved_either_way_conflicts(current):
+    """Back, too: a rival found its topic created again, and was told to go on."""
+    there = {} if current is None else {ORDERS_0: current}
+    ranges = [OffsetRange("orders", 0, 5, 9)]
+    with pytest.raises(LoadConflictError, match=f"moved orders-0 from 5 to {current}"):
+        check_unmoved("nightly", "the place", there, {ORDERS_0: 5}, ranges)
+    check_unmoved("nightly", "the place", {ORDERS_0: 5, ORDERS_1: 4}, {ORDERS_0: 5}, ranges)
 
 
 def test_a_commit_of_an_older_version_has_no_ids(tmp_path):
