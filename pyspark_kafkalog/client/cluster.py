@@ -33,7 +33,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
-from pyspark_kafkalog.client.config import ClientConfig, address
+from pyspark_kafkalog.client.config import ClientConfig, Isolation, address
 from pyspark_kafkalog.client.connection import Connection, NobodyListensError
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.receive_buffers import ReceiveBuffers
@@ -221,21 +221,26 @@ class Cluster:
         return list(self._metadata.brokers.values())
 
     def list_offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int
+        self,
+        partitions: Iterable[TopicPartition],
+        timestamp: int,
+        isolation: Isolation | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The offset in each partition for `timestamp`: EARLIEST, LATEST, or ms since the epoch.
 
         For a time it is the first record at or after it; a partition that has none is absent.
-        LATEST is the high watermark, under `isolation.level` read_committed the last stable offset;
-        it and EARLIEST are there for every partition, or OffsetNotAvailableError is raised where a
-        leader does not know them within `request.timeout.ms`. Raises UnknownTopicError, and
-        IncompatibleBrokerVersion for EARLIEST_LOCAL where brokers know no remote storage.
+        LATEST is the high watermark, under `isolation.level` read_committed the last stable offset
+        (`isolation` goes before it); it and EARLIEST are there for every partition, or
+        OffsetNotAvailableError is raised where a leader does not know them within
+        `request.timeout.ms`. Raises UnknownTopicError, and IncompatibleBrokerVersion for
+        EARLIEST_LOCAL where brokers know no remote storage.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = set(partitions)
+        level = int(self.config.isolation_level if isolation is None else isolation)
 
         def ask(deadline: Deadline) -> None:
-            error = self._list_offsets(missing, timestamp, found, deadline)
+            error = self._list_offsets(missing, timestamp, level, found, deadline)
             if error is not None:
                 self._metadata_of(sorted({tp.topic for tp in missing}), deadline)
                 raise error
@@ -446,6 +451,7 @@ class Cluster:
         self,
         missing: set[TopicPartition],
         timestamp: int,
+        isolation_level: int,
         found: dict[TopicPartition, OffsetAndTimestamp],
         deadline: Deadline,
     ) -> KafkaError | None:
@@ -457,7 +463,7 @@ class Cluster:
         is_local = timestamp == EARLIEST_LOCAL
         least_version = _EARLIEST_LOCAL_VERSION if is_local else _LIST_OFFSETS_MIN_VERSION
         for connection, tps in by_leader.items():
-            request = _offsets_request(tps, timestamp, int(self.config.isolation_level), deadline)
+            request = _offsets_request(tps, timestamp, isolation_level, deadline)
             connection.version(request.API_KEY, _LIST_OFFSETS_MAX_VERSION, least_version)
             answer = connection.call(request, self.attempt(deadline), _LIST_OFFSETS_MAX_VERSION)
             for topic in answer.topics:

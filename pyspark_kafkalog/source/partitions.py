@@ -14,6 +14,7 @@ from uuid import UUID
 
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
@@ -225,6 +226,7 @@ def plan_batch(
     bounds = log_bounds(cluster, partitions)
     starts = resolve("startingOffsets", first, partitions, bounds)
     untils = resolve("endingOffsets", last, partitions, bounds)
+    bounds = beyond_open_transactions(cluster, starts, bounds)
     begins_by = starting.option if isinstance(starting, TimeLimit) else "startingOffsets"
     ends_by = ending.option if isinstance(ending, TimeLimit) else "endingOffsets"
     _check_order(begins_by, first.named_offsets(), ends_by, last.named_offsets())
@@ -252,6 +254,29 @@ def clamp_starts(starts: Offsets, bounds: LogBounds, fail_on_data_loss: bool) ->
                 fail_on_data_loss,
             )
     return clamped
+
+
+def beyond_open_transactions(
+    cluster: "Cluster", starts: Mapping[TopicPartition, int], bounds: LogBounds
+) -> LogBounds:
+    """`bounds`, with the ends of partitions that a read_committed reader may read up to an offset
+    before its start, moved to that: nothing is lost there, and nothing new to be read yet.
+
+    That is so where what is behind an open transaction was read before, uncommitted. Asks the
+    brokers only where a start lies beyond an end.
+    """
+    ahead = [tp for tp, start in starts.items() if start > bounds.latest.get(tp, start)]
+    if not (ahead and cluster.config.isolation_level):
+        return bounds
+    ends = cluster.list_offsets(ahead, LATEST, Isolation.READ_UNCOMMITTED)
+    held = {tp: starts[tp] for tp in ahead if starts[tp] <= ends[tp].offset}
+    if held:
+        _log.warning(
+            "A transaction is open in %s, before the offset where to go on: waiting for its end, "
+            "since kafka.isolation.level is read_committed.",
+            describe(held),
+        )
+    return LogBounds(bounds.earliest, {**bounds.latest, **held})
 
 
 def ranges_between(starts: Mapping[TopicPartition, int], untils: Offsets) -> list[OffsetRange]:

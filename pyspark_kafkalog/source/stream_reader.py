@@ -49,6 +49,7 @@ from pyspark_kafkalog.source.offsets import (
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import (
     OffsetRange,
+    beyond_open_transactions,
     clamp_starts,
     locate,
     log_bounds,
@@ -112,6 +113,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._first_batch_is_empty = is_relative or starting.mentions(LATEST)
             bounds = log_bounds(self._connected(), partitions)
             starts = resolve("startingOffsets", starting, partitions, bounds)
+            bounds = beyond_open_transactions(self._connected(), starts, bounds)
             self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
         return to_json(self._initial)
 
@@ -253,6 +255,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for left in reversed(range(retries.attempts)):
             try:
                 latest = offsets_at(self._connected(), self._assigned(), LATEST)
+                bounds = LogBounds({}, latest)
+                latest = beyond_open_transactions(self._connected(), known, bounds).latest
                 if self._recreated or not left or not _lost(known, latest):
                     break
             except (UnknownTopicError, BrokersUnreachableError):

@@ -11,14 +11,16 @@ from pyspark_kafkalog.source.offsets import EARLIEST, LATEST
 class FakeCluster:
     """Logs are given as {topic: [(earliest, latest) of each partition]} and may be changed.
 
-    The record at offset n has the time n * 1000.
+    The record at offset n has the time n * 1000. A reader of committed records sees up to
+    `stable`, where that says an offset of a partition.
     """
 
     def __init__(self, **logs):
         self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
         self.closed = False
         self.topic_ids = {}
-        self.config = SimpleNamespace(request_timeout_ms=30_000)
+        self.config = SimpleNamespace(request_timeout_ms=30_000, isolation_level=0)
+        self.stable = {}
 
     def topics(self, names=None):
         if missing := [name for name in names or () if name not in self.logs]:
@@ -29,14 +31,15 @@ class FakeCluster:
     def topic_id(self, topic):
         return self.topic_ids.get(topic)
 
-    def list_offsets(self, partitions, timestamp):
+    def list_offsets(self, partitions, timestamp, isolation=None):
         if timestamp >= 0:
             return self._offsets_at_time(partitions, timestamp)
         end = {EARLIEST: 0, LATEST: 1}[timestamp]
-        return {
-            tp: OffsetAndTimestamp(self.logs[tp.topic][tp.partition][end], -1, -1)
-            for tp in partitions
-        }
+        found = {tp: self.logs[tp.topic][tp.partition][end] for tp in partitions}
+        level = self.config.isolation_level if isolation is None else isolation
+        if timestamp == LATEST and level:
+            found = {tp: min(offset, self.stable.get(tp, offset)) for tp, offset in found.items()}
+        return {tp: OffsetAndTimestamp(offset, -1, -1) for tp, offset in found.items()}
 
     def _offsets_at_time(self, partitions, timestamp):
         found = {}

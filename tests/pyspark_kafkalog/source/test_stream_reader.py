@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 from kafka.errors import UnknownMemberIdError
+from kafka.structs import TopicPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxBytes,
@@ -197,6 +198,19 @@ def test_a_lower_end_is_asked_for_again_before_it_is_believed(cluster):
     cluster.logs["orders"] = [(5, 9), (0, 20)]
     cluster.refresh = lambda: cluster.logs.update(orders=[(5, 12), (0, 20)])
     assert reader().latestOffset(start, ALL) == {"orders": {"0": 12, "1": 20}}
+
+
+def test_an_open_transaction_before_the_checkpoint_is_waited_for(cluster):
+    """As where a query that read uncommitted records goes on with committed ones."""
+    start = {"orders": {"0": 10, "1": 20}}
+    cluster.config.isolation_level = 1
+    cluster.stable = {TopicPartition("orders", 0): 7}
+    stream = reader(**{"kafka.isolation.level": "read_committed"})
+    assert stream.latestOffset(start, ALL) == start
+    assert ranges(stream.partitions(start, start)) == []
+    cluster.logs["orders"][0] = (5, 9)
+    with pytest.raises(DataLossError, match="went back from offset 10 to 7"):
+        stream.latestOffset(start, ALL)
 
 
 def test_lower_ends_are_asked_for_as_often_as_the_option_says(cluster):
