@@ -4,7 +4,8 @@ A KafkalogReader is made in Spark's planning process, where `partitions()` asks 
 and travels pickled to the tasks, where `read()` uses the connections of its worker (python_worker).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -75,13 +76,14 @@ def read_range(
     columns: Sequence[str],
     offset_range: OffsetRange,
     topic_id: UUID | None = None,
+    on_gap: Callable[[OffsetRange], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one range in offset order, each once, in batches of about 10,000 rows.
 
     `topic_id` is the topic's when the range was planned, where brokers say it.
 
-    Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns
-    and goes on at the earliest offset that is there.
+    Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns,
+    tells `on_gap` which ones, and goes on at the earliest offset that is there.
     """
     until_offset = offset_range.until_offset
     decoder = RecordDecoder(offset_range.topic, offset_range.partition, columns)
@@ -105,7 +107,9 @@ def read_range(
         except DataLossError as error:
             if options.fail_on_data_loss:
                 raise
-            position = _next_available(error, offset_range, position)
+            begins, position = position, _next_available(error, offset_range, position)
+            if on_gap is not None:
+                on_gap(replace(offset_range, start_offset=begins, until_offset=position))
     yield from decoder.finish()
 
 

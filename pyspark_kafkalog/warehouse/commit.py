@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from kafka.structs import TopicPartition
-
 from pyspark_kafkalog.errors import LoadConflictError, TargetError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -98,17 +96,21 @@ class Position:
         return Position({**kept.offsets, **ends}, kept.topic_ids)
 
     def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
-        """The offsets that a load gives up: from where it should go on to where its ranges begin.
-        A topic with another id than before begins anew, and gives up none."""
-        kept = self._kept(ranges, topic_ids).offsets
-        begins: dict[TopicPartition, int] = {}
+        """The offsets that a load gives up: what its ranges leave out, from where it should go on.
+
+        That is 0 in a partition that is new in a topic with a place. A topic without any begins
+        where its ranges do, and so does one with another id than before.
+        """
+        at = dict(self._kept(ranges, topic_ids).offsets)
+        topics = {key.topic for key in at}
+        found = []
         for piece in sorted(ranges):
-            begins.setdefault(piece.topic_partition, piece.start_offset)
-        return [
-            OffsetRange(key.topic, key.partition, kept[key], start)
-            for key, start in sorted(begins.items())
-            if kept.get(key, start) < start
-        ]
+            key = piece.topic_partition
+            start = at.get(key, 0 if key.topic in topics else piece.start_offset)
+            if start < piece.start_offset:
+                found.append(replace(piece, start_offset=start, until_offset=piece.start_offset))
+            at[key] = piece.until_offset
+        return found
 
     def _kept(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> "Position":
         """What holds still for topics that have `topic_ids` now, with these."""
@@ -123,6 +125,22 @@ class Position:
 
 
 NOWHERE = Position({}, NO_IDS)
+
+
+def without_gaps(pieces: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """`pieces` without the `gaps` that lie in them, as `Position.gaps` finds these again: also
+    where nothing is left, a range of no offsets says where a piece began and ended."""
+    left = []
+    for piece in pieces:
+        for gap in sorted(gaps):
+            if (
+                gap.topic_partition == piece.topic_partition
+                and piece.start_offset <= gap.start_offset < gap.until_offset <= piece.until_offset
+            ):
+                left.append(replace(piece, until_offset=gap.start_offset))
+                piece = replace(piece, start_offset=gap.until_offset)
+        left.append(piece)
+    return left
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ Two Python data sources that live as long as a session and are known to this loa
 exactly the ranges that were planned, as rows (landing.py), the other writes the partitions of what
 the function made of them as files of the stage (staged_files.py). Spark hands the files of the
 attempts that count to the writer's commit, which runs in a process beside the JVM and leaves their
-list in the stage for the driver; a twin's files are in no list. Reading tasks leave beside it how
-many records they could not decode, under a name that a second attempt writes again.
+list in the stage for the driver; a twin's files are in no list. Reading tasks leave beside it what
+they could not decode or find.
 
 The driver calls `planned_rows` and `written_files`, in one thread for each load. Never commits.
 """
@@ -13,6 +13,7 @@ The driver calls `planned_rows` and `written_files`, in one thread for each load
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,13 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-from pyspark_kafkalog.warehouse.landing import Reading, Records, file_from_json, range_label
+from pyspark_kafkalog.warehouse.landing import (
+    Landed,
+    Reading,
+    Records,
+    file_from_json,
+    range_label,
+)
 from pyspark_kafkalog.warehouse.layout import Layout
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
@@ -46,7 +53,7 @@ if TYPE_CHECKING:
 Frames = Callable[["DataFrame"], "DataFrame"]
 
 _WRITTEN = "written.json"
-_BAD_SUFFIX = ".bad"
+_READ_SUFFIX = ".read"
 
 
 def result_schema(result: object) -> pa.Schema:
@@ -94,9 +101,19 @@ def written_files(
     return [file_from_json(fields) for fields in json.loads(lists[0])]
 
 
-def bad_records(stage_path: str) -> int:
-    """How many records the readers that left counts in a stage could not decode."""
-    return sum(int(count or 0) for count in open_stage(stage_path).read(_BAD_SUFFIX))
+def read_counts(stage_path: str) -> tuple[int, list[OffsetRange]]:
+    """What the readers left in a stage: how many records they could not decode, and which offsets
+    were gone and given up. Of twins that read a range the one counts that found the least."""
+    of_ranges: dict[OffsetRange, Landed] = {}
+    for text in open_stage(stage_path).read(_READ_SUFFIX):
+        # What a twin that nobody waits for has not written to its end yet.
+        with suppress(ValueError):
+            landed = Landed.from_json(text.decode())
+            known = of_ranges.setdefault(landed.offset_range, landed)
+            if landed.records < known.records:
+                of_ranges[landed.offset_range] = landed
+    gaps = [gap for landed in of_ranges.values() for gap in landed.gaps]
+    return sum(landed.bad_records for landed in of_ranges.values()), gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +176,10 @@ class _Reader(DataSourceReader):
                 records = Records(cluster, self._reading, offset_range, self._stage_path)
                 for batch in records.rows():
                     yield fitted(batch, self._schema)
-                bad = records.landed().bad_records
-                if bad and self._stage_path:
-                    name = range_label(offset_range) + _BAD_SUFFIX
-                    open_stage(self._stage_path).write(name, b"%d" % bad)
+                landed = records.landed()
+                if (landed.bad_records or landed.gaps) and self._stage_path:
+                    name = f"{range_label(offset_range)}-{uuid.uuid4().hex}{_READ_SUFFIX}"
+                    open_stage(self._stage_path).write(name, landed.to_json().encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ class Landing:
 @dataclass(frozen=True, slots=True)
 class Landed:
     """What became of one range: how many records were read, from which offset to which (inclusive;
-    -1 for none), how many of them could not be decoded, and the files that the rows went into."""
+    -1 for none), how many of them could not be decoded, the files that the rows went into, and the
+    offsets that were gone and given up (failOnDataLoss=false)."""
 
     offset_range: OffsetRange
     records: int = 0
@@ -88,6 +89,7 @@ class Landed:
     first_offset: int = -1
     last_offset: int = -1
     files: tuple[DataFile, ...] = ()
+    gaps: tuple[OffsetRange, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -97,6 +99,7 @@ class Landed:
         fields = json.loads(text)
         fields["offset_range"] = OffsetRange(**fields["offset_range"])
         fields["files"] = tuple(map(file_from_json, fields["files"]))
+        fields["gaps"] = tuple(OffsetRange(**gap) for gap in fields["gaps"])
         return cls(**fields)
 
 
@@ -132,12 +135,20 @@ class Records:
         self._count = self._bad = 0
         self._first_offset = self._last_offset = -1
         self._bytes = 0
+        self._gaps: list[OffsetRange] = []
         self._stage_path = stage_path
         self._attempt = uuid.uuid4().hex[:16]
 
     def landed(self) -> Landed:
         """What was read, and so far went into no file."""
-        return Landed(self._range, self._count, self._bad, self._first_offset, self._last_offset)
+        return Landed(
+            self._range,
+            self._count,
+            self._bad,
+            self._first_offset,
+            self._last_offset,
+            gaps=tuple(self._gaps),
+        )
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows; when the last one is there, every dead letter is acknowledged."""
@@ -165,7 +176,9 @@ class Records:
         if reading.values is not None:
             columns = reading.values.columns_to_read(columns)
         topic_id = reading.topic_ids.get(self._range.topic)
-        for batch in read_range(self._cluster, reading.options, columns, self._range, topic_id):
+        for batch in read_range(
+            self._cluster, reading.options, columns, self._range, topic_id, self._gaps.append
+        ):
             if batch.num_rows:
                 offsets = batch.column("offset")
                 if not self._count:

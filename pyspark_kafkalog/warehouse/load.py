@@ -25,9 +25,9 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import (
-    EARLIEST,
     LATEST,
     Limit,
+    LogBounds,
     OffsetLimit,
     Offsets,
     RelativeLimit,
@@ -40,10 +40,22 @@ from pyspark_kafkalog.source.options import (
     parse_bytes,
     warn_once,
 )
-from pyspark_kafkalog.source.partitions import OffsetRange, clamp_starts, locate, log_bounds
+from pyspark_kafkalog.source.partitions import (
+    OffsetRange,
+    beyond_open_transactions,
+    clamp_starts,
+    locate,
+    log_bounds,
+)
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, TopicIds, without_recreated
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    DataFile,
+    TopicIds,
+    without_gaps,
+    without_recreated,
+)
 from pyspark_kafkalog.warehouse.dead_letters import BesideLetters, make_topics
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
@@ -199,9 +211,10 @@ def load(
         load(spark, name="nightly", target="parquet:/data/orders",
              options={"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"})
 
-    `options` are those of `spark.read.format("kafkalog")`. The first load of a topic begins at
+    `options` are those of `spark.read.format("kafkalog")`, but that `kafka.isolation.level` is
+    read_committed where it is not said. The first load of a topic begins at
     startingOffsets (earliest by default), later ones where the last commit ended, partitions that
-    are new since then at their earliest offset. `progress` shows bars, or is a `Progress`.
+    are new in the topic since then at 0. `progress` shows bars, or is a `Progress`.
 
     `starting` and `until` say in one word what startingOffsets, startingTimestamp, endingOffsets
     and endingTimestamp do (see `Place`); a time without a zone is in Spark's session time zone.
@@ -350,7 +363,7 @@ def _find_work(
             "a load needs a name, for example nightly: it finds its place by it"
         )
     most_bytes = _bytes("max_bytes", max_bytes)
-    source = batch_options(options)
+    source = _source_options(options)
     if values is not None and values.on_error == DEAD_LETTER:
         beside = BesideLetters(source.subscription, values.letters_to)
         source = replace(source, subscription=beside)
@@ -379,6 +392,13 @@ def _find_work(
     return _Work(source, opened, name, position.offsets, tuple(ranges), ids)
 
 
+def _source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Those of a read, but for what a warehouse must not keep: records of transactions that are
+    aborted, or may be, are read only when it is said."""
+    given = {name.lower(): value for name, value in options.items()}
+    return batch_options({"kafka.isolation.level": "read_committed", **given})
+
+
 def _make_letter_topics(work: _Work, shape: Shape) -> None:
     if work.ranges and shape.values is not None and shape.values.on_error == DEAD_LETTER:
         with Cluster(work.source.client) as cluster:
@@ -403,13 +423,14 @@ def _land(
     try:
         with watch(stage.path, pieces):
             landing = Landing(reading, stage, shape.layout)
-            files, bad_records = _run(spark, landing, shape.query, pieces)
+            done = _run(spark, landing, shape.query, pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)
         raise
-    commit = work.target.commit(stage, work.name, work.last, pieces, files, work.topic_ids)
-    return commit, bad_records
+    passed = without_gaps(pieces, done.gaps)
+    commit = work.target.commit(stage, work.name, work.last, passed, done.files, work.topic_ids)
+    return commit, done.bad_records
 
 
 def _columns_of(
@@ -425,25 +446,37 @@ def _columns_of(
     return reading.schema()
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What the tasks of a commit did: its files, how many records could not be decoded, and which
+    offsets were gone and given up."""
+
+    files: Sequence[DataFile] = ()
+    bad_records: int = 0
+    gaps: Sequence[OffsetRange] = ()
+
+
 def _run(
     spark: "SparkSession", landing: Landing, query: "Frames | None", pieces: Sequence[OffsetRange]
-) -> tuple[list[DataFile], int]:
-    """The files of a commit, and how many records could not be decoded."""
+) -> _Done:
     if query is None:
         landed = _run_tasks(spark, landing, pieces)
-        bad_records = sum(result.bad_records for result in landed)
-        return verified_files(pieces, landed, landing.reading.rows_of), bad_records
-    return _run_query(spark, landing, query, pieces) if tasks_of(pieces) else ([], 0)
+        return _Done(
+            verified_files(pieces, landed, landing.reading.rows_of),
+            sum(result.bad_records for result in landed),
+            [gap for result in landed for gap in result.gaps],
+        )
+    return _run_query(spark, landing, query, pieces) if tasks_of(pieces) else _Done()
 
 
 def _run_query(
     spark: "SparkSession", landing: Landing, query: "Frames", ranges: Sequence[OffsetRange]
-) -> tuple[list[DataFile], int]:
+) -> _Done:
     from pyspark.errors import PySparkException
 
     from pyspark_kafkalog.warehouse.dataframe import (
-        bad_records,
         planned_rows,
+        read_counts,
         result_schema,
         written_files,
     )
@@ -462,7 +495,7 @@ def _run_query(
         raise task_error(str(error)) from error
     if len({file.name for file in files}) < len(files) or not all(file.records for file in files):
         raise KafkalogError(f"Spark's tasks name files twice, nothing was published: {files}")
-    return files, bad_records(stage.path)
+    return _Done(files, *read_counts(stage.path))
 
 
 def plan(
@@ -473,11 +506,12 @@ def plan(
     name: str,
 ) -> list[OffsetRange]:
     """What a load has to do: one range for each of the `partitions` that it is to read and that
-    have something new, sorted.
+    are new to it or have something new, sorted.
 
-    A range of no offsets records a place that lost data moved (failOnDataLoss=false), or that
-    startingOffsets chose: otherwise the next load would not know that the records before it were
-    given up.
+    A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
+    commit knows at 0. A range of no offsets records the place of an empty partition, or one that
+    lost data moved (failOnDataLoss=false): otherwise the next load would not know what came, and
+    went, in between.
     """
     ending = locate(cluster, options.ending, partitions)
     loaded = {tp.topic for tp in last}
@@ -488,7 +522,11 @@ def plan(
     bounds = log_bounds(cluster, partitions)
     untils = resolve("endingOffsets", ending, partitions, bounds)
     chosen = resolve("startingOffsets", begins, first, bounds)
+    added = [tp for tp in partitions if tp.topic in loaded and tp not in last]
     wanted = {tp: last.get(tp, chosen.get(tp, bounds.earliest[tp])) for tp in partitions}
+    wanted |= dict.fromkeys(added, 0)
+    _check_added(added, bounds, options.fail_on_data_loss, name)
+    bounds = beyond_open_transactions(cluster, wanted, bounds)
     try:
         starts = clamp_starts(wanted, bounds, options.fail_on_data_loss)
     except DataLossError as error:
@@ -498,7 +536,6 @@ def plan(
             if last
             else str(error)
         ) from error
-    is_choice = options.starting != OffsetLimit(everywhere=EARLIEST)
     ranges = (
         OffsetRange(
             tp.topic,
@@ -513,8 +550,21 @@ def plan(
         for whole in ranges
         if whole.offset_count
         or starts[whole.topic_partition] != wanted[whole.topic_partition]
-        or (is_choice and whole.topic_partition in chosen)
+        or whole.topic_partition not in last
     )
+
+
+def _check_added(
+    added: Sequence[TopicPartition], bounds: LogBounds, fail_on_data_loss: bool, name: str
+) -> None:
+    late = [tp for tp in added if bounds.earliest[tp] > 0]
+    if late and fail_on_data_loss:
+        raise DataLossError(
+            f"Partitions that are new since the last commit of load {name!r} do not begin at "
+            f"offset 0: {describe(late)}, {describe(late[:1])} at {bounds.earliest[late[0]]}. "
+            "Retention took records before they were loaded. To load what is there, and record "
+            "the rest as given up, set the option failOnDataLoss to false."
+        )
 
 
 def check_passed(
@@ -624,6 +674,11 @@ def _check(landed: Landed, row_count: int | None) -> None:
         )
     else:
         fits = not files
+    for gap in landed.gaps:
+        fits &= (
+            gap.topic_partition == piece.topic_partition
+            and piece.start_offset <= gap.start_offset <= gap.until_offset <= piece.until_offset
+        )
     if row_count is not None:
         fits &= row_count == sum(file.records for file in files)
     if not (fits and all(file.records > 0 for file in files)):

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConsumerPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -34,6 +34,7 @@ from pyspark_kafkalog.warehouse import load as load_module
 from pyspark_kafkalog.warehouse.commit import CommitLog
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
 from pyspark_kafkalog.warehouse.storage import DirectoryStorage
+from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
 
@@ -122,9 +123,142 @@ def test_each_load_takes_what_is_new(load, path, topics):
     assert landed(path) == offsets_of(topic, 15, 3)
 
 
-def test_an_empty_topic_commits_nothing_and_makes_no_directory(load, path, topics):
-    assert load(subscribe=topics.create()).commit_id is None
+def test_an_empty_topic_is_recorded_once(load, path, topics):
+    topic = topics.create()
+    plan = load(subscribe=topic, how={"dry_run": True})
+    assert (plan.offset_count, plan.commits) == (0, 1)
     assert not os.path.exists(path)
+    first = load(subscribe=topic)
+    assert (first.commit_id, first.records) == ("1", 0)
+    assert ParquetTarget(path).position("nightly").offsets == {TopicPartition(topic, 0): 0}
+    assert load(subscribe=topic).commit_id is None
+
+
+def test_what_came_into_a_partition_that_was_empty_and_went_is_data_loss(load, path, topics):
+    topic = topics.create(2)
+    topics.fill(topic, 3)
+    load(subscribe=topic)
+    topics.add_partitions(topic, 3)
+    # Of its own, as a producer learns of new partitions in its time.
+    Topics(topics.servers).fill(topic, 0, 10, 20)
+    retention_takes(topics.servers, topic, 1, 6)
+    with pytest.raises(DataLossError, match=f"{topic}-1 begins at offset 6"):
+        load(subscribe=topic)
+    retention_takes(topics.servers, topic, 2, 20)
+    with pytest.raises(DataLossError, match=rf"do not begin at offset 0: {topic}-2"):
+        load(subscribe=topic)
+    result = load(subscribe=topic, failOnDataLoss="false")
+    assert result.records == 4
+    assert result.gaps == (OffsetRange(topic, 1, 0, 6), OffsetRange(topic, 2, 0, 20))
+    assert [commit.gaps for commit in CommitLog(DirectoryStorage(path))] == [(), result.gaps]
+    assert load(subscribe=topic).commit_id is None
+
+
+def test_a_topic_that_was_empty_and_is_created_again_is_refused(load, topics):
+    topic = topics.create()
+    load(subscribe=topic)
+    create_again(topics.servers, topic)
+    topics.fill(topic, 5)
+    with pytest.raises(TopicRecreatedError, match="deleted and created again"):
+        load(subscribe=topic)
+    assert load(subscribe=topic, failOnDataLoss="false").records == 5
+
+
+def test_a_topic_that_is_new_to_a_pattern_begins_where_its_log_does(load, topics):
+    old, new = topics.create(prefix="seen-here"), topics.create(prefix="elsewhere")
+    topics.fill(old, 2)
+    load(subscribePattern=f"{old}|{new}-later")
+    topics.fill(new, 10)
+    retention_takes(topics.servers, new, 0, 4)
+    result = load(subscribePattern=f"{old}|{new}")
+    assert (result.records, result.gaps) == (6, ())
+
+
+@pytest.mark.parametrize("transform", [None, lambda df: df.where("offset >= 0")])
+def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
+    load, path, topics, monkeypatch, transform
+):
+    """Also where the name has no place yet, and where all that was left of a range is gone."""
+    topic = topics.create(2)
+    for _ in range(4):
+        topics.fill(topic, 10, 10)
+    commit = ParquetTarget.commit
+
+    def commit_and_lose(target, *arguments):
+        done = commit(target, *arguments)
+        retention_takes(topics.servers, topic, 0, 25)
+        retention_takes(topics.servers, topic, 1, 40)
+        return done
+
+    monkeypatch.setattr(ParquetTarget, "commit", commit_and_lose)
+    how = {"chunk_bytes": 500, "transform": transform}
+    result = load(subscribe=topic, how=how, failOnDataLoss="false")
+    assert result.commits > 1
+    there = landed(path)
+    assert set(there.values()) == {1}
+    gone = {
+        (topic, gap.partition, offset)
+        for gap in result.gaps
+        for offset in range(gap.start_offset, gap.until_offset)
+    }
+    assert len(gone) > 10
+    assert there.keys() | gone == offsets_of(topic, 40, 40).keys()
+    assert not there.keys() & gone
+    recorded = [gap for one in CommitLog(DirectoryStorage(path)) for gap in one.gaps]
+    assert tuple(recorded) == result.gaps
+
+
+@pytest.mark.parametrize("transform", [None, lambda df: df.where("offset >= 0")])
+def test_what_went_before_the_first_commit_of_a_name_is_a_gap_too(
+    load, path, topics, monkeypatch, transform
+):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    stage = ParquetTarget.stage
+
+    def stage_and_lose(target, *arguments):
+        retention_takes(topics.servers, topic, 0, 4)
+        return stage(target, *arguments)
+
+    monkeypatch.setattr(ParquetTarget, "stage", stage_and_lose)
+    result = load(subscribe=topic, how={"transform": transform}, failOnDataLoss="false")
+    assert (result.records, result.gaps) == (6, (OffsetRange(topic, 0, 0, 4),))
+
+
+def retention_takes(servers: str, topic: str, partition: int, until_offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    place = ConsumerPartition(topic, partition, until_offset)
+    for deleted in admin.delete_records([place]).values():
+        deleted.result(30)
+
+
+def test_only_committed_records_land_unless_it_is_said(load, path, topics):
+    topic = topics.create()
+    producer = Producer({"bootstrap.servers": topics.servers, "transactional.id": topic})
+    producer.init_transactions(30)
+
+    def transaction(*values: bytes) -> None:
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        producer.flush(30)
+
+    transaction(b"aborted")
+    producer.abort_transaction(30)
+    transaction(b"kept")
+    producer.commit_transaction(30)
+    transaction(b"open")
+    assert load(subscribe=topic).records == 1
+    uncommitted = {"kafka.Isolation.Level": "read_uncommitted"}
+    assert load("all", subscribe=topic, **uncommitted).records == 3
+    # With a place behind the open transaction: what comes next waits for its end.
+    topics.append(topic, [b"plain"])
+    assert load("all", subscribe=topic).commit_id is None
+    producer.commit_transaction(30)
+    assert load("all", subscribe=topic).records == 1
+    assert load(subscribe=topic).records == 2
+    values = Counter(pq.read_table(path).column("value").to_pylist())
+    assert values == {b"aborted": 1, b"kept": 2, b"open": 2, b"plain": 2}
 
 
 def test_a_topic_that_joins_later_is_loaded_from_its_beginning(load, path, topics):
@@ -254,9 +388,7 @@ def test_what_retention_took_is_an_error_or_a_recorded_gap(load, path, topics):
     topics.fill(topic, 10)
     assert load(subscribe=topic).gaps == ()
     topics.fill(topic, 10)
-    admin = AdminClient({"bootstrap.servers": topics.servers})
-    for deleted in admin.delete_records([ConsumerPartition(topic, 0, 15)]).values():
-        deleted.result(30)
+    retention_takes(topics.servers, topic, 0, 15)
     with pytest.raises(DataLossError, match=r"begins at offset 15.*failOnDataLoss"):
         load(subscribe=topic)
     result = load(subscribe=topic, failOnDataLoss="false")

@@ -119,7 +119,10 @@ def test_offsets_that_retention_takes_meanwhile_are_data_loss(fetches):
 )
 def test_a_read_that_may_lose_data_goes_on_where_the_log_begins(fetches, caplog, error, goes_on_at):
     fetches.script = ([12, error], [18, 20])
-    found = offsets(read_range(FakeCluster(), options(failOnDataLoss="false"), ["offset"], RANGE))
+    told = []
+    may_lose = options(failOnDataLoss="false")
+    found = offsets(read_range(FakeCluster(), may_lose, ["offset"], RANGE, on_gap=told.append))
+    assert told == [OffsetRange("orders", 3, 12, goes_on_at or 20)]
     if goes_on_at is None:
         assert (found, fetches.starts) == ([10, 11], (10,))
         assert "Offsets 12 up to 20 of partition orders-3 are gone" in caplog.text

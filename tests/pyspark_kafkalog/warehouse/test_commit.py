@@ -21,6 +21,7 @@ from pyspark_kafkalog.warehouse.commit import (
     checksum,
     encode,
     next_commit,
+    without_gaps,
 )
 from pyspark_kafkalog.warehouse.storage import COMMITS, DirectoryStorage
 
@@ -62,21 +63,38 @@ def test_a_recreated_topic_keeps_nothing_of_what_was():
     assert known.moved([OffsetRange("orders", 0, 5, 6)], {}).offsets == {ORDERS_0: 6, ORDERS_1: 7}
 
 
-def test_gaps_are_what_lies_before_the_first_piece_of_a_partition():
+def test_gaps_are_what_the_pieces_of_a_partition_leave_out():
     known = Position({ORDERS_0: 5, ORDERS_1: 7}, {"orders": ORDERS_ID})
     pieces = [OffsetRange("orders", 0, 12, 20), OffsetRange("orders", 0, 9, 12)]
-    pieces += [OffsetRange("orders", 1, 3, 4), OffsetRange("orders", 2, 3, 4)]
+    pieces += [OffsetRange("orders", 0, 25, 30), OffsetRange("orders", 1, 3, 4)]
+    pieces += [OffsetRange("orders", 2, 3, 4), OffsetRange("payments", 0, 3, 4)]
     for topic_ids in ({}, {"orders": ORDERS_ID}):
-        assert known.gaps(pieces, topic_ids) == [OffsetRange("orders", 0, 5, 9)]
+        assert known.gaps(pieces, topic_ids) == [
+            OffsetRange("orders", 0, 5, 9),
+            OffsetRange("orders", 0, 20, 25),
+            # New in a topic with a place, so that it should have begun at 0.
+            OffsetRange("orders", 2, 0, 3),
+        ]
+    assert known.gaps(pieces, {"orders": UUID(int=8)}) == [OffsetRange("orders", 0, 20, 25)]
 
 
-@pytest.mark.parametrize("current", [4, 6, None])
+def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay():
+    pieces = [OffsetRange("orders", 0, 5, 10), OffsetRange("orders", 0, 10, 20)]
+    gone = [OffsetRange("orders", 0, 5, 7), OffsetRange("orders", 0, 12, 15)]
+    gone += [OffsetRange("orders", 0, 18, 20)]
+    for known in (NOWHERE, Position({ORDERS_0: 5}, {})):
+        passed = without_gaps(pieces, gone)
+        assert known.gaps(passed, {}) == gone
+        assert known.moved(passed, {}).offsets == {ORDERS_0: 20}
+    assert without_gaps(pieces, []) == pieces
+
+
+@pytest.mark.parametrize("current", [4, 6])
 def test_a_load_that_another_one_moved_either_way_conflicts(current):
     """Back, too: a rival found its topic created again, and was told to go on."""
-    there = {} if current is None else {ORDERS_0: current}
     ranges = [OffsetRange("orders", 0, 5, 9)]
     with pytest.raises(LoadConflictError, match=f"moved orders-0 from 5 to {current}"):
-        check_unmoved("nightly", "the place", there, {ORDERS_0: 5}, ranges)
+        check_unmoved("nightly", "the place", {ORDERS_0: current}, {ORDERS_0: 5}, ranges)
     check_unmoved("nightly", "the place", {ORDERS_0: 5, ORDERS_1: 4}, {ORDERS_0: 5}, ranges)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import pytest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafkalog.client.cluster import EARLIEST
+from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.errors import (
     DataLossError,
     InvalidOptionError,
@@ -39,10 +41,13 @@ ORDERS_1 = TopicPartition("orders", 1)
 
 
 class FakeCluster:
-    """A topic `orders` whose partitions hold the given (earliest, latest) offsets."""
+    """A topic `orders` whose partitions hold the given (earliest, latest) offsets. Readers of
+    committed records, as loads are, see `open_offsets` less of it."""
 
-    def __init__(self, *bounds: tuple[int, int]) -> None:
+    def __init__(self, *bounds: tuple[int, int], open_offsets: int = 0) -> None:
         self._bounds = bounds
+        self._open_offsets = open_offsets
+        self.config = SimpleNamespace(isolation_level=Isolation.READ_COMMITTED)
 
     def topic_id(self, topic):
         return ORDERS_ID
@@ -50,31 +55,56 @@ class FakeCluster:
     def topics(self, names):
         return {"orders": list(range(len(self._bounds)))}
 
-    def list_offsets(self, partitions, timestamp):
+    def list_offsets(self, partitions, timestamp, isolation=None):
         if timestamp >= 0:  # The record at offset n has the time n.
             return {
                 tp: OffsetAndTimestamp(timestamp, timestamp, -1)
                 for tp in partitions
                 if timestamp < self._bounds[tp.partition][1]
             }
-        end = 0 if timestamp == EARLIEST else 1
+        end, less = (0, 0) if timestamp == EARLIEST else (1, self._open_offsets)
+        if isolation == Isolation.READ_UNCOMMITTED:
+            less = 0
         return {
-            tp: OffsetAndTimestamp(self._bounds[tp.partition][end], -1, -1) for tp in partitions
+            tp: OffsetAndTimestamp(self._bounds[tp.partition][end] - less, -1, -1)
+            for tp in partitions
         }
 
 
 def planned(
-    *bounds: tuple[int, int], last: Offsets | None = None, **options: str
+    *bounds: tuple[int, int], last: Offsets | None = None, open_offsets: int = 0, **options: str
 ) -> list[tuple[int, int, int]]:
     source = batch_options({**OPTIONS, **options})
-    cluster: Any = FakeCluster(*bounds)
+    cluster: Any = FakeCluster(*bounds, open_offsets=open_offsets)
     partitions = source.subscription.partitions(cluster)
     ranges = plan(cluster, source, partitions, last or {}, "nightly")
     return [(piece.partition, piece.start_offset, piece.until_offset) for piece in ranges]
 
 
-def test_the_first_load_takes_all_there_is():
-    assert planned((0, 10), (5, 7), (3, 3)) == [(0, 0, 10), (1, 5, 7)]
+def test_the_first_load_takes_all_there_is_and_records_what_is_empty():
+    assert planned((0, 10), (5, 7), (3, 3)) == [(0, 0, 10), (1, 5, 7), (2, 3, 3)]
+    last = {ORDERS_0: 10, ORDERS_1: 7, TopicPartition("orders", 2): 3}
+    assert planned((0, 10), (5, 7), (3, 3), last=last) == []
+    assert planned((0, 10), (5, 7), (3, 3), (0, 0), last=last) == [(3, 0, 0)]
+
+
+def test_a_partition_that_is_new_in_a_topic_with_a_place_begins_at_0():
+    with pytest.raises(DataLossError, match=r"not begin at offset 0: orders-1, orders-1 at 5\."):
+        planned((0, 10), (5, 7), last={ORDERS_0: 10})
+    with pytest.raises(DataLossError, match=r"orders-1 at 5\."):
+        planned((0, 10), (5, 5), last={ORDERS_0: 10})
+    goes_on = {"last": {ORDERS_0: 10}, "failOnDataLoss": "false"}
+    assert planned((0, 10), (5, 7), **goes_on) == [(1, 5, 7)]
+    elsewhere = {TopicPartition("payments", 0): 3}
+    assert planned((4, 10), (5, 7), last=elsewhere) == [(0, 4, 10), (1, 5, 7)]
+
+
+def test_a_place_behind_an_open_transaction_waits_for_its_end(caplog):
+    assert planned((0, 10), last={ORDERS_0: 10}, open_offsets=3) == []
+    assert "A transaction is open in orders-0" in caplog.text
+    assert planned((0, 10), last={ORDERS_0: 6}, open_offsets=3) == [(0, 6, 7)]
+    with pytest.raises(DataLossError, match="ends at offset 7"):
+        planned((0, 10), last={ORDERS_0: 11}, open_offsets=3)
 
 
 def test_the_first_load_begins_at_a_time_and_later_ones_go_on():

@@ -67,7 +67,7 @@ def records(values: list[bytes | None], columns=WITH_HEADERS) -> pa.RecordBatch:
 
 
 def read_as(monkeypatch, values: list[bytes | None], reading: Reading) -> Records:
-    def read(_cluster, _options, columns, _piece, _topic_id) -> Iterator[pa.RecordBatch]:
+    def read(_cluster, _options, columns, _piece, _topic_id, _on_gap) -> Iterator[pa.RecordBatch]:
         yield records(values[:2], columns)
         yield records([*values[:2], *values[2:]], columns).slice(2)
 
