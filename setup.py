@@ -9,8 +9,16 @@ never compiles (the fallback's own tests).
 
 import os
 import sys
+import time
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from textwrap import shorten
+from threading import Lock
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
@@ -60,57 +68,115 @@ PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72", "googleapis-common-protos>=1
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 EXT = os.environ.get("KAFKALOG_EXT", "auto")
+GROUP = "pyspark_kafkalog.compiled"
+"""One C file holds all modules of BY_MYPYC, which so call each other directly."""
+TRANSLATING = Lock()
+"""Neither Cython nor mypyc translates twice at a time in one process; C compilers do."""
 
 
-class OptionalBuildExt(build_ext):
-    """Turns a failed compilation into a warning, unless KAFKALOG_EXT=require."""
+@dataclass(frozen=True)
+class Unit:
+    """What is compiled as a whole or not at all, one extension after the other."""
 
-    def run(self):
-        try:
-            super().run()
-        except Exception as error:
-            self._give_up(error)
+    what: str
+    translate: Callable[[list[Extension]], list[Extension]]
+    """From extensions of Python files to those of C files, of the same names."""
+    extensions: list[Extension]
 
-    def build_extension(self, ext):
-        try:
-            super().build_extension(ext)
-        except Exception as error:
-            self._give_up(error)
 
-    def _give_up(self, error):
+class BuildExt(build_ext):
+    """Compiles units side by side, a thread for each processor, and says of each when it is done.
+
+    A failed unit is a warning and its modules run as they are, unless KAFKALOG_EXT=require.
+    """
+
+    def build_extensions(self):
+        started_s = time.monotonic()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            building = {pool.submit(self._build, unit): unit for unit in UNITS}
+            _say(f"compiling {len(UNITS)} units, a minute or two of a processor's time in all")
+            for number, done in enumerate(as_completed(building), 1):
+                what, error = building[done].what, done.exception()
+                state = "not compiled" if error else "compiled"
+                seconds = time.monotonic() - started_s
+                _say(f"  {number} of {len(UNITS)} {state} after {seconds:.0f} s: {what}")
+                if error:
+                    self._give_up(building[done], error)
+
+    def _build(self, unit):
+        with TRANSLATING, redirect_stdout(StringIO()) as said:
+            try:
+                translated = unit.translate(unit.extensions)
+            except SystemExit as error:  # which is how mypyc says that types are wrong
+                raise RuntimeError(said.getvalue()) from error
+        for made in translated:
+            # Those that setuptools knows keep what it has found out about them.
+            known = self.ext_map[made.name]
+            for name in ("sources", "depends", "include_dirs", "extra_compile_args"):
+                setattr(known, name, getattr(made, name))
+            self.build_extension(known)
+
+    def _give_up(self, unit, error):
         if EXT == "require":
             raise error
+        for extension in unit.extensions:
+            for folder in (self.build_lib, "."):  # an older one would run in place of its source
+                path = self.get_ext_filename(self.get_ext_fullname(extension.name))
+                Path(folder, path).unlink(missing_ok=True)
+        reason = shorten(str(error), 300)
         warnings.warn(
-            f"pyspark-kafkalog runs uncompiled and slower: {error}. "
+            f"Without {unit.what} compiled, pyspark-kafkalog is slower: {reason}. "
             "Install a C compiler (Debian: apt-get install gcc python3-dev) and reinstall.",
             stacklevel=2,
         )
 
 
-def extensions():
-    """What to compile; nothing where a build tool only asks for metadata."""
-    if EXT == "skip" or {"egg_info", "dist_info"} & set(sys.argv):
-        return []
+def _say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def _by_cython(extensions):
     from Cython.Build import cythonize
+
+    return cythonize(extensions, language_level=3, build_dir="build/cython", quiet=True)
+
+
+def _by_mypyc(extensions):
     from mypyc.build import mypycify
 
-    modules = [Extension(name, [_path(name)], extra_compile_args=["-O3"]) for name in BY_CYTHON]
-    # Types are checked by `make check`, strictly; what is compiled needs no types of others.
+    # Types are checked by `make check`, strictly; what is compiled needs no types of others, and
+    # reading those of all that is installed would take longer than everything else.
     options = ["--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
-    return [
-        *cythonize(modules, language_level=3, build_dir="build/cython"),
-        *mypycify(
-            [*options, *map(_path, BY_MYPYC)],
-            group_name="pyspark_kafkalog.compiled",
-            target_dir="build/mypyc",
-            opt_level="2",
-            debug_level="0",
-        ),
-    ]
+    return mypycify(
+        [*options, "--no-site-packages", *map(_path, BY_MYPYC)],
+        group_name=GROUP,
+        target_dir="build/mypyc",
+        opt_level="2",
+        debug_level="0",
+    )
+
+
+def _extension(name, path):
+    # Debugging information would be a third of the compiler's work.
+    return Extension(name, [path], extra_compile_args=["-O3", "-g0"], optional=EXT != "require")
 
 
 def _path(module):
     return module.replace(".", "/") + ".py"
+
+
+UNITS = [
+    Unit(
+        f"{len(BY_MYPYC)} modules of broker and protocol",
+        _by_mypyc,
+        # The C file is compiled into a module of its own, which the others open.
+        [
+            _extension(f"{GROUP}__mypyc", _path(BY_MYPYC[0])),
+            *(_extension(name, _path(name)) for name in BY_MYPYC),
+        ],
+    ),
+    *(Unit(name, _by_cython, [_extension(name, _path(name))]) for name in BY_CYTHON),
+]
 
 
 setup(
@@ -176,6 +242,9 @@ setup(
         "check": ["ruff>=0.8", "mypy>=1.13", "import-linter>=2.1"],
     },
     entry_points={"console_scripts": ["kafkalog=pyspark_kafkalog.cli:main"]},
-    ext_modules=extensions(),
-    cmdclass={"build_ext": OptionalBuildExt},
+    ext_modules=[] if EXT == "skip" else [ext for unit in UNITS for ext in unit.extensions],
+    cmdclass={"build_ext": BuildExt},
+    # An editable install is a line in a .pth file: Spark lists the folders of sys.path to find
+    # formats, and does not see through setuptools' own finder.
+    options={"editable_wheel": {"mode": "compat"}},
 )
