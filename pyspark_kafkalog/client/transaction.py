@@ -47,7 +47,7 @@ from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
 from pyspark_kafkalog.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, batches
-from pyspark_kafkalog.record.control import TransactionMarker, decode_marker
+from pyspark_kafkalog.record.control import decode_marker
 
 ONGOING = "Ongoing"
 """The state in which a transaction takes records, as coordinators name it."""
@@ -347,15 +347,17 @@ class Transactions:
 
 
 def ended_by_commit(
-    cluster: Cluster, producer_id: int, tp: TopicPartition, offset: int, timeout_ms: int
+    cluster: Cluster, producer: ProducerIdentity, tp: TopicPartition, offset: int, timeout_ms: int
 ) -> bool | None:
-    """Whether the transaction in which `producer_id` wrote at `offset` was committed.
+    """Whether the one transaction of `producer`, which has a batch at `offset`, was committed.
 
     Reads the partition from there up to the transaction's marker, and waits for that while it is
-    not written yet. None when it cannot be known: the offset is gone, or no marker came in time.
-    The cluster's `isolation.level` must be read_uncommitted.
+    not written yet. None when it cannot be known: the batch and the marker are gone, deleted or
+    compacted away, or no marker came in time. The cluster's `isolation.level` must be
+    read_uncommitted.
     """
     deadline = Deadline(timeout_ms)
+    search = _MarkerSearch(producer, offset)
     position = offset
     try:
         while True:
@@ -364,30 +366,52 @@ def ended_by_commit(
                 return None
             fetcher = Fetcher(cluster, tp, position, until_offset, timeout_ms)
             for fetched in fetcher.records():
-                marker = _first_marker(fetched.records, producer_id, offset)
-                if marker is not None:
-                    return marker.is_commit
+                if search.is_over(fetched.records):
+                    return search.is_committed
             position = max(position, fetcher.position)
-            if deadline.expired:
+            # Nothing is compacted before its transaction has ended: no marker is to come.
+            if deadline.expired or not search.has_batch:
                 return None
             deadline.pause(cluster.config.retry_backoff_ms / 1000)
     except (DataLossError, UnknownTopicError):
         return None
 
 
-def _first_marker(
-    records: memoryview, producer_id: int, after_offset: int
-) -> TransactionMarker | None:
-    for header in batches(records):
-        if (
-            header.is_control
-            and header.producer_id == producer_id
-            and header.base_offset > after_offset
-        ):
+class _MarkerSearch:
+    """Looks for the marker of a producer's only transaction, from one of its batches on.
+
+    The marker has the producer's epoch; the epoch after it where a coordinator aborted, for a
+    timeout or a successor (KIP-98). Of a compacted topic both may be gone, the marker not before
+    the batches, and the successor's abort looks the same then: that marker counts only where the
+    batch is there still.
+    """
+
+    def __init__(self, producer: ProducerIdentity, offset: int) -> None:
+        self._producer = producer
+        self._offset = offset
+        self.has_batch = False
+        self.is_committed: bool | None = None
+
+    def is_over(self, records: memoryview) -> bool:
+        """Takes the batches that come next; True when `is_committed` is not going to change."""
+        for header in batches(records):
+            is_before = header.base_offset + header.last_offset_delta < self._offset
+            if is_before or header.producer_id != self._producer.producer_id:
+                continue
+            later_epochs = header.producer_epoch - self._producer.epoch
+            if not header.is_control:
+                if later_epochs:
+                    return True
+                self.has_batch = True
+                continue
             marker = decode_marker(bytes(records[header.position : header.end_position]))
-            if marker is not None:
-                return marker
-    return None
+            if marker is None:
+                continue
+            is_abort_by_coordinator = later_epochs == 1 and not marker.is_commit
+            if later_epochs == 0 or (is_abort_by_coordinator and self.has_batch):
+                self.is_committed = marker.is_commit
+            return True
+        return False
 
 
 def _end_ahead(

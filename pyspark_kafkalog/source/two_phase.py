@@ -287,11 +287,10 @@ class TransactionalWrites:
                 continue
             tp = TopicPartition(transaction.topic, transaction.partition)
             offset, timeout_ms = transaction.offset, self._client.request_timeout_ms
-            producer_id = transaction.producer.producer_id
             committed = (
                 None
                 if offset < 0
-                else ended_by_commit(cluster, producer_id, tp, offset, timeout_ms)
+                else ended_by_commit(cluster, transaction.producer, tp, offset, timeout_ms)
             )
             if committed is None:
                 found.unknown.append(transaction)
