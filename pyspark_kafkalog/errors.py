@@ -89,6 +89,11 @@ class PartlyCommittedError(TransactionError):
     """Some transactions of a write are committed, others not or not known, and the rows differ."""
 
 
+class DecisionsLostError(TransactionError):
+    """What a transactionalIdPrefix has committed is not known any more: its topic of decisions was
+    deleted, created again or emptied."""
+
+
 class LoadConflictError(KafkalogError):
     """Another load of the same name committed first; nothing of this one was published."""
 

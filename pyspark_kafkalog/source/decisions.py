@@ -4,11 +4,14 @@ Owns the topic `__kafkalog-decisions-<prefix>` of one partition, compacted, so t
 decision is kept for ever; a consumer group's offset, the other place that a transaction can write
 to, expires when the query rests for a week. Records are JSON, compressed by gzip:
 
-    key `decision`   version, id, owner, batch, records, settled, transactions: a Decision
+    key `begun`      nothing: the prefix is in use from here on
+    key `decision`   version, id, owner, batch, planned, records, settled, transactions: a Decision
     key `done`       the id of the decision whose transactions were all ended by a commit
 
 A decision is written in a transaction of the driver's own, so that it is there or not, and a driver
-that was replaced cannot add one. `done` is a hint that saves asking and is written without.
+that was replaced cannot add one. `done` is a hint that saves asking and is written without. `begun`
+is written before the prefix's first transactional id is used: a prefix whose ids are known, and
+whose topic has neither this nor a decision, has lost its decisions. Version 1 has no `planned`.
 
 Blocking; one thread at a time. Never ends the transactions that a decision names.
 """
@@ -16,6 +19,7 @@ Blocking; one thread at a time. Never ends the transactions that a decision name
 import json
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,7 +40,9 @@ from pyspark_kafkalog.record.control import decode_marker
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 from pyspark_kafkalog.source.partitions import OWN_TOPICS
 
-_VERSION = 1
+_VERSION = 2
+_VERSIONS_READ = (1, 2)
+_BEGUN_KEY = b"begun"
 _DECISION_KEY = b"decision"
 _DONE_KEY = b"done"
 _FIRST_LOOK_OFFSETS = 16
@@ -66,8 +72,9 @@ class Decision:
     """A write that is to be visible: of `owner`'s micro-batch `batch`, or of a batch query.
 
     `record_count` is of the whole write. `settled` are the digests of those transactions that
-    earlier decisions of the same micro-batch have committed. `is_done` says that all transactions
-    were committed.
+    earlier decisions of the same micro-batch have committed. `planned` says what the micro-batch
+    was planned from (`checkpoint.planned_from`), and is empty where that was not known. `is_done`
+    says that all transactions were committed.
     """
 
     owner: str
@@ -75,8 +82,14 @@ class Decision:
     transactions: tuple[WrittenTransaction, ...]
     record_count: int = 0
     settled: tuple[str, ...] = ()
+    planned: str = ""
     id: str = ""
     is_done: bool = False
+
+    @property
+    def digests(self) -> Counter[str]:
+        """Of the rows of all tasks of the whole write."""
+        return Counter(self.settled) + Counter(each.digest for each in self.transactions)
 
     def __contains__(self, transaction: WrittenTransaction) -> bool:
         return any(transaction.producer == mine.producer for mine in self.transactions)
@@ -94,6 +107,8 @@ class DecisionLog:
         self._cluster = cluster
         self._tp = TopicPartition(decisions_topic(prefix), 0)
         self._newest: tuple[int, Decision | None] | None = None
+        self.has_begun = False
+        """Where `newest` found no decision: whether the prefix is in use all the same."""
 
     def create(self) -> None:
         """Creates the topic where it is not there yet, with the brokers' replication factor."""
@@ -104,16 +119,17 @@ class DecisionLog:
                 create_topic(self._cluster, self._tp.topic, 1, configs=_TOPIC_CONFIGS)
 
     def check_policy(self) -> None:
-        """Raises TransactionError where the topic would forget, or has forgotten.
-
-        To be called where there is no decision: one that is there was not forgotten.
-        """
+        """Raises TransactionError where the topic would forget, or has forgotten."""
         policy = topic_property(self._cluster, self._tp.topic, "cleanup.policy")
         if policy not in (None, "compact"):
             raise TransactionError(
                 f"Topic {self._tp.topic} has cleanup.policy={policy}, which would delete the "
                 "decisions that a replayed micro-batch is told by. Set it to compact."
             )
+
+    def begin(self) -> None:
+        """Records for ever that the prefix is in use."""
+        self._send(_BEGUN_KEY, {"version": _VERSION})
 
     def newest(self) -> Decision | None:
         """The decision that was recorded last; a transaction that is still open does not count."""
@@ -139,8 +155,11 @@ class DecisionLog:
 
     def mark_done(self, decision: Decision) -> None:
         """Notes that all transactions of a decision are committed; twice is as good as once."""
+        self._send(_DONE_KEY, {"version": _VERSION, "id": decision.id})
+
+    def _send(self, key: bytes, content: dict[str, Any]) -> None:
         with Producer(self._cluster, is_idempotent=False) as producer:
-            producer.send(self._tp, _record(_DONE_KEY, {"version": _VERSION, "id": decision.id}))
+            producer.send(self._tp, _record(key, content))
 
     def _newest_before(self, end: int) -> Decision | None:
         first = self._cluster.list_offsets([self._tp], EARLIEST)[self._tp].offset
@@ -162,6 +181,8 @@ class DecisionLog:
                 newest = decision if outcome and decision is not None else newest
             elif record is not None and record.key == _DECISION_KEY:
                 undecided[producer_id] = self._decision(record)
+            elif record is not None and record.key == _BEGUN_KEY:
+                self.has_begun = True
             elif record is not None and record.key == _DONE_KEY:
                 done.add(str(json.loads(bytes(record.value or b"{}")).get("id")))
         if newest is None:
@@ -185,11 +206,11 @@ class DecisionLog:
 
     def _decision(self, record: Record) -> Decision:
         content = json.loads(bytes(record.value or b"{}"))
-        if content.get("version") != _VERSION:
+        if content.get("version") not in _VERSIONS_READ:
             raise TransactionError(
                 f"Topic {self._tp.topic} has a decision of version {content.get('version')}, which "
-                f"this release does not read (it reads {_VERSION}). Install the release that wrote "
-                "it, or a newer one."
+                f"this release does not read (it reads up to {_VERSION}). Install the release that "
+                "wrote it, or a newer one."
             )
         return _from_json(content)
 
@@ -205,6 +226,7 @@ def _to_json(decision: Decision) -> dict[str, Any]:
         "id": decision.id,
         "owner": decision.owner,
         "batch": decision.batch,
+        "planned": decision.planned,
         "records": decision.record_count,
         "settled": list(decision.settled),
         "transactions": [
@@ -230,6 +252,7 @@ def _from_json(content: dict[str, Any]) -> Decision:
         transactions=tuple(map(_written, content["transactions"])),
         record_count=content["records"],
         settled=tuple(content["settled"]),
+        planned=content.get("planned", ""),
         id=content["id"],
     )
 

@@ -9,9 +9,9 @@ with the option `transactionalIdPrefix`: `two_phase` says how.
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_kafkalog.source.checkpoint import query_id_at
 from pyspark_kafkalog.source.options import SinkOptions
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.two_phase import query_id_at
 from pyspark_kafkalog.source.writer import SinkWriter
 
 

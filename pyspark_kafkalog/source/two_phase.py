@@ -10,25 +10,31 @@
     abort    what is in no decision is aborted
 
 Spark runs a micro-batch again whose commit it did not note down: its tasks write anew, and `commit`
-finds a decision for it. What became of each transaction that this names is then asked of its
-coordinator, which may have aborted it after its timeout, or else read from the log. Committed ones
-are not written again; aborted ones are replaced by new transactions with the same rows, told by
-their digests; where the rows were cut in another way and some are committed, nothing can be
-replaced, and PartlyCommittedError says what is there.
+finds a decision with its number. It is the same micro-batch where it was planned from the same
+(`checkpoint.planned_from`), or where its rows are the same (the digests of its tasks); an older
+checkpoint gives its number to other rows, which PrefixInUseError refuses. What became of each
+transaction that the decision names is then asked of its coordinator, which may have aborted it
+after its timeout, or else read from the log. Committed ones are not written again; aborted ones are
+replaced by new transactions with the same rows, told by their digests; where the rows were cut in
+another way and some are committed, nothing can be replaced, and PartlyCommittedError says what is
+there.
+
+A prefix that was used is never taken for a new one: its topic of decisions says so before its first
+transactional id is known to a coordinator. What cannot be found out: that the topic was lost when
+the prefix rested for longer than `transactional.id.expiration.ms` (a week), or that it lost only
+its last records, by an unclean election of its leader.
 
 Spark makes plan, tasks and commit in processes of their own. What is carried from one to the next
 is Lead and WrittenTransaction. Blocking; one thread at a time.
 """
 
-import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
-from urllib.parse import unquote, urlsplit
 
 from kafka.errors import (
     IncompatibleBrokerVersion,
@@ -53,6 +59,7 @@ from pyspark_kafkalog.client.transaction import (
     ended_by_commit,
 )
 from pyspark_kafkalog.errors import (
+    DecisionsLostError,
     DeliveryError,
     InvalidOptionError,
     KafkalogError,
@@ -60,6 +67,7 @@ from pyspark_kafkalog.errors import (
     PrefixInUseError,
     TransactionAbortedError,
     TransactionError,
+    UnknownTopicError,
 )
 from pyspark_kafkalog.source.decisions import (
     Decision,
@@ -78,6 +86,9 @@ _LEAD_TIMEOUT_MS = 60_000
 """A decision takes milliseconds; the lead's transaction is open no longer."""
 _FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError)
 _MOST_NAMED = 5
+_OTHER_BATCH_WAYS_ON = (
+    "Go on with the newest checkpoint, or choose another prefix, and expect records twice."
+)
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +113,10 @@ class _Outcomes:
     def all_committed(self) -> bool:
         return not (self.aborted or self.unknown)
 
+    def all_gone(self, decision: Decision) -> bool:
+        """Whether nothing of what was decided is to be seen: as if there were no decision."""
+        return not (self.committed or self.unknown or decision.settled)
+
 
 class TransactionalWrites:
     """What plan, tasks and commit do for one prefix, each with the connections of its worker."""
@@ -115,17 +130,20 @@ class TransactionalWrites:
         """Becomes the only one who may decide; ends and clears away what was left behind.
 
         `owner` is who is going to write, if that is known already. Raises PrefixInUseError where
-        the prefix is another's, before anything is touched.
+        the prefix is another's, and DecisionsLostError where it was used and the topic does not
+        say so, before anything is touched.
         """
         with self._cluster() as cluster:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
             log.create()
+            log.check_policy()
+            newest = log.newest()
+            if newest is None and not log.has_begun:
+                self._begin_use(transactions, log)
             if owner is not None:
-                self._check_owner(log.newest(), owner)
+                self._check_owner(newest, owner)
             leader = transactions.begin(f"{self._prefix}-driver", _LEAD_TIMEOUT_MS)
             newest = self._finish_newest(transactions, log)
-            if newest is None:
-                log.check_policy()
             self._clear(transactions)
             return Lead(leader, None if newest is None else newest.owner)
 
@@ -162,35 +180,39 @@ class TransactionalWrites:
                 raise
 
     def commit(
-        self, lead: Lead, owner: str, batch: int, written: Sequence[WrittenTransaction]
+        self,
+        lead: Lead | None,
+        owner: str,
+        batch: int,
+        written: Sequence[WrittenTransaction],
+        planned: str = "",
     ) -> None:
         """Makes a write visible, once; what is in the way is aborted.
 
-        Raises PrefixInUseError, TransactionAbortedError, PartlyCommittedError; whatever is raised,
-        the write may have been decided, and a commit of the same batch goes on from there.
+        `planned` says what the micro-batch was planned from, as far as that is known. A write
+        without tasks has no `lead`, and may have no owner (""). Raises PrefixInUseError,
+        TransactionAbortedError, PartlyCommittedError, DecisionsLostError; whatever is raised, the
+        write may have been decided, and a commit of the same batch goes on from there.
         """
         with self._cluster() as cluster:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
-            newest = log.newest()
-            record_count = sum(transaction.record_count for transaction in written)
-            self._check_owner(newest, owner)
-            self._check_order(newest, batch, record_count)
-            wanted = list(written)
-            settled: tuple[str, ...] = ()
-            is_ours = newest is not None and _is_decision_of(newest, batch, written)
-            if newest is not None and (is_ours or not newest.is_done):
-                fresh = [transaction for transaction in written if transaction not in newest]
+            newest = self._known(log)
+            wanted, settled = tuple(written), tuple[str, ...]()
+            if newest is not None:
+                if owner:
+                    self._check_owner(newest, owner)
+                self._check_order(newest, batch)
                 outcomes = self._outcomes(newest, cluster, transactions, log)
-                if outcomes.all_committed:
-                    wanted = [] if is_ours else list(written)
-                else:
-                    wanted = self._missing(newest, outcomes, batch, written)
+                wanted = self._not_there(newest, outcomes, batch, planned, written)
+                if not outcomes.all_committed:
                     settled = (*newest.settled, *(t.digest for t in outcomes.committed))
-                transactions.end_all([t.producer for t in fresh if t not in wanted], commit=False)
-            if not wanted:
+                unwanted = [t.producer for t in written if t not in newest and t not in wanted]
+                transactions.end_all(unwanted, commit=False)
+            if lead is None or not wanted:
                 return
             self._check_open(transactions, lead, wanted)
-            decision = Decision(owner, batch, tuple(wanted), record_count, settled)
+            record_count = sum(transaction.record_count for transaction in written)
+            decision = Decision(owner, batch, wanted, record_count, settled, planned)
             decision = log.decide(decision, transactions, lead.producer)
             outcomes = self._outcomes(decision, cluster, transactions, log)
             if not outcomes.all_committed:
@@ -231,6 +253,26 @@ class TransactionalWrites:
             raise
         except KafkaError as error:
             raise self._in_words(error) from error
+
+    def _begin_use(self, transactions: Transactions, log: DecisionLog) -> None:
+        """Records that the prefix is in use from here on; raises DecisionsLostError where its
+        driver's id is known to its coordinator, if the brokers tell (Kafka 3.0)."""
+        driver = f"{self._prefix}-driver"
+        with suppress(IncompatibleBrokerVersion):
+            # Another run may have begun in between: its record is there before its id is known.
+            if driver in transactions.describe([driver]):
+                self._known(log)
+        log.begin()
+
+    def _known(self, log: DecisionLog) -> Decision | None:
+        """The newest decision; raises DecisionsLostError where there is not even a beginning."""
+        try:
+            newest = log.newest()
+        except UnknownTopicError as error:
+            raise self._lost() from error
+        if newest is None and not log.has_begun:
+            raise self._lost()
+        return newest
 
     def _finish_newest(self, transactions: Transactions, log: DecisionLog) -> Decision | None:
         """Ends what was decided last and not ended; `commit` looks into what refuses."""
@@ -300,6 +342,25 @@ class TransactionalWrites:
             log.mark_done(decision)
         return found
 
+    def _not_there(
+        self,
+        newest: Decision,
+        outcomes: _Outcomes,
+        batch: int,
+        planned: str,
+        written: Sequence[WrittenTransaction],
+    ) -> tuple[WrittenTransaction, ...]:
+        """Those of `written` whose rows no decision has made visible."""
+        is_repeated = any(transaction in newest for transaction in written)
+        is_replayed = newest.batch == batch != NO_BATCH
+        # Where a part is there and the plan is not known, `_missing` has more to say.
+        is_told = outcomes.all_committed or bool(planned and newest.planned)
+        if is_replayed and not is_repeated and is_told and not outcomes.all_gone(newest):
+            self._check_same(newest, planned, written)
+        if not outcomes.all_committed:
+            return tuple(self._missing(newest, outcomes, batch, written))
+        return () if is_repeated or is_replayed else tuple(written)
+
     def _missing(
         self,
         decision: Decision,
@@ -315,7 +376,7 @@ class TransactionalWrites:
             self._raise_partly(decision, outcomes, "What is not known cannot be written again.")
         if decision.batch != batch:
             self._raise_partly(decision, outcomes, "That micro-batch was not run again.")
-        if not (outcomes.committed or decision.settled):
+        if outcomes.all_gone(decision):
             return fresh
         gone = Counter(transaction.digest for transaction in outcomes.aborted)
         there = Counter(transaction.digest for transaction in outcomes.committed)
@@ -364,23 +425,38 @@ class TransactionalWrites:
                 "checkpoint needs a new one."
             )
 
-    def _check_order(self, newest: Decision | None, batch: int, record_count: int) -> None:
-        """Raises PrefixInUseError for a micro-batch that was committed, and is another one now."""
-        if newest is None or batch > newest.batch or batch == newest.batch == NO_BATCH:
-            return
+    def _check_order(self, newest: Decision, batch: int) -> None:
+        """Raises PrefixInUseError for a micro-batch that comes before one that was decided."""
         if batch < newest.batch:
-            what = f"Micro-batch {batch} is to be committed, but {newest.batch} was before"
-        elif record_count != newest.record_count:
-            what = (
-                f"Micro-batch {batch} was committed with {newest.record_count} records and is to "
-                f"be committed with {record_count}"
+            raise PrefixInUseError(
+                f"Micro-batch {batch} is to be committed, but {newest.batch} was before, with the "
+                f"transactionalIdPrefix {self._prefix}: the checkpoint is an old copy. "
+                f"{_OTHER_BATCH_WAYS_ON}"
             )
-        else:
+
+    def _check_same(
+        self, newest: Decision, planned: str, written: Sequence[WrittenTransaction]
+    ) -> None:
+        """Raises PrefixInUseError for another micro-batch that has the number of the decided one.
+
+        It is the same where it was planned from the same, whatever its rows are by now, and where
+        its rows are the same, whatever they were planned from.
+        """
+        if planned and planned == newest.planned:
             return
+        if Counter(transaction.digest for transaction in written) == newest.digests:
+            return
+        why = (
+            "it was planned anew, from other offsets: the checkpoint is an old copy."
+            if planned and newest.planned
+            else "the checkpoint is an old copy, or the query gives other rows, or cuts them into "
+            "other tasks, when it runs again. (Where Python can read the option "
+            "checkpointLocation of the write, offsets tell the one from the other.)"
+        )
         raise PrefixInUseError(
-            f"{what}, with the transactionalIdPrefix {self._prefix}: the checkpoint is an old "
-            "copy, or the query gives other rows when it runs again. Go on with the newest "
-            "checkpoint, or choose another prefix, and expect records twice."
+            f"Micro-batch {newest.batch} was committed with {newest.record_count} records and is "
+            f"to be committed with {sum(each.record_count for each in written)} that are not the "
+            f"same, with the transactionalIdPrefix {self._prefix}: {why} {_OTHER_BATCH_WAYS_ON}"
         )
 
     def _raise_aborted(self, decision: Decision, outcomes: _Outcomes) -> NoReturn:
@@ -407,6 +483,16 @@ class TransactionalWrites:
             f"{what} with the transactionalIdPrefix {self._prefix} was committed in part: {parts}. "
             f"{why} To go on, choose another prefix: the whole is written then, and what is "
             "committed is there twice. A longer kafka.transaction.timeout.ms makes this rarer."
+        )
+
+    def _lost(self) -> DecisionsLostError:
+        return DecisionsLostError(
+            f"The transactionalIdPrefix {self._prefix} was used before, and topic "
+            f"{decisions_topic(self._prefix)} does not say what was committed with it: it was "
+            "deleted, created again or emptied. Choose another prefix: a streaming query then "
+            "writes its next micro-batch whole, and where that was committed before, its records "
+            "are there twice (CHECKPOINT/commits has no file of its number, so look in the output "
+            "for its rows first); a df.write that failed may be visible in part."
         )
 
     def _why_aborted(self) -> str:
@@ -481,30 +567,8 @@ class TaskWrite:
                 self._transactions.begin(self._name, self._timeout_ms, self._identity)
 
 
-def query_id_at(checkpoint: str | None) -> str | None:
-    """The id of the query with this checkpoint; None where it lies on another file system."""
-    if checkpoint is None:
-        return None
-    place = urlsplit(checkpoint)
-    if place.scheme not in ("", "file") or place.netloc:
-        return None
-    try:
-        with open(f"{unquote(place.path)}/metadata", encoding="utf-8") as metadata:
-            found = json.loads(metadata.read())["id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(found)
-
-
 def _is_fenced(error: BaseException) -> bool:
     return isinstance(error, _FENCED) or isinstance(error.__cause__, _FENCED)
-
-
-def _is_decision_of(newest: Decision, batch: int, written: Iterable[WrittenTransaction]) -> bool:
-    """Whether a decision was made for this write, by an earlier run or in this one."""
-    if newest.batch == batch != NO_BATCH:
-        return True
-    return any(transaction in newest for transaction in written)
 
 
 def _names(transactions: Sequence[WrittenTransaction]) -> str:

@@ -32,6 +32,7 @@ from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.source.checkpoint import planned_from
 from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
@@ -126,9 +127,16 @@ class SinkWriter:
             return WrittenRecords(count, task.written(count, digest.text()), lead, owner)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        """A micro-batch without tasks has nothing to write, and may be another one than before."""
+        if self._options.transactional_id_prefix is None:
+            return
         lead, owner, written = _reported(messages)
-        if lead is not None:
-            self._transactional_writes().commit(lead, owner, batch, written)
+        if lead is None and batch == NO_BATCH:
+            return
+        location = None if batch == NO_BATCH else self._options.checkpoint_location
+        planned = planned_from(location, batch)
+        owner = owner or self._owner or ""
+        self._transactional_writes().commit(lead, owner, batch, written, planned)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         lead, _, written = _reported(messages)

@@ -157,7 +157,8 @@ def test_a_micro_batch_in_transactions_asks_what_it_has_to(servers, new_topic):
     decision = {"ListOffsets": 2, "Fetch": 1}
     cleared = {"InitProducerId": 1, "ListTransactions": 1}
     # Whether the decision is the newest still is asked when nobody else can decide any more.
-    assert plan == found | decision | {"ListOffsets": 3} | cleared
+    # And whether the decisions are kept for ever still.
+    assert plan == found | decision | {"ListOffsets": 3, "DescribeConfigs": 1} | cleared
     begun = {"FindCoordinator": 1, "DescribeTransactions": 1, "AddPartitionsToTxn": 1}
     connecting = Counter(ApiVersions=1)
     assert first == second == Counter(TASK) - connecting + Counter(begun | {"Produce": 1})

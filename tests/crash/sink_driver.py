@@ -2,8 +2,9 @@
 
 `python -m tests.crash.sink_driver SERVERS TOPIC PREFIX DIRECTORY BATCHES SEED`. Tasks are processes
 of their own; one that dies is tried again. A micro-batch counts as done when its file is in
-DIRECTORY, as in a checkpoint; after a failure the driver ends, and the next one begins with the
-micro-batch after the last that is done. How rows are cut into tasks is another matter each time.
+DIRECTORY, as in a checkpoint, and is planned when its file is in the checkpoint beside; after a
+failure the driver ends, and the next one begins with the micro-batch after the last that is done.
+How rows are cut into tasks is another matter each time.
 """
 
 import random
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.crash.sink_steps import Sink, Step, StepError, StepKilled
+from tests.crash.sink_steps import Sink, Step, StepError, StepKilled, plan_micro_batch
 
 ROWS_PER_BATCH = 40
 _ATTEMPTS = 3
@@ -42,12 +43,14 @@ def _task(sink: Sink, writer: bytes, partition: int, attempt: int, rows: list[by
 
 
 def main(servers: str, topic: str, prefix: str, directory: str, batches: str, seed: str) -> None:
-    sink = Sink(servers, topic, prefix)
-    chance = random.Random(int(seed))
     done = Path(directory)
+    checkpoint = done.with_name("checkpoint")
+    sink = Sink(servers, topic, prefix, more={"checkpointLocation": str(checkpoint)})
+    chance = random.Random(int(seed))
     for batch in range(int(batches)):
         if (done / str(batch)).exists():
             continue
+        plan_micro_batch(checkpoint, batch)
         cut = chance.randint(1, 4)
         rows = rows_of(batch)
         tasks = [rows[first::cut] for first in range(cut)]

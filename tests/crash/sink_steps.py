@@ -6,13 +6,16 @@ SIGKILL itself when it has sent a certain number of requests, before or after th
 """
 
 import itertools
+import json
 import os
 import pickle
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -210,6 +213,18 @@ class Sink:
     def run(self, batch: int | None, *tasks: Iterable[bytes]) -> None:
         """A micro-batch, or a batch query, from plan to commit."""
         self.commit(self.write(self.plan(is_stream=batch is not None), *tasks), batch)
+
+
+def plan_micro_batch(checkpoint: Path, batch: int, query: str = "query-1") -> None:
+    """Writes what Spark notes down before a micro-batch runs, unless it is there."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+    plan = checkpoint / "offsets" / str(batch)
+    if not plan.exists():
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000}
+        written = checkpoint / f".{batch}.tmp"
+        written.write_text(f"v1\n{json.dumps(metadata)}\n{{}}\n")
+        written.replace(plan)
 
 
 def visible(servers: str, topic: str) -> Counter[bytes]:

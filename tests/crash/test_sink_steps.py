@@ -31,6 +31,7 @@ from tests.crash.sink_steps import (
     StepError,
     StepKilled,
     has_open_transactions,
+    plan_micro_batch,
     visible,
 )
 from tests.interop.kafka_server import KafkaServer, require_kafka
@@ -182,7 +183,12 @@ def test_killed_at_every_request_and_run_again(sink: Sink, step: str, after_send
 
 @pytest.mark.parametrize("ended", [0, 1, 2])
 @pytest.mark.parametrize("again", [ROWS, OTHER_CUT], ids=["same tasks", "other tasks"])
-def test_a_decision_outlives_its_driver(sink: Sink, ended: int, again: list[list[bytes]]) -> None:
+def test_a_decision_outlives_its_driver(
+    sink: Sink, tmp_path: Path, ended: int, again: list[list[bytes]]
+) -> None:
+    if again is OTHER_CUT:
+        plan_micro_batch(tmp_path, 0)
+        sink.more["checkpointLocation"] = str(tmp_path)
     kill_commit_with(sink, sink.write(sink.plan(), *ROWS), 0, ended)
     writer = sink.plan()
     until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")

@@ -11,12 +11,13 @@ pytestmark = pytest.mark.spark
 def copy(spark, servers, tmp_path):
     """Runs a query from one topic to another until nothing is left; may be run again."""
 
-    def run(source, target, statements=("value",), mode="append", **options):
+    def run(source, target, statements=("value",), mode="append", limit=None, **options):
         frame = (
             spark.readStream.format("kafkalog")
             .option("kafka.bootstrap.servers", servers)
             .option("subscribe", source)
             .option("startingOffsets", "earliest")
+            .options(**({} if limit is None else {"maxOffsetsPerTrigger": str(limit)}))
             .load()
         )
         frame = (
@@ -43,6 +44,11 @@ def copy(spark, servers, tmp_path):
 
 def values_of(read, topic):
     return sorted(row.value for row in read(subscribe=topic).load().select("value").collect())
+
+
+def committed_values_of(read, topic):
+    options = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
+    return sorted(row.value for row in read(**options).load().select("value").collect())
 
 
 def test_each_run_appends_what_is_new(copy, read, topics):
@@ -74,21 +80,19 @@ def test_rows_that_are_no_records_stop_the_query(copy, topics):
 def exactly_once(copy):
     """As `copy`, with a prefix for transactional ids."""
 
-    def run(source, target, prefix):
-        copy(source, target, transactionalIdPrefix=prefix)
+    def run(source, target, prefix, **options):
+        copy(source, target, transactionalIdPrefix=prefix, **options)
 
     return run
 
 
 def test_micro_batches_in_transactions_are_seen_whole(exactly_once, read, topics):
     source, target = topics.create(2), topics.create(2)
-    committed = {"subscribe": target, "kafka.isolation.level": "read_committed"}
     for number in range(2):
         topics.append(source, [b"%d" % number, b"x"], partition=number)
         exactly_once(source, target, f"prefix-{target}")
-        found = read(**committed).load().select("value").collect()
         expected = [b"0", b"x"] if number == 0 else [b"0", b"1", b"x", b"x"]
-        assert sorted(row.value for row in found) == expected
+        assert committed_values_of(read, target) == expected
 
 
 def test_a_prefix_of_another_query_is_refused(exactly_once, topics, tmp_path):
@@ -100,3 +104,47 @@ def test_a_prefix_of_another_query_is_refused(exactly_once, topics, tmp_path):
         Exception, match="PrefixInUseError: The transactionalIdPrefix shared belongs"
     ):
         exactly_once(source, target, "shared")
+
+
+@pytest.fixture
+def forget_micro_batch(tmp_path):
+    """Makes of the checkpoint the copy that was taken before this micro-batch was planned."""
+
+    def forget(batch):
+        checkpoint = tmp_path / "checkpoint"
+        for log in ("offsets", "commits"):
+            (checkpoint / log / str(batch)).unlink()
+            (checkpoint / log / f".{batch}.crc").unlink(missing_ok=True)
+
+    return forget
+
+
+def test_a_micro_batch_of_other_rows_is_not_taken_for_the_committed_one_of_its_number(
+    exactly_once, forget_micro_batch, read, topics
+):
+    """An older checkpoint, a limit, and records that came meanwhile: as many rows, and others."""
+    source, target = topics.create(2), topics.create(2)
+    topics.fill(source, 150, 150)
+    exactly_once(source, target, f"p-{target}", limit=100)
+    before = committed_values_of(read, target)
+    assert len(before) == 300
+    forget_micro_batch(2)
+    topics.fill(source, 0, 100)
+    with pytest.raises(Exception, match="PrefixInUseError: Micro-batch 2 was committed with 100 "):
+        exactly_once(source, target, f"p-{target}", limit=100)
+    assert committed_values_of(read, target) == before
+
+
+def test_a_micro_batch_of_the_same_offsets_is_the_committed_one_whatever_its_rows_are(
+    exactly_once, forget_micro_batch, read, topics
+):
+    source, target = topics.create(2), topics.create(2)
+    topics.fill(source, 60, 60)
+    statements = ("concat(value, '|', cast(current_timestamp() as string)) value",)
+    exactly_once(source, target, f"p-{target}", statements=statements, limit=50)
+    forget_micro_batch(2)
+    exactly_once(source, target, f"p-{target}", statements=statements, limit=50)
+    topics.fill(source, 5, 5)
+    exactly_once(source, target, f"p-{target}", statements=statements, limit=50)
+    found = sorted(value.split(b"|")[0] for value in committed_values_of(read, target))
+    assert found == values_of(read, source)

@@ -1,0 +1,107 @@
+"""What a micro-batch was planned from, told from files in the form that Spark gives them."""
+
+import json
+
+import pytest
+
+from pyspark_kafkalog.source.checkpoint import planned_from, query_id_at
+
+FIRST, SECOND = {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}}
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """`plan(batch, *sources)` notes down a micro-batch, and returns what it was planned from."""
+    (tmp_path / "offsets").mkdir()
+
+    def note(batch, *sources, time_ms=1000):
+        lines = [each if isinstance(each, str) else json.dumps(each) for each in sources]
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time_ms, "conf": {"a": "b"}}
+        text = "\n".join(["v1", json.dumps(metadata), *lines])
+        (tmp_path / "offsets" / str(batch)).write_text(text)
+        return planned_from(str(tmp_path), batch)
+
+    return note
+
+
+def test_a_batch_planned_anew_from_the_same_offsets_is_the_same(plan):
+    plan(0, FIRST)
+    once = plan(1, SECOND)
+    again = {"a": {"1": 7, "0": 9}}
+    assert once == plan(1, again, time_ms=2000)
+
+
+def test_other_ends_and_other_starts_are_another_batch(plan):
+    plan(0, FIRST)
+    once = plan(1, SECOND)
+    assert once != plan(1, {"a": {"0": 9, "1": 8}})
+    assert once != plan(1, {"a": {"0": 9, "1": 7, "2": 0}})
+    assert once != plan(1, SECOND, SECOND)
+    plan(0, {"a": {"0": 4, "1": 7}})
+    assert once != plan(1, SECOND)
+
+
+def test_the_first_batch_is_the_same_only_with_its_file_since_nothing_says_where_it_begins(plan):
+    assert plan(0, FIRST) == plan(0, FIRST)
+    assert plan(0, FIRST) != plan(0, FIRST, time_ms=2000)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['{"logOffset":3}', "7", "-", "{}", '{"a":{}}', '{"a":{"0":true}}', '{"a":{"x":1}}', "[1]"],
+)
+def test_a_source_that_is_no_topic_may_give_other_rows_below_the_same_number(plan, source):
+    plan(0, FIRST, source)
+    once = plan(1, SECOND, source)
+    assert once
+    assert once == plan(1, SECOND, source)
+    assert once != plan(1, SECOND, source, time_ms=2000)
+
+
+def test_a_source_that_had_nothing_before_is_told_by_its_file(plan):
+    plan(0, "-", FIRST)
+    assert plan(1, FIRST, SECOND) != plan(1, FIRST, SECOND, time_ms=2000)
+
+
+def test_rows_that_state_has_a_part_in_depend_on_the_time(plan, tmp_path):
+    plan(0, FIRST)
+    (tmp_path / "state").mkdir()
+    assert plan(1, SECOND) == plan(1, SECOND)
+    assert plan(1, SECOND) != plan(1, SECOND, time_ms=2000)
+
+
+def test_a_batch_that_reads_nothing_is_told_by_its_file(plan):
+    plan(0, FIRST)
+    assert plan(1, FIRST) != plan(1, FIRST, time_ms=2000)
+
+
+def test_what_cannot_be_read_is_not_known(plan, tmp_path):
+    plan(1, SECOND)
+    for place, batch in [
+        (None, 1),
+        (str(tmp_path), 1),  # where it begins is missing
+        (str(tmp_path), 2),
+        ("/nowhere", 0),
+        ("hopefully://no/file/system", 1),
+    ]:
+        assert planned_from(place, batch) == ""
+
+
+def test_hadoops_names_of_a_directory_are_the_same_place(plan, tmp_path, monkeypatch):
+    plan(0, FIRST)
+    found = plan(1, SECOND)
+    assert found == planned_from(f"file:{tmp_path}", 1) == planned_from(f"file://{tmp_path}", 1)
+    monkeypatch.chdir(tmp_path.parent)
+    assert found == planned_from(tmp_path.name, 1)
+
+
+def test_the_id_of_a_query_is_in_its_checkpoint(tmp_path):
+    (tmp_path / "metadata").write_text('{"id":"some-id"}')
+    for place in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
+        assert query_id_at(place) == "some-id"
+    for text in ("", "[]", "{}"):
+        (tmp_path / "metadata").write_text(text)
+        assert query_id_at(str(tmp_path)) is None
+    assert query_id_at(None) is None
+    assert query_id_at(f"s3://{tmp_path}") is None
+    assert query_id_at(f"file://host{tmp_path}") is None
