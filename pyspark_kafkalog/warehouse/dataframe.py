@@ -1,8 +1,9 @@
 """A load with Spark SQL in between: planned ranges as a DataFrame, its result as staged files.
 
-Two Python data sources that live as long as a session and are known to this load alone: one reads
-exactly the ranges that were planned, as rows (landing.py), the other writes the partitions of what
-the function made of them as files of the stage (staged_files.py). Spark hands the files of the
+A Python data source that a session learns of with its first such load: it reads exactly the ranges
+that were planned, as rows (landing.py), and writes the partitions of what the function made of them
+as files of the stage (staged_files.py). What it is to do comes in an option, pickled, since a class
+for each load would stay in a session that lives for months. Spark hands the files of the
 attempts that count to the writer's commit, which runs in a process beside the JVM and leaves their
 list in the stage for the driver; a twin's files are in no list. Reading tasks leave beside it what
 they could not decode or find.
@@ -10,15 +11,18 @@ they could not decode or find.
 The driver calls `planned_rows` and `written_files`, in one thread for each load. Never commits.
 """
 
+import base64
 import json
+import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -52,6 +56,9 @@ if TYPE_CHECKING:
 
 Frames = Callable[["DataFrame"], "DataFrame"]
 
+_OPTION = "secretPlan"
+"""Spark redacts options of such a name wherever it shows them: the plan may hold passwords."""
+
 _WRITTEN = "written.json"
 _READ_SUFFIX = ".read"
 
@@ -82,15 +89,17 @@ def planned_rows(
     """
     schema = reading.schema()
     reader = _Reader(reading, schema, [tuple(task) for task in tasks], stage_path)
-    return spark.read.format(_registered(spark, _Source(schema, reader=reader))).load()
+    source = spark.read.format(_registered(spark))
+    return source.option(_OPTION, _packed(_Source(schema, reader=reader))).load()
 
 
 def written_files(
     spark: "SparkSession", result: "DataFrame", stage: Stage, layout: Layout
 ) -> list[DataFile]:
     """Runs the query and writes its rows to the stage; the files that count."""
-    source = _registered(spark, _Source(stage.schema, writer=_Writer(stage, layout)))
-    result.write.format(source).mode("append").save()
+    source = _packed(_Source(stage.schema, writer=_Writer(stage, layout)))
+    sink = result.write.format(_registered(spark)).mode("append")
+    sink.option(_OPTION, source).save()
     lists = open_stage(stage.path).read(_WRITTEN)
     if not lists:
         raise KafkalogError(
@@ -118,39 +127,51 @@ def read_counts(stage_path: str) -> tuple[int, list[OffsetRange]]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What one of the two data sources does: reads or writes."""
+    """What the data source is to do: read or write."""
 
     schema: pa.Schema
     reader: "_Reader | None" = None
     writer: "_Writer | None" = None
 
 
-def _registered(spark: "SparkSession", source: _Source) -> str:
-    """The name of a data source that this session knows from now on.
+def _packed(source: _Source) -> str:
+    pickled: bytes = cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
+    return base64.b64encode(pickled).decode()
 
-    A class of its own, which takes what it does along when it is pickled: options are texts, and
-    can be seen in plans.
-    """
-    name = f"kafkalog_load_{uuid.uuid4().hex}"
 
-    class LoadSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return name
+class _LoadFrames(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "kafkalog_load_frames"
 
-        def schema(self) -> StructType:
-            return from_arrow_schema(source.schema)
+    def schema(self) -> StructType:
+        return from_arrow_schema(self._source().schema)
 
-        def reader(self, schema: StructType) -> DataSourceReader:
-            assert source.reader is not None
-            return source.reader
+    def reader(self, schema: StructType) -> DataSourceReader:
+        reader = self._source().reader
+        assert reader is not None
+        return reader
 
-        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            assert source.writer is not None
-            return source.writer
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        writer = self._source().writer
+        assert writer is not None
+        return writer
 
-    spark.dataSource.register(LoadSource)
-    return name
+    def _source(self) -> _Source:
+        source = pickle.loads(base64.b64decode(self.options[_OPTION]))
+        assert isinstance(source, _Source)
+        return source
+
+
+_knowing: "WeakSet[SparkSession]" = WeakSet()
+
+
+def _registered(spark: "SparkSession") -> str:
+    """The name of the data source, which this session knows from now on."""
+    if spark not in _knowing:
+        spark.dataSource.register(_LoadFrames)
+        _knowing.add(spark)
+    return _LoadFrames.name()
 
 
 class _Reader(DataSourceReader):

@@ -182,6 +182,7 @@ def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
     topic = topics.create(2)
     for _ in range(4):
         topics.fill(topic, 10, 10)
+    chunk = sum(load(subscribe=topic, how={"dry_run": True}).bytes.values()) // 2
     commit = ParquetTarget.commit
 
     def commit_and_lose(target, *arguments):
@@ -191,7 +192,7 @@ def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
         return done
 
     monkeypatch.setattr(ParquetTarget, "commit", commit_and_lose)
-    how = {"chunk_bytes": 500, "transform": transform}
+    how = {"chunk_bytes": chunk, "transform": transform}
     result = load(subscribe=topic, how=how, failOnDataLoss="false")
     assert result.commits > 1
     there = landed(path)

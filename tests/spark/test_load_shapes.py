@@ -76,6 +76,29 @@ def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
     assert sorted(row["records"] for row in rows_in(path)) == [2, 5, 10]
 
 
+def test_a_session_learns_of_one_data_source_however_many_loads_it_runs(
+    spark, servers, load, topics, capsys
+):
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    field = manager.getClass().getDeclaredField("runtimeDataSourceBuilders")
+    field.setAccessible(True)
+    topic, counts, shown = topics.create(), [], []
+
+    def all_of_it(df):
+        df.explain(extended=True)
+        shown.append(df._jdf.queryExecution().toString())
+        return df
+
+    for _ in range(3):
+        topics.fill(topic, 1)
+        assert load(topic, transform=all_of_it).records == 1
+        counts.append(field.get(manager).size())
+    assert counts[0] == counts[1] == counts[2]
+    # What it is to do holds the options of the load, passwords included.
+    assert "kafkalog_load_frames" in shown[0]
+    assert "secretplan" not in "".join([*shown, capsys.readouterr().out]).lower()
+
+
 @pytest.mark.parametrize("kind", ["delta", "sqlite"])
 def test_offsets_move_when_nothing_is_left(spark, servers, topics, tmp_path, kind):
     table = KINDS[kind](tmp_path)
