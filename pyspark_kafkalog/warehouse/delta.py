@@ -36,8 +36,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta, timezone
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -46,6 +45,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 from kafka.structs import TopicPartition
 
@@ -64,6 +64,7 @@ from pyspark_kafkalog.warehouse.commit import (
     commit_of_now,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.delta_statistics import FileStatistics, file_statistics
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
@@ -85,9 +86,6 @@ _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
     "VACUUM removed what this load had written: run it again."
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_STATISTICS = (pa.int32(), pa.int64(), pa.string(), pa.date32(), pa.timestamp("us", "UTC"))
-_LONGEST_BOUND = 64
 
 
 class DeltaTarget:
@@ -139,7 +137,9 @@ class DeltaTarget:
         ):
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
-            adds = [_add_action(stage, file) for file in files]
+            statistics = [
+                file_statistics(pq.read_metadata(staged_path(stage, file.name))) for file in files
+            ]
             partition_by = stage.partitioning.fields if stage.partitioning else ()
             while True:
                 table = DeltaTable(self.path)
@@ -154,6 +154,7 @@ class DeltaTarget:
                 except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
+                adds = _add_actions(table, stage, files, statistics)
                 known = Position(offsets, current.topic_ids)
                 position, gaps = known.moved(ranges, topic_ids), known.gaps(ranges, topic_ids)
                 sequence = self._publish(table, stage, name, current, position, gaps, adds)
@@ -395,16 +396,22 @@ def _actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
                     yield action
 
 
-def _add_action(stage: Stage, file: DataFile) -> AddAction:
-    path = staged_path(stage, file.name)
-    return AddAction(
-        path=f"{os.path.basename(stage.path)}/{file.name}",
-        size=file.size_bytes,
-        partition_values=_partition_values(stage, file),
-        modification_time=os.stat(path).st_mtime_ns // 1_000_000,
-        data_change=True,
-        stats=json.dumps(_statistics(pq.read_metadata(path))),
-    )
+def _add_actions(
+    table: DeltaTable, stage: Stage, files: Sequence[DataFile], statistics: Sequence[FileStatistics]
+) -> list[AddAction]:
+    there = {field.name for field in table.schema().fields if isinstance(field.type, PrimitiveType)}
+    lacking = sorted(there - set(stage.schema.names) - set(table.metadata().partition_columns))
+    return [
+        AddAction(
+            path=f"{os.path.basename(stage.path)}/{file.name}",
+            size=file.size_bytes,
+            partition_values=_partition_values(stage, file),
+            modification_time=os.stat(staged_path(stage, file.name)).st_mtime_ns // 1_000_000,
+            data_change=True,
+            stats=found.to_json(lacking),
+        )
+        for file, found in zip(files, statistics, strict=True)
+    ]
 
 
 def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
@@ -419,50 +426,6 @@ def _with_partitions(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.
         if field.type is not None:
             schema = schema.append(pa.field(field.name, field.type))
     return schema
-
-
-def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
-    """What Delta's readers skip files by, from a Parquet footer: the least and greatest values of
-    the columns that have them in every row group."""
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    schema = metadata.schema.to_arrow_schema()
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    for index in range(metadata.num_columns):
-        name = metadata.schema.column(index).path
-        kind = schema.field(name).type if name in schema.names else None
-        column = [group.column(index).statistics for group in groups]
-        if kind in _STATISTICS and all(group and group.has_min_max for group in column):
-            # A producer's clock may count beyond what there are dates for: then without them.
-            with suppress(OverflowError):
-                low = _as_json(min(_value(group.min_raw) for group in column), kind, up=False)
-                high = _as_json(max(_value(group.max_raw) for group in column), kind, up=True)
-                if not isinstance(high, str) or max(len(low), len(high)) <= _LONGEST_BOUND:
-                    least[name], greatest[name] = low, high
-                    nulls[name] = sum(group.null_count for group in column)
-    return {
-        "numRecords": metadata.num_rows,
-        "minValues": least,
-        "maxValues": greatest,
-        "nullCount": nulls,
-    }
-
-
-def _value(raw: Any) -> Any:
-    return raw.decode() if isinstance(raw, bytes) else raw
-
-
-def _as_json(value: Any, kind: pa.DataType, up: bool) -> Any:
-    """Delta's form of a value in statistics: times are in UTC and whole milliseconds, rounded so
-    that the bounds still hold."""
-    if kind == pa.date32():
-        return (_EPOCH + timedelta(days=value)).date().isoformat()
-    if kind != pa.timestamp("us", "UTC"):
-        return value
-    milliseconds = -(-value // 1000) if up else value // 1000
-    moment = _EPOCH + timedelta(milliseconds=milliseconds)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _refuse_foreign_files(path: str) -> None:

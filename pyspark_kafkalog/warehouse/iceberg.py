@@ -33,34 +33,38 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import (
-    parquet_file_to_data_file,
+    MetricModeTypes,
+    MetricsMode,
+    StatisticsCollector,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
     pyarrow_to_schema,
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile as IcebergFile
-from pyiceberg.partitioning import (
-    PARTITION_FIELD_ID_START,
-    UNPARTITIONED_PARTITION_SPEC,
-    PartitionSpec,
-)
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 from pyiceberg.utils.config import Config
+from pyiceberg.utils.properties import property_as_bool
 
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
@@ -102,22 +106,14 @@ _MISSING_FILE = (
     "The table's location has to be on a file system that the driver and all executors share. If "
     "it is, a removal of orphan files took what this load had written: run it again."
 )
-# Set for the time of a commit, not in the catalog: no unfenced retries, and no warnings that the
-# files have no statistics of these columns, on which nobody filters.
-_IN_MEMORY = {
-    "commit.retry.num-retries": "0",
-    **{
-        f"write.metadata.metrics.column.{column}": "none"
-        for column in ("key", "value", "headers.element.key", "headers.element.value")
-    },
-}
+# Set for the time of a commit, not in the catalog: no unfenced retries.
+_IN_MEMORY = {"commit.retry.num-retries": "0"}
 _TRANSFORMS: Mapping[str | None, Transform[Any, Any]] = {
     None: IdentityTransform(),
     DAYS: DayTransform(),
     HOURS: HourTransform(),
 }
-# The place of the partition in pyiceberg's DataFile.
-_PARTITION = 3
+_NO_METRICS, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SHOWN_PROPERTIES = ("type", "uri", "warehouse")
 
@@ -245,9 +241,7 @@ class IcebergTarget:
         """A snapshot without files: whoever was about to follow the one before looks again."""
         table = self._catalog_of_target().load_table(self.identifier)
         with table.transaction() as transaction:
-            transaction.add_files(
-                [], snapshot_properties={"kafkalog.vacuum": "true"}, check_duplicate_files=False
-            )
+            transaction.update_snapshot({"kafkalog.vacuum": "true"}).fast_append().commit()
 
     def _catalog_of_target(self) -> Catalog:
         if self._catalog is None:
@@ -325,13 +319,7 @@ class IcebergTarget:
         paths = {scheme + staged_path(stage, file.name): file for file in files}
         table.metadata.properties.update(_IN_MEMORY)
         try:
-            try:
-                _commit(table, properties, paths, summary)
-            except OverflowError:
-                # A producer's clock may count beyond what Python has dates for, and pyiceberg with
-                # it, before it commits anything: then without bounds of that column.
-                table.metadata.properties["write.metadata.metrics.column.timestamp"] = "counts"
-                _commit(table, properties, paths, summary)
+            _commit(table, properties, paths, summary)
         except Exception as error:
             # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
             # there and its answer lost.
@@ -406,37 +394,78 @@ def _commit(
         )
         transaction._apply((), unaltered)
         # Also without files: it is the snapshot that makes a commit conflict with another one.
-        if table.spec().is_unpartitioned():
-            transaction.add_files(
-                list(files), snapshot_properties=summary, check_duplicate_files=False
-            )
-        else:
-            with transaction.update_snapshot(summary).fast_append() as append:
-                for data_file in _data_files(table, transaction.table_metadata, files):
-                    append.append_data_file(data_file)
+        update = transaction.update_snapshot(summary)
+        merges = property_as_bool(table.properties, "commit.manifest-merge.enabled", False)
+        with update.merge_append() if merges else update.fast_append() as append:
+            for data_file in _data_files(table, files):
+                append.append_data_file(data_file)
 
 
-def _data_files(
-    table: Table, metadata: TableMetadata, files: Mapping[str, DataFile]
-) -> Iterator[IcebergFile]:
-    """The files as Iceberg describes them. pyiceberg takes their partition from bounds, which are
-    not there where a time has no date; it was known when they were written."""
-    spec, schema = metadata.spec(), metadata.schema()
+def _data_files(table: Table, files: Mapping[str, DataFile]) -> Iterator[IcebergFile]:
+    """The files as Iceberg describes them. pyiceberg's own way to do so takes partitions from
+    bounds, which are not there where a time has no date; they were known when files were written.
+    It also takes the bounds of some row groups for those of all (`_collectors`)."""
+    spec, schema = table.spec(), table.schema()
     types = [schema.find_type(field.source_id) for field in spec.fields]
-    without = metadata.model_copy(
-        update={"partition_specs": [UNPARTITIONED_PARTITION_SPEC], "default_spec_id": 0}
-    )
+    wanted = compute_statistics_plan(schema, table.properties)
+    field_ids = parquet_path_to_id_mapping(schema)
 
     def describe(path: str) -> IcebergFile:
-        data_file = parquet_file_to_data_file(table.io, without, path)
-        fields = zip(spec.fields, types, files[path].partition, strict=True)
-        values = [_partition_value(field, kind, text) for field, kind, text in fields]
-        data_file[_PARTITION] = Record(*values)
-        data_file.spec_id = spec.spec_id
-        return data_file
+        file = files[path]
+        footer = pq.read_metadata(_as_path(table.name()[-1], path))
+        collectors = _collectors(wanted, field_ids, footer)
+        statistics = data_file_statistics_from_parquet_metadata(footer, collectors, field_ids)
+        fields = zip(spec.fields, types, file.partition, strict=True)
+        return IcebergFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*(_partition_value(*field) for field in fields)),
+            file_size_in_bytes=file.size_bytes,
+            sort_order_id=None,
+            spec_id=spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
 
     with ThreadPoolExecutor() as threads:
         yield from threads.map(describe, files)
+
+
+def _collectors(
+    wanted: dict[int, StatisticsCollector], field_ids: Mapping[str, int], footer: pq.FileMetaData
+) -> dict[int, StatisticsCollector]:
+    """What to tell of a file's columns: no more than the table's properties want, and only what
+    every row group says. pyiceberg would take the bounds of the others for all."""
+    collectors = dict(wanted)
+    seen: set[int] = set()
+    for index in range(footer.num_columns):
+        groups = [footer.row_group(number).column(index) for number in range(footer.num_row_groups)]
+        field_id = field_ids[footer.schema.column(index).path]
+        kinds = {_metrics_of(group) for group in groups}
+        if MetricModeTypes.NONE in kinds or field_id in seen:
+            collectors[field_id] = replace(wanted[field_id], mode=_NO_METRICS)
+        elif MetricModeTypes.COUNTS in kinds and wanted[field_id].mode != _NO_METRICS:
+            collectors[field_id] = replace(wanted[field_id], mode=_COUNTS)
+        seen.add(field_id)
+    return collectors
+
+
+def _metrics_of(column: pq.ColumnChunkMetaData) -> MetricModeTypes:
+    """What a row group says of a column: nothing, how many values and nulls, or bounds as well."""
+    statistics = column.statistics if column.is_stats_set else None
+    if statistics is None or not statistics.has_null_count:
+        return MetricModeTypes.NONE
+    if not statistics.has_min_max:
+        # Without any value there are none; of values that are too long there are none either.
+        return MetricModeTypes.COUNTS if statistics.num_values else MetricModeTypes.FULL
+    try:
+        _ = statistics.min, statistics.max
+    except OverflowError:
+        # A producer's clock may count beyond what Python has dates for.
+        return MetricModeTypes.COUNTS
+    return MetricModeTypes.FULL
 
 
 def _partition_value(field: IcebergField, kind: IcebergType, text: str | None) -> Any:

@@ -3,8 +3,11 @@
 Owns how the files are written: the topics' own key and value as DELTA_LENGTH_BYTE_ARRAY
 (lengths apart from bytes: a third faster and a tenth smaller than plain, and a dictionary would
 only be built to be thrown away), offset and timestamp as DELTA_BINARY_PACKED; dictionaries for all
-other columns, which Parquet gives up where they grow. Statistics for all but key, value and
-headers, so that readers skip row groups by them. Spark, Arrow and DuckDB read all of these.
+other columns, which Parquet gives up where they grow. Statistics for all but headers and bytes of
+key and value, so that readers skip row groups by them, and none of floating point numbers: they
+leave NaN out, which Spark and DuckDB hold for the greatest number and would then not find. The
+file's own metadata has the nulls and bounds of such columns instead, `kafkalog.floats`, for Delta's
+log. Spark, Arrow and DuckDB read all of these.
 
 Memory: a row group's rows (ROW_GROUP_BYTES and one Arrow batch), and its encoded and compressed
 pages; a row group is written to each partition that it has rows of, so that many partitions take no
@@ -16,6 +19,8 @@ complete and synced. One thread for each call; runs in Spark's Python workers. N
 imports Spark.
 """
 
+import json
+import math
 import uuid
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -23,6 +28,7 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
@@ -49,7 +55,8 @@ _PLAIN_ENCODINGS = {
     ("offset", pa.int64()): "DELTA_BINARY_PACKED",
     ("timestamp", pa.timestamp("us", "UTC")): "DELTA_BINARY_PACKED",
 }
-_WITHOUT_STATISTICS = ("key", "value", "headers")
+_WITHOUT_STATISTICS = ("key", "value")
+_FLOATS = "kafkalog.floats"
 
 
 def write_files(
@@ -72,6 +79,15 @@ def write_files(
         yield from files.complete()
     finally:
         files.close()
+
+
+def float_statistics(
+    footer: pq.FileMetaData,
+) -> Mapping[str, tuple[int, tuple[float, float] | None]]:
+    """How many nulls a file's columns of floating point numbers have, but for nested ones, and the
+    least and greatest values; None for those of a column that has a NaN or an infinity."""
+    known = json.loads((footer.metadata or {}).get(_FLOATS.encode(), b"{}"))
+    return {name: (nulls, tuple(both) if both else None) for name, (nulls, both) in known.items()}
 
 
 def _most_together(layout: Layout) -> tuple[int, int]:
@@ -186,20 +202,33 @@ def _writer_options(schema: pa.Schema, compression: str) -> dict[str, Any]:
         if (encoding := _PLAIN_ENCODINGS.get((field.name, field.type)))
     }
     leaves = {field.name: list(_leaves(field.name, field.type)) for field in schema}
+    # By paths, which a column a.b and the field b of a column a share.
+    floating = {
+        path for paths in leaves.values() for path, kind in paths if pa.types.is_floating(kind)
+    }
+    unmeasured = {
+        field.name
+        for field in schema
+        if (field.name in _WITHOUT_STATISTICS and field.type == pa.binary())
+        or (field.name == "headers" and pa.types.is_nested(field.type))
+    }
+    measured = set(_of_columns(leaves, unmeasured)) - floating
     return {
         "compression": compression,
         "use_dictionary": _of_columns(leaves, {*encodings, "headers"}),
         "column_encoding": encodings,
-        "write_statistics": _of_columns(leaves, _WITHOUT_STATISTICS),
+        "write_statistics": sorted(measured),
     }
 
 
-def _of_columns(leaves: Mapping[str, list[str]], others: Container[str]) -> list[str]:
-    return [path for name, paths in leaves.items() if name not in others for path in paths]
+def _of_columns(
+    leaves: Mapping[str, list[tuple[str, pa.DataType]]], others: Container[str]
+) -> list[str]:
+    return [path for name, paths in leaves.items() if name not in others for path, _ in paths]
 
 
-def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
-    """The names that Parquet gives to the columns of values of a type."""
+def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """The names that Parquet gives to the columns of values of a type, and their types."""
     if pa.types.is_struct(kind):
         for child in kind:
             yield from _leaves(f"{path}.{child.name}", child.type)
@@ -209,7 +238,7 @@ def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
     elif pa.types.is_list(kind):
         yield from _leaves(f"{path}.list.element", kind.value_type)
     else:
-        yield path
+        yield path, kind
 
 
 class _StagedFile:
@@ -228,6 +257,9 @@ class _StagedFile:
         self._sink = open_stage(stage.path).create(staged_name(name) + stage.suffix)
         self._writer = pq.ParquetWriter(self._sink, schema, **options)
         self._records = 0
+        self._floats = {
+            field.name: _FloatColumn() for field in schema if pa.types.is_floating(field.type)
+        }
 
     @property
     def size_bytes(self) -> int:
@@ -236,9 +268,14 @@ class _StagedFile:
     def write(self, table: pa.Table, row_groups: int) -> None:
         self._records += table.num_rows
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
+        for name, column in self._floats.items():
+            column.add(table.column(name))
 
     def complete(self) -> DataFile:
         """Finishes the file, which then has the staged form of its final name."""
+        if self._floats:
+            known = {name: column.known() for name, column in self._floats.items()}
+            self._writer.add_key_value_metadata({_FLOATS: json.dumps(known)})
         self._writer.close()
         size_bytes = self._sink.tell()
         self._sink.complete()
@@ -251,3 +288,26 @@ class _StagedFile:
         with suppress(OSError):
             self._writer.close()
         self._sink.drop()
+
+
+class _FloatColumn:
+    """What is known of a column of floating point numbers while it is written."""
+
+    def __init__(self) -> None:
+        self._nulls = 0
+        self._finite = True
+        self._low, self._high = math.inf, -math.inf
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        self._nulls += column.null_count
+        # Nulls are left out here, and NaN of the bounds.
+        self._finite = self._finite and pc.all(pc.is_finite(column)).as_py() is not False
+        both = pc.min_max(column).as_py()
+        if self._finite and both["min"] is not None:
+            # There are two zeros, and some readers tell them apart.
+            self._low = min(self._low, both["min"]) or -0.0
+            self._high = max(self._high, both["max"]) or 0.0
+
+    def known(self) -> tuple[int, tuple[float, float] | None]:
+        bounded = self._finite and self._low <= self._high
+        return self._nulls, (self._low, self._high) if bounded else None
