@@ -25,10 +25,9 @@ Fenced: Delta leaves the meaning of a txn to the writer, and deltalake accepts a
 handle that was opened later. So a commit is tried at one log number only, the one after the state
 whose offsets were compared with the plan (`max_commit_retries=0`); whoever is too late looks again.
 
-Commit.sequence is Delta's table version. A commit is as durable as deltalake makes it. Tables that
-are partitioned in another way than the load, or have column mapping or constraints, are refused:
-landed files are added as they are. Needs the same path on driver and executors. Called by the
-driver, from any thread or process.
+Commit.sequence is Delta's table version. A commit is as durable as deltalake makes it. Landed files
+are added as they are, so that tables with rules for their rows are refused (delta_rules.py).
+Needs the same path on driver and executors. Called by the driver, from any thread or process.
 """
 
 import glob
@@ -64,6 +63,7 @@ from pyspark_kafkalog.warehouse.commit import (
     commit_of_now,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.delta_rules import refuse_nulls, refuse_unfit, with_partitions
 from pyspark_kafkalog.warehouse.delta_statistics import FileStatistics, file_statistics
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import (
@@ -117,7 +117,7 @@ class DeltaTarget:
         with _explained(f"write to the load target {self.path}"):
             make_directory(self.path)
             table = self._table() or self._create(schema, partition_by)
-            _refuse_unfit(table, schema, partition_by, self.path)
+            refuse_unfit(table, schema, partition_by, self.path)
             make_directory(path)
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
         return Stage(load_id, path, schema, partitioning=partitioning)
@@ -150,7 +150,8 @@ class DeltaTarget:
                 try:
                     check_unmoved(name, self.path, offsets, planned_from, ranges)
                     # Again, others may have altered the table since the load began.
-                    _refuse_unfit(table, stage.schema, partition_by, self.path)
+                    refuse_unfit(table, stage.schema, partition_by, self.path)
+                    refuse_nulls(table, stage, files, statistics, self.path)
                 except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
@@ -229,7 +230,7 @@ class DeltaTarget:
         try:
             return DeltaTable.create(
                 self.path,
-                Schema.from_arrow(_with_partitions(schema, partition_by)),
+                Schema.from_arrow(with_partitions(schema, partition_by)),
                 mode="error",
                 partition_by=[field.name for field in partition_by],
             )
@@ -420,14 +421,6 @@ def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
     return {field.name: value or None for field, value in zip(fields, file.partition, strict=True)}
 
 
-def _with_partitions(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
-    """The table's columns: those of days and hours are beside the rows' own."""
-    for field in fields:
-        if field.type is not None:
-            schema = schema.append(pa.field(field.name, field.type))
-    return schema
-
-
 def _refuse_foreign_files(path: str) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
         raise TargetError(f"the load target {path} is a file: name a directory")
@@ -438,42 +431,6 @@ def _refuse_foreign_files(path: str) -> None:
             f"{path} is no Delta table and holds files of others ({visible[0]}): name a Delta "
             "table, or a new or empty directory"
         )
-
-
-def _refuse_unfit(
-    table: DeltaTable, schema: pa.Schema, partition_by: Sequence[PartitionField], path: str
-) -> None:
-    """Raises TargetError unless files of `schema` can be added to the table as they are."""
-    metadata = table.metadata()
-    partition_columns = [field.name for field in partition_by]
-    problem = None
-    if list(metadata.partition_columns) != partition_columns:
-        now = ", ".join(metadata.partition_columns) or "nothing"
-        problem = f"is partitioned by {now}, not by {', '.join(partition_columns) or 'nothing'}"
-    elif metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
-        problem = "has column mapping"
-    elif any(key.startswith("delta.constraints.") for key in metadata.configuration):
-        problem = "has constraints"
-    if problem:
-        raise TargetError(
-            f"the Delta table {path} {problem}: landed files cannot be added to it; name another "
-            "table"
-        )
-    whole = Schema.from_arrow(_with_partitions(schema, partition_by))
-    wanted = {field.name: field for field in whole.fields}
-    there = {field.name: field for field in table.schema().fields}
-    for name, field in wanted.items():
-        if name not in there or there[name].type != field.type:
-            raise TargetError(
-                f"the Delta table {path} has no column {name} of type {field.type}: add it, or "
-                "name another table"
-            )
-    for name, field in there.items():
-        if name not in wanted and not field.nullable:
-            raise TargetError(
-                f"the Delta table {path} has a column {name} that may not be null, which the "
-                "topics do not have: name another table"
-            )
 
 
 @contextmanager
