@@ -28,6 +28,7 @@ from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
 from broker.api.topic_names import is_topic_name
+from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
@@ -60,6 +61,7 @@ from broker.network.connection import ConnectionLimits
 from broker.network.connection_quotas import ConnectionLimitOptions, resolve_overrides
 from broker.network.server import NetworkServer, SocketOptions
 from broker.replica.configs import ConfigManager, load_dynamic
+from broker.replica.entity_configs import EntityConfigs
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import FetchPurgatory
 from broker.replica.topics import TopicManager
@@ -159,6 +161,10 @@ class BrokerServer:
             self._changed,
         )
         self._changed(self._config)
+        self._group_configs = EntityConfigs(znodes.GROUPS, self._records, self._run_blocking)
+        self._users = EntityConfigs(znodes.USERS, self._records, self._run_blocking)
+        for entities in (self._group_configs, self._users):
+            entities.load()
         self._offsets_topic: OffsetsTopic = StateTopic(
             offsets_topic_kind(self._config),
             self._metadata,
@@ -188,6 +194,8 @@ class BrokerServer:
         self._dispatcher = Dispatcher(
             ApiContext(
                 configs=self._configs,
+                group_configs=self._group_configs,
+                users=self._users,
                 metadata=self._metadata,
                 topics=self._topics,
                 replicas=self._replicas,
@@ -256,7 +264,8 @@ class BrokerServer:
         self._transactions_topic.resign()
         self._transactions.resign()
         await self._topics.drain()
-        await self._configs.drain()
+        for configs in (self._configs, self._group_configs, self._users):
+            await configs.drain()
         await self._run_blocking(self._close_logs)
         self._metadata_thread.shutdown()
         self._conversion_thread.shutdown(cancel_futures=True)

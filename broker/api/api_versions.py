@@ -16,7 +16,7 @@ from broker.api.request import Api, ApiContext, ApiRange, Body, Request, encoded
 from broker.network.send import Part
 
 # By name: the last level, which is the finalized one; each begins at 0.
-_FEATURES = {
+FEATURES = {
     "group.version": 1,  # the consumer protocol of groups, KIP-848
     "transaction.version": 2,
 }
@@ -47,14 +47,14 @@ def _with_features(response: ApiVersionsResponse, version: int) -> ApiVersionsRe
     if version >= _FEATURES_FROM_0_VERSION:
         response.supported_features = [
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
-            for name, level in _FEATURES.items()
+            for name, level in FEATURES.items()
         ]
     response.finalized_features_epoch = _FEATURES_EPOCH
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(
             name=name, min_version_level=level, max_version_level=level
         )
-        for name, level in _FEATURES.items()
+        for name, level in FEATURES.items()
     ]
     return response
 

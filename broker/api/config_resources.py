@@ -16,7 +16,7 @@ from broker.api.request import ApiContext
 from broker.api.topic_names import check_topic_name
 from broker.config import ConfigError
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 Configs = Mapping[str, str]
 Change = Callable[[Configs], Configs]

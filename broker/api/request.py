@@ -26,6 +26,7 @@ from broker.coordinator.transactions import TransactionCoordinator, Transactions
 from broker.network.connection import CloseConnection
 from broker.network.send import Part
 from broker.replica.configs import ConfigManager
+from broker.replica.entity_configs import EntityConfigs
 from broker.replica.manager import ReplicaManager
 from broker.replica.topics import TopicManager
 from pyspark_kafkalog.protocol.frames import RequestHeader
@@ -75,9 +76,12 @@ class RunInThread(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """The broker, as handlers see it. `convert` is for work on single records: one at a time."""
+    """The broker, as handlers see it. `users`: their credentials. `convert` is for work on single
+    records: one at a time."""
 
     configs: ConfigManager
+    group_configs: EntityConfigs
+    users: EntityConfigs
     metadata: ClusterMetadata
     topics: TopicManager
     replicas: ReplicaManager

@@ -97,6 +97,8 @@ class MetadataRecords:
             znodes.TOPICS,
             znodes.TOPIC_CONFIGS,
             znodes.BROKER_CONFIGS,
+            znodes.entity_configs(znodes.GROUPS),
+            znodes.entity_configs(znodes.USERS),
             znodes.DELETED_TOPICS,
         ):
             self._store.ensure(path)
@@ -174,6 +176,26 @@ class MetadataRecords:
         path = znodes.broker_config(entity)
         value = znodes.dump_config(configs)
         self._store.commit([Set(path, value) if self._store.exists(path) else Create(path, value)])
+
+    def entity_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
+        """What is set on groups or users (`kind`), by their names."""
+        found: dict[str, Mapping[str, str]] = {}
+        for node in self._store.children(znodes.entity_configs(kind)):
+            name = znodes.entity_name(node)
+            found[name] = znodes.load(self._store.get(znodes.entity_config(kind, name)).value)[
+                "config"
+            ]
+        return found
+
+    def set_entity_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Writes down what is set on a group or a user; where that is nothing, forgets it."""
+        path = znodes.entity_config(kind, name)
+        exists = self._store.exists(path)
+        if configs:
+            value = znodes.dump_config(configs)
+            self._store.commit([Set(path, value) if exists else Create(path, value)])
+        elif exists:
+            self._store.commit([Delete(path)])
 
     def elect(self, topics: Iterable[TopicMetadata], node_id: int) -> list[TopicMetadata]:
         """Begins a leader epoch of `node_id` in every partition that it alone keeps.

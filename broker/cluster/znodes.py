@@ -6,6 +6,7 @@
     /brokers/topics/T/partitions/P/state  {"leader", "leader_epoch", "isr", "controller_epoch", ...}
     /config/topics/T                      {"version": 1, "config": {name: value}}
     /config/brokers/N                     the same, for one broker; <default>: for all of them
+    /config/groups/G, /config/users/U     the same, for a group and a user: names are URL-encoded
     /admin/delete_topics/T                a topic on its way out
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
 
@@ -17,6 +18,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
@@ -26,6 +28,8 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"
+GROUPS = "groups"
+USERS = "users"
 DELETED_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
@@ -56,6 +60,20 @@ def topic_config(name: str) -> str:
 
 def broker_config(entity: str) -> str:
     return f"{BROKER_CONFIGS}/{entity}"
+
+
+def entity_configs(kind: str) -> str:
+    return f"/config/{kind}"
+
+
+def entity_config(kind: str, name: str) -> str:
+    """Of a group or a user, whose names may have any letters."""
+    return f"{entity_configs(kind)}/{quote(name, safe='')}"
+
+
+def entity_name(node: str) -> str:
+    """The group's or user's, of its node's name."""
+    return unquote(node)
 
 
 def deleted_topic(name: str) -> str:

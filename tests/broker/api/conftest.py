@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 import uuid
 
 import pytest
@@ -105,6 +106,20 @@ def group(client, topic_name):
 def another(connect, group):
     """another() -> a GroupClient of the same group on a connection of its own."""
     return lambda: GroupClient(connect(), group.group_id)
+
+
+@pytest.fixture
+def eventually():
+    """eventually(ask, expected): this broker has done what it has answered; Apache Kafka's other
+    half hears of it some moments later."""
+
+    def check(ask, expected):
+        until = time.monotonic() + (20 if "KAFKALOG_TEST_BOOTSTRAP" in os.environ else 0)
+        while (found := ask()) != expected and time.monotonic() < until:
+            time.sleep(0.01)
+        assert found == expected
+
+    return check
 
 
 @pytest.fixture

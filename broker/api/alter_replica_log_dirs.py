@@ -1,0 +1,55 @@
+"""AlterReplicaLogDirs (key 34), versions 0-2: where a partition's log is to be.
+
+A log stays in the directory where it was made: to ask for that one succeeds. Left out: moving it to
+another of `log.dirs`, which is refused with KAFKA_STORAGE_ERROR.
+"""
+
+from pathlib import Path
+
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaStorageError,
+    LogDirNotFoundError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.protocol.admin import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from kafka.structs import TopicPartition
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+_TOPIC = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+_PARTITION = _TOPIC.AlterReplicaLogDirPartitionResult
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(AlterReplicaLogDirsRequest)
+    directories = {
+        directory.absolute(): set(logs) for directory, logs in context.replicas.log_sizes().items()
+    }
+    by_topic: dict[str, list[object]] = {}
+    for ask in wanted.dirs or ():
+        for topic in ask.topics or ():
+            for index in topic.partitions or ():
+                error = _error(ask.path, TopicPartition(topic.name, index), directories)
+                answer = _PARTITION(partition_index=index, error_code=wire_error(error)[0])
+                by_topic.setdefault(topic.name, []).append(answer)
+    results = [_TOPIC(topic_name=name, partitions=found) for name, found in by_topic.items()]
+    return encoded(AlterReplicaLogDirsResponse(throttle_time_ms=0, results=results), request)
+
+
+def _error(
+    path: str, place: TopicPartition, directories: dict[Path, set[TopicPartition]]
+) -> BrokerResponseError | None:
+    wanted = Path(path)
+    if not wanted.is_absolute() or wanted not in directories:
+        return LogDirNotFoundError(f"{path} is none of this broker's data directories")
+    for directory, logs in directories.items():
+        if place in logs:
+            if directory == wanted:
+                return None
+            return KafkaStorageError("this broker moves no log to another directory")
+    return UnknownTopicOrPartitionError()
+
+
+API = Api(key=34, min_version=0, max_version=2, handle=handle)

@@ -1,0 +1,20 @@
+"""CreateAcls (key 30), versions 0-3: there is no authorizer, so each rule is refused."""
+
+from kafka.errors import SecurityDisabledError
+from kafka.protocol.admin import CreateAclsRequest, CreateAclsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(CreateAclsRequest)
+    code, message = wire_error(SecurityDisabledError("No Authorizer is configured."))
+    results = [
+        CreateAclsResponse.AclCreationResult(error_code=code, error_message=message)
+        for _ in wanted.creations or ()
+    ]
+    return encoded(CreateAclsResponse(throttle_time_ms=0, results=results), request)
+
+
+API = Api(key=30, min_version=0, max_version=3, handle=handle)

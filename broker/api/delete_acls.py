@@ -1,0 +1,22 @@
+"""DeleteAcls (key 31), versions 0-3: there is no authorizer, so each filter is refused."""
+
+from kafka.errors import SecurityDisabledError
+from kafka.protocol.admin import DeleteAclsRequest, DeleteAclsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(DeleteAclsRequest)
+    code, message = wire_error(SecurityDisabledError("No Authorizer is configured."))
+    results = [
+        DeleteAclsResponse.DeleteAclsFilterResult(
+            error_code=code, error_message=message, matching_acls=[]
+        )
+        for _ in wanted.filters or ()
+    ]
+    return encoded(DeleteAclsResponse(throttle_time_ms=0, filter_results=results), request)
+
+
+API = Api(key=31, min_version=0, max_version=3, handle=handle)

@@ -1,0 +1,19 @@
+"""DescribeAcls (key 29), versions 0-3: there is no authorizer, so there are no rules to show."""
+
+from kafka.errors import SecurityDisabledError
+from kafka.protocol.admin import DescribeAclsRequest, DescribeAclsResponse
+
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    request.decode(DescribeAclsRequest)
+    code, message = wire_error(SecurityDisabledError("No Authorizer is configured on the broker"))
+    response = DescribeAclsResponse(
+        throttle_time_ms=0, error_code=code, error_message=message, resources=[]
+    )
+    return encoded(response, request)
+
+
+API = Api(key=29, min_version=0, max_version=3, handle=handle)

@@ -1,0 +1,72 @@
+"""UpdateFeatures (key 57), versions 0-2: every feature is at its last level, and stays there.
+
+To ask for the level that a feature has succeeds. Left out: other levels. Raising one is refused as
+Apache Kafka does; lowering one too, which Kafka would do.
+"""
+
+from typing import Any
+
+from kafka.errors import BrokerResponseError, InvalidUpdateVersionError
+from kafka.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+from broker.api.api_versions import FEATURES
+from broker.api.errors import wire_error
+from broker.api.request import Api, ApiContext, Body, Request, encoded
+
+_UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
+# Since then one result stands for all.
+_ALL_OR_NONE_VERSION = 2
+
+
+def handle(request: Request, context: ApiContext) -> Body:
+    wanted = request.decode(UpdateFeaturesRequest)
+    updates = wanted.feature_updates or ()
+    node_id = context.metadata.broker.node_id
+    error: BrokerResponseError | None = None
+    for update in updates:
+        reason = _refusal(update, request.version, node_id)
+        if reason is not None:
+            error = InvalidUpdateVersionError(
+                "The update failed for all features since the following feature had an error: "
+                f"Invalid update version {update.max_version_level} for feature "
+                f"{update.feature}. {reason}"
+            )
+            break
+    code, message = wire_error(error)
+    results = [
+        UpdateFeaturesResponse.UpdatableFeatureResult(
+            feature=update.feature, error_code=0, error_message="NONE"
+        )
+        for update in updates
+        if error is None and request.version < _ALL_OR_NONE_VERSION
+    ]
+    response = UpdateFeaturesResponse(
+        throttle_time_ms=0, error_code=code, error_message=message, results=results
+    )
+    return encoded(response, request)
+
+
+def _refusal(update: Any, version: int, node_id: int) -> str | None:
+    level = update.max_version_level
+    current = FEATURES.get(update.feature)
+    is_typed = version == 0 or _UPGRADE <= update.upgrade_type <= _UNSAFE_DOWNGRADE
+    if not is_typed:
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    if current is None:
+        return f"Local controller {node_id} does not support this feature."
+    if level > current:
+        return f"Local controller {node_id} only supports versions 0-{current}"
+    if level == current:
+        return None
+    is_upgrade = not update.allow_downgrade if version == 0 else update.upgrade_type == _UPGRADE
+    if is_upgrade:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade."
+        )
+    return "This broker keeps each feature at its last level."
+
+
+API = Api(key=57, min_version=0, max_version=2, handle=handle)

@@ -1,0 +1,81 @@
+"""What clients set on entities that are no topic and no broker: on groups, and on users.
+
+Owns: for one kind of entity, each one's properties as text, in memory and in the store. Changes
+come one after the other; one that was begun goes on when its client leaves. Called by: the event
+loop's thread; what blocks runs in the one metadata thread. `load` blocks, before the loop serves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kafka.errors import KafkaStorageError
+
+from broker.cluster.metadata import MetadataRecords
+
+_log = logging.getLogger(__name__)
+
+Configs = Mapping[str, str]
+
+
+class EntityConfigs:
+    """The entities of one `kind` (znodes' name for it) that have properties."""
+
+    def __init__(
+        self,
+        kind: str,
+        records: MetadataRecords,
+        run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> None:
+        self._kind = kind
+        self._records = records
+        self._run_blocking = run_blocking
+        self._configs: dict[str, Configs] = {}
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def load(self) -> None:
+        """Reads what was set before the last stop. Blocks."""
+        self._configs = self._records.entity_configs(self._kind)
+
+    @property
+    def names(self) -> list[str]:
+        """The entities on which something is set."""
+        return sorted(self._configs)
+
+    def of(self, name: str) -> Configs:
+        """What is set on the entity."""
+        return self._configs.get(name, {})
+
+    async def set(self, name: str, changed: Callable[[Configs], Configs]) -> None:
+        """Sets what `changed` makes of what is set on the entity.
+
+        Raises what `changed` raises, and KafkaStorageError.
+        """
+        task = asyncio.get_running_loop().create_task(self._set(name, changed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.shield(task)
+        except OSError as error:
+            raise KafkaStorageError(str(error)) from error
+
+    async def drain(self) -> None:
+        """Waits for the changes under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _set(self, name: str, changed: Callable[[Configs], Configs]) -> None:
+        async with self._changing:
+            configs = dict(changed(self.of(name)))
+            if configs == self.of(name):
+                return
+            await self._run_blocking(
+                lambda: self._records.set_entity_configs(self._kind, name, configs)
+            )
+            if configs:
+                self._configs[name] = configs
+            else:
+                self._configs.pop(name, None)
+        _log.info("%s.configured name=%r names=%r", self._kind, name, sorted(configs))
