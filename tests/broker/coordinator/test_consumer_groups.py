@@ -83,6 +83,20 @@ def test_a_partition_is_given_only_when_it_was_given_up(coordinated):
     assert coordinated.group().state is ConsumerGroupState.STABLE
 
 
+def test_who_says_nothing_of_its_partitions_has_not_given_them_up(coordinated):
+    a, b = Member(coordinated, "a"), Member(coordinated, "b")
+    a.join()
+    b.join()
+    told = a.ask()
+    assert sorted(each.partition for each in told.assigned) == [0, 1]
+    for _ in range(3):
+        assert a.ask(owned=None).epoch == a.epoch
+        assert b.beat().assigned is None
+    a.take(told)
+    settle(a, b)
+    assert (a.numbers, b.numbers) == ([0, 1], [2, 3])
+
+
 def test_a_member_that_does_not_give_up_is_fenced(coordinated):
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
@@ -251,12 +265,22 @@ def test_topics_that_come_grow_and_go_are_noticed(coordinated):
     assert coordinated.group().state is ConsumerGroupState.STABLE
 
 
-def test_a_topic_made_anew_is_another_one(coordinated):
+@pytest.mark.parametrize("partition_count", [2, 4])
+def test_a_topic_made_anew_is_another_one(coordinated, partition_count):
     a = Member(coordinated, "a")
     a.join()
     coordinated.topics.delete("t")
-    coordinated.topics.put("t", 2)
+    coordinated.topics.put("t", partition_count)
     settle(a)
+    assert a.owned == coordinated.topics.all_partitions()
+
+
+def test_a_member_that_has_given_up_hears_of_as_many_others(coordinated):
+    a = Member(coordinated, "a")
+    a.join()
+    coordinated.topics.delete("t")
+    coordinated.topics.put("t", 4)
+    assert a.beat(owned=()).assigned is not None
     assert a.owned == coordinated.topics.all_partitions()
 
 

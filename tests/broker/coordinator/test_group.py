@@ -10,6 +10,7 @@ from kafka.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
+    IllegalGenerationError,
     InvalidGroupIdError,
     NotCoordinatorError,
     RebalanceInProgressError,
@@ -80,6 +81,19 @@ def test_a_session_ends_when_nothing_is_heard(coordinated):
     assert the_group(coordinated).state is GroupState.EMPTY
     with pytest.raises(UnknownMemberIdError):
         coordinated.groups.heartbeat(GROUP, 1, joined.member_id, None)
+
+
+def test_who_is_told_to_join_again_has_kept_its_session(coordinated):
+    """It may finish what it is at, as long as it is heard of."""
+    first = coordinated.stable_member(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
+    second = coordinated.join(rebalance_timeout_ms=60_000)
+    for _ in range(5):
+        coordinated.time.advance(5)
+        with pytest.raises(RebalanceInProgressError):
+            coordinated.groups.heartbeat(GROUP, 1, first.member_id, None)
+    (again,) = coordinated.join(first.member_id, rebalance_timeout_ms=60_000)
+    assert (again.error, again.generation) == (None, 2)
+    assert len(second) == 1
 
 
 def test_a_commit_keeps_the_session(coordinated):
@@ -342,6 +356,28 @@ def test_who_waits_is_answered_when_the_coordinator_resigns(coordinated):
     assert isinstance(unknown.error, UnknownMemberIdError)
 
 
+def test_who_waits_for_its_part_is_answered_when_the_coordinator_resigns(coordinated):
+    first = coordinated.stable_member()
+    second = coordinated.join()
+    again = coordinated.join(first.member_id)
+    assert again[0].generation == 2
+    waiting = coordinated.sync(second[0].member_id, 2)
+    assert waiting == []
+    coordinated.groups.resign(NotCoordinatorError())
+    assert isinstance(waiting[0].error, NotCoordinatorError)
+
+
+def test_a_part_of_another_generation_is_not_given(coordinated):
+    first = coordinated.stable_member()
+    coordinated.join()
+    again = coordinated.join(first.member_id)
+    for generation in (1, 3):
+        (refused,) = coordinated.sync(first.member_id, generation, {first.member_id: b"old"})
+        assert isinstance(refused.error, IllegalGenerationError)
+    (synced,) = coordinated.sync(first.member_id, again[0].generation, {first.member_id: b"new"})
+    assert synced.assignment == b"new"
+
+
 def test_a_group_id_that_fits_no_record_is_refused(coordinated):
     with pytest.raises(InvalidGroupIdError):
         coordinated.groups.committed("g" * 40_000)
@@ -395,7 +431,10 @@ def test_a_client_may_set_the_retention(coordinated):
     coordinated.commit({PLACE: 1}, retention_ms=60_000)
     coordinated.commit({OTHER: 1})
     coordinated.restart()
-    coordinated.time.advance(61)
+    coordinated.time.advance(59)
+    expire(coordinated)
+    assert coordinated.committed() == {PLACE: 1, OTHER: 1}
+    coordinated.time.advance(2)
     expire(coordinated)
     assert coordinated.committed() == {OTHER: 1}
 

@@ -60,6 +60,16 @@ def test_a_transaction_that_lasts_too_long_is_aborted(broker):
     assert broker.produce(ID, producer, PLACE, b"late", 1, version=9) == 47
 
 
+def test_a_clock_that_is_set_back_aborts_nothing_too_early(broker):
+    """Timers run by a clock that never goes back, times are written down by one that may."""
+    begin(broker, timeout_ms=10_000)
+    broker.coordinator._clock = lambda: broker.time.clock_ms() - 5000
+    broker.time.advance(14.9)
+    assert state(broker) is TransactionState.ONGOING
+    broker.time.advance(0.2)
+    assert state(broker) is TransactionState.COMPLETE_ABORT
+
+
 def test_each_transaction_has_its_own_time(broker):
     producer = begin(broker, PLACE, timeout_ms=10_000)
     broker.time.advance(8)

@@ -30,7 +30,9 @@ def test_every_cut_but_the_whole_is_empty(path, files):
         assert OffsetCheckpointFile(path, files).read() == {}
 
 
-@pytest.mark.parametrize("text", ["x\n0\n", "0\n1\na b\n", "0\n1\na b c d\n", "0\n1\na x 5\n"])
+@pytest.mark.parametrize(
+    "text", ["x\n0\n", "0\n1\na b\n", "0\n1\na b c d\n", "0\n1\na x 5\n", "0\n1\na 5 x\n"]
+)
 def test_damage_is_no_knowledge(path, files, text):
     files.replace(path, text.encode())
     assert OffsetCheckpointFile(path, files).read() == {}

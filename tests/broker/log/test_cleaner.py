@@ -127,6 +127,29 @@ class TestWhatStays:
         assert compact(log, files, clock, settings) > 3
         assert pairs(log) == [(n, b"k%d" % (n % 30), b"%d" % n) for n in range(60, 90)]
 
+    def test_an_aborted_record_counts_for_nothing_in_a_pass_that_begins_after_its_first_one(
+        self, log, files, clock
+    ):
+        put(log, (b"x", b"aborted"), producer=(7, 0, 0), transactional=True)
+        put(log, (b"a", b"kept"))
+        for number in range(40):
+            put(log, (b"k%d" % number, b"."))
+        put(log, (b"a", b"aborted"), producer=(7, 0, 1), transactional=True)
+        log.append_end_marker(7, 0, ABORT, 0)
+        settings = dataclasses.replace(SETTINGS, dedupe_buffer_bytes=24 * 20, load_factor=0.75)
+        assert compact(log, files, clock, settings) > 2
+        assert [row.value for row in rows(log) if row.key == b"a"] == [b"kept"]
+        assert len(rows(log)) == 41
+
+    def test_an_emptied_batch_has_no_newest_record(self, log, files, clock):
+        put(log, (b"a", b"1"), producer=(7, 0, 0), timestamp_ms=NOW_MS + 100)
+        put(log, (b"a", b"2"), timestamp_ms=NOW_MS)
+        log.roll()
+        put(log, (b"z", b"1"), timestamp_ms=NOW_MS - 5)
+        compact(log, files, clock)
+        assert [header.record_count for header in batches(stored(log))] == [0, 1, 1]
+        assert log.offset_of_max_timestamp() == (1, NOW_MS)
+
     def test_batches_larger_than_the_read_buffer(self, directory, files, clock):
         config = dataclasses.replace(CONFIG, segment_bytes=10**6)
         log = Log(directory, config, clock, files, was_clean=True)
@@ -227,6 +250,22 @@ class TestTransactions:
         assert [h.producer_id for h in batches(stored(log)) if h.is_control] == [8]
         assert not log.read(0, 10_000, 6, with_aborted=True).aborted
         assert [p for p in pairs(log) if p[1] == b"b"] == [(3, b"b", b"committed")]
+
+    def test_a_marker_goes_though_another_transaction_of_its_producer_stays(
+        self, log, files, clock
+    ):
+        put(log, (b"b", b"stays"), producer=(8, 0, 0), transactional=True)
+        log.append_end_marker(8, 0, COMMIT, 0)
+        put(log, (b"c", b"goes"), producer=(8, 0, 1), transactional=True)
+        log.append_end_marker(8, 0, COMMIT, 0)
+        put(log, (b"c", b"other"))
+        clock.now_ms += 10
+        log.remove_expired_producers(5)
+        for number in range(4):
+            put(log, (b"z", b"%d" % number))
+            compact(log, files, clock)
+            clock.now_ms += 1001
+        assert [h.base_offset for h in batches(stored(log)) if h.is_control] == [1]
 
     def test_a_marker_that_waits_for_its_horizon_is_understood_by_recovery(
         self, log, files, clock, directory

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.log.offset_index import OffsetIndex
@@ -47,6 +47,7 @@ def test_offset_lookup_equals_a_model(rows, target, sealed):
     assert index.lookup(target) == (below[-1] if below else (BASE, 0))
 
 
+@example([(BASE + 1, 1), (BASE + 5, 5)], BASE + 5, False)
 @given(ROWS, st.integers(BASE - 5, BASE + 300), st.booleans())
 def test_offset_truncation_equals_a_model(rows, target, sealed):
     index = offset_index(rows)

@@ -495,6 +495,7 @@ class TestRetention:
         clock.now_ms += 49
         log.remove_deleted_files()
         assert log.has_deleted_files
+        assert any(name.endswith(".deleted") for name in files.list(directory))
         clock.now_ms += 1
         log.remove_deleted_files()
         assert not log.has_deleted_files

@@ -385,3 +385,23 @@ def test_a_directory_whose_logs_have_all_failed_is_offline(files, clock):
             log.flush()
         assert manager.offline_directory_count == offline
     assert manager.flush_times.counts == [0] * len(manager.flush_times.counts)
+
+
+def test_what_comes_after_a_lost_tail_is_not_taken_for_compacted(files, clock):
+    """The offset up to which the log is clean is lowered at once: it may crash again."""
+    overrides = {"orders": {"cleanup.policy": "compact"}}
+    manager = opened(files, clock, overrides)
+    log = manager.create(ORDERS)
+    for _ in range(10):
+        log.append(batch(), 0)
+    log.mark_clean(10, log.truncations)
+    manager.checkpoint_cleaner_offsets()
+    assert "\norders 0 10\n" in data(files, "cleaner-offset-checkpoint")
+    disk = files.crash()
+    (path,) = (path for path in disk.names if path.suffix == ".log")
+    del disk.names[path].data[1:]
+    again = opened(disk, clock, overrides)
+    for _ in range(20):
+        again.get(ORDERS).append(batch(), 0)
+    last = opened(disk.crash(), clock, overrides)
+    assert (last.get(ORDERS).log_end_offset, last.get(ORDERS).first_dirty_offset) == (20, 0)

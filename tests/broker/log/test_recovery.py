@@ -14,7 +14,7 @@ from kafka.errors import UnsupportedForMessageFormatError
 
 from broker.config import LogConfig
 from broker.log.log import Log
-from tests.broker.log.batches import GZIP, batch, contents
+from tests.broker.log.batches import GZIP, batch, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles
 
 ONE = LogConfig(segment_bytes=10**6, index_interval_bytes=150)
@@ -258,6 +258,17 @@ class TestManySegments:
             files.open(golden.name(".log.cleaned", cleaned), create=True)
         return Log(golden.directory, MANY, files=files, recovery_point=golden.end_offset), files
 
+    def test_a_swap_file_does_not_get_the_index_of_the_segment_before(self, golden):
+        """Compaction has left out the first batch: all that follow lie elsewhere."""
+        files = golden.files.crash()
+        data = golden.data()[golden.ends[0] :]
+        files.open(golden.name(".log.swap"), create=True).pwrite(data, 0)
+        log = Log(golden.directory, MANY, files=files, recovery_point=golden.end_offset)
+        expected = {offset: value for offset, value in golden.contents.items() if offset}
+        for offset in expected:
+            found = log.read(offset, 1, log.log_end_offset).slices[0].read()
+            assert values_in(found)[offset] == expected[offset]
+
     def test_a_swap_file_of_an_unfinished_split_is_given_up(self, golden):
         bases = self.bases(golden)
         log, files = self.swapped(golden, cleaned=0)
@@ -345,6 +356,19 @@ class TestGaps:
         data[-1] ^= 1
         assert contents(golden.reopened(data)) == golden.first(10)
         assert len(contents(golden.reopened(data, COMPACTED))) == len(golden.first(11))
+
+    def test_a_segment_ends_before_offsets_that_its_indexes_cannot_say(self, golden):
+        files = golden.files.crash()
+        files.names[golden.name()].data[:] = self.moved(golden, 11, 2**31 - 30)
+        log = Log(golden.directory, COMPACTED, files=files)
+        first = log.log_end_offset
+        assert first == golden.end_offset + 2**31 - 30
+        for number in range(30):
+            log.append(batch([b"%d" % number] * 3), 9)
+        assert log.segment_count == 2
+        again = Log(golden.directory, COMPACTED, files=files.crash())
+        assert again.log_end_offset == first + 90
+        assert contents(again) == contents(log)
 
     def test_offsets_beyond_what_a_segment_spans_are_no_batch(self, golden):
         found = contents(golden.reopened(self.moved(golden, 6, 2**31)))

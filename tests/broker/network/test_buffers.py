@@ -39,3 +39,20 @@ def test_the_pool_is_bounded():
         buffers.release(frame)
     again = {id(buffers.take(1 << 20, HEAD)) for _ in range(20)}
     assert 0 < len(again & {id(frame) for frame in frames}) <= 8
+
+
+def test_a_frame_that_is_alone_always_has_room():
+    """Others may wait until it is handled; it could wait for nobody."""
+    buffers = ReceiveBuffers(max_held_bytes=100_000)
+    frame = buffers.take(400_000, HEAD)
+    other = buffers.take(200, b"x")
+    waiting = []
+    assert not buffers.grow(frame, 400_000, lambda: waiting.append(1))
+    buffers.release(other)
+    for go_on in buffers.take_waiting():
+        go_on()
+    assert waiting == [1]
+    while len(frame) < 400_000:
+        assert buffers.grow(frame, 400_000, lambda: waiting.append(1))
+    buffers.release(frame)
+    assert buffers.held_bytes == 0

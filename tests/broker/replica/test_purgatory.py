@@ -106,3 +106,16 @@ def test_one_that_waits_again_when_run(purgatory):
         purgatory.became_visible(A, 10, 10)
         assert len(rounds) == expected
     assert len(purgatory) == 0
+
+
+def test_fetches_of_many_partitions_leave_room_when_they_go(purgatory):
+    partitions = [TopicPartition("t", number) for number in range(1000)]
+    while not purgatory.is_full:
+        wait(purgatory, *partitions)
+    for partition in partitions[:1]:
+        purgatory.wake(partition)
+    assert len(purgatory) == 0
+    for _ in range(2000):
+        fetch, _ = wait(purgatory, *partitions[:10])
+        purgatory.cancel(fetch)
+    assert not purgatory.is_full

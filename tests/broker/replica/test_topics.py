@@ -79,6 +79,20 @@ def test_created_and_deleted(world):
         world.replicas.partition(topic.topic_partitions()[0])
 
 
+def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world):
+    before, after = new_topic("t", 1, 1, {}), new_topic("t", 1, 1, {})
+
+    async def scenario() -> None:
+        await world.topics.create(before)
+        await world.topics.delete(before)
+        await world.topics.create(after)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await world.topics.delete(before)
+
+    asyncio.run(scenario())
+    assert world.metadata.topic("t") is after
+
+
 def test_two_creations_at_once(world):
     async def scenario() -> None:
         world.gate = asyncio.Event()

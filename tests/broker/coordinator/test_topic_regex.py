@@ -1,0 +1,13 @@
+"""Which topics an expression means."""
+
+from broker.coordinator.topic_regex import resolve
+
+
+def test_an_expression_means_whole_names():
+    names = ["t", "tick", "attic", "at"]
+    assert resolve(["t", "t.*", ".*t", "none"], names) == {
+        "t": {"t"},
+        "t.*": {"t", "tick"},
+        ".*t": {"t", "at"},
+        "none": frozenset(),
+    }
