@@ -345,7 +345,7 @@ def _range(
     from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
     from pyspark_kafkalog.client.fetcher import Fetcher
 
-    decoder = RecordDecoder(tp.topic, tp.partition, tuple(COLUMN_TYPES))
+    decoder = RecordDecoder(tp.topic, tp.partition, tuple(COLUMN_TYPES), permissive=True)
     for fetched in Fetcher(cluster, tp, start_offset, until_offset).records():
         yield from decoder.decode(
             fetched.records, fetched.start_offset, until_offset, fetched.aborted
@@ -376,8 +376,10 @@ def _write_json(batch: "pa.RecordBatch") -> None:
         sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def _time(micros: int) -> str | int:
+def _time(micros: int | None) -> str | int | None:
     """ISO 8601; the number of milliseconds where a producer's clock counts beyond year 9999."""
+    if micros is None:
+        return None
     try:
         return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="milliseconds")
     except OverflowError:

@@ -10,7 +10,8 @@ A length of -1 is null. Each byte of a key, value or header is copied once, from
 batch to the Arrow buffer where it stays; no Python object is made per record.
 
 Compiled by Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower.
-Whatever the bytes are, the outcome is rows or CorruptRecordError. A decoder belongs to one thread.
+Whatever the bytes are, the outcome is rows, CorruptRecordError, or BadRecordError for a record that
+is well formed and has a field which no row can hold. A decoder belongs to one thread.
 """
 
 import struct
@@ -22,6 +23,7 @@ import pyarrow as pa
 from kafka.errors import CorruptRecordError
 
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, HEADERS_TYPE, row_schema
+from pyspark_kafkalog.errors import BadRecordError
 from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader, batches
 from pyspark_kafkalog.record.compression import decompress
 
@@ -121,6 +123,9 @@ class _Rows:
     header_ends: cython.int[::1]
     header_valid: cython.uchar[::1]
     without_headers: cython.Py_ssize_t
+    without_timestamp: list[int]
+    place: str
+    permissive: cython.bint
     want_key: cython.bint
     want_value: cython.bint
     want_headers: cython.bint
@@ -138,7 +143,12 @@ class _Rows:
         columns: Sequence[str],
         row_capacity: cython.Py_ssize_t,
         byte_capacity: cython.Py_ssize_t,
+        place: str,
+        permissive: cython.bint,
     ) -> None:
+        self.place = place
+        self.permissive = permissive
+        self.without_timestamp = []
         self.row_capacity = row_capacity
         self.byte_capacity = byte_capacity
         self.count = 0
@@ -219,10 +229,21 @@ class _Rows:
         if self.want_offset:
             found["offset"] = self._numbers("offset", self.offset_buffer)
         if self.want_timestamp:
-            found["timestamp"] = self._numbers("timestamp", self.timestamp_buffer)
+            found["timestamp"] = self._timestamps()
         if self.want_timestamp_type:
             found["timestampType"] = self._numbers("timestampType", self.timestamp_type_buffer)
         return found
+
+    def _timestamps(self) -> pa.Array:
+        bad = self.without_timestamp
+        valid = None
+        if bad:
+            bits = bytearray(b"\xff" * ((self.count + 7) // 8))
+            for row in bad:
+                bits[row >> 3] &= ~(1 << (row & 7))
+            valid = pa.py_buffer(bits)
+        buffers = [valid, self.timestamp_buffer]
+        return pa.Array.from_buffers(COLUMN_TYPES["timestamp"], self.count, buffers, len(bad))
 
     def _numbers(self, name: str, buffer: pa.Buffer) -> pa.Array:
         return pa.Array.from_buffers(COLUMN_TYPES[name], self.count, [None, buffer], 0)
@@ -334,7 +355,15 @@ class _Cursor:
         if self.timestamp_type == 1:
             timestamp = self.append_time
         if timestamp > _MAX_TIMESTAMP_MS or timestamp < -_MAX_TIMESTAMP_MS:
-            raise CorruptRecordError(f"offset {offset} has the timestamp {timestamp} ms")
+            if rows.want_timestamp:
+                if not rows.permissive:
+                    raise _bad_record(
+                        rows.place,
+                        offset,
+                        f"has the timestamp {timestamp} ms, later or earlier than any time",
+                    )
+                rows.without_timestamp.append(rows.count)
+            timestamp = 0
         length = self._length(record_end)
         if rows.want_key:
             rows.keys.append(self.source, self.position, length)
@@ -344,7 +373,7 @@ class _Cursor:
             rows.values.append(self.source, self.position, length)
         self.position += length if length > 0 else 0
         if rows.want_headers:
-            self._headers(rows, record_end)
+            self._headers(rows, record_end, offset)
             if self.position != record_end:
                 raise CorruptRecordError(f"the record at offset {offset} has bytes left over")
         rows.put_numbers(offset, timestamp * 1000, self.timestamp_type)
@@ -354,7 +383,9 @@ class _Cursor:
     @cython.boundscheck(False)
     @cython.wraparound(False)
     @cython.exceptval(check=True)
-    def _headers(self, rows: _Rows, record_end: cython.Py_ssize_t) -> cython.void:
+    def _headers(
+        self, rows: _Rows, record_end: cython.Py_ssize_t, offset: cython.longlong
+    ) -> cython.void:
         length: cython.Py_ssize_t
         count: cython.longlong = self._varint()
         if count < 0 or count > record_end - self.position:
@@ -366,10 +397,10 @@ class _Cursor:
             rows.header_valid[rows.count >> 3] |= 1 << (rows.count & 7)
         while count > 0:
             length = self._length(record_end)
-            if length < 0:
-                raise CorruptRecordError("a record has a header without a key")
+            if length < 0 and not rows.permissive:
+                raise _bad_record(rows.place, offset, "has a header without a key")
             rows.header_keys.append(self.source, self.position, length)
-            self.position += length
+            self.position += length if length > 0 else 0
             length = self._length(record_end)
             rows.header_values.append(self.source, self.position, length)
             self.position += length if length > 0 else 0
@@ -382,6 +413,9 @@ class RecordDecoder:
 
     `decode` may be called again and again with what follows; rows gather until a batch is full, and
     `finish` hands over the rest. Memory: one Arrow batch, and one decompressed record batch.
+
+    A record whose timestamp is no time, or that has a header without a key, is a BadRecordError,
+    or, with `permissive`, a row with null in the place of it. `bad_timestamps` counts the former.
     """
 
     def __init__(
@@ -391,7 +425,11 @@ class RecordDecoder:
         columns: Sequence[str],
         rows_per_batch: int = ROWS_PER_BATCH,
         bytes_per_batch: int = BYTES_PER_BATCH,
+        permissive: bool = False,
     ) -> None:
+        self._place = f"{topic}-{partition}"
+        self._permissive = permissive
+        self.bad_timestamps = 0
         self.schema = row_schema(columns)
         self._columns = tuple(columns)
         self._rows_per_batch = rows_per_batch
@@ -415,19 +453,25 @@ class RecordDecoder:
         `records` are whole record batches (a cut-off last one is ignored), whose CRCs were checked
         when they were received; rows are those with start_offset <= offset < until_offset.
         `aborted` is the fetch's list of (producer id, first offset) of aborted transactions, whose
-        records are left out. Raises CorruptRecordError, UnsupportedForMessageFormatError,
-        UnsupportedCompressionTypeError.
+        records are left out. Raises BadRecordError, CorruptRecordError,
+        UnsupportedForMessageFormatError, UnsupportedCompressionTypeError.
         """
         for header in _wanted(records, start_offset, until_offset, aborted):
-            plain = decompress(header.codec, _body(records, header), MAX_DECOMPRESSED_BYTES)
-            cursor = _Cursor(plain, header, start_offset, until_offset)
-            if self._rows is None:
-                self._rows = self._room(0)
-            needed_bytes = cursor.fill(self._rows)
-            while needed_bytes:
-                yield from self.finish()
-                self._rows = self._room(needed_bytes)
+            try:
+                plain = decompress(header.codec, _body(records, header), MAX_DECOMPRESSED_BYTES)
+                cursor = _Cursor(plain, header, start_offset, until_offset)
+                if self._rows is None:
+                    self._rows = self._room(0)
                 needed_bytes = cursor.fill(self._rows)
+                while needed_bytes:
+                    yield from self.finish()
+                    self._rows = self._room(needed_bytes)
+                    needed_bytes = cursor.fill(self._rows)
+            except CorruptRecordError as error:
+                raise CorruptRecordError(
+                    f"{self._place}, batch of the offsets {header.base_offset} to "
+                    f"{header.last_offset}: {', '.join(map(str, error.args))}"
+                ) from error
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """The rows gathered so far, if any, as a last Arrow batch."""
@@ -435,6 +479,8 @@ class RecordDecoder:
         if rows is None or not rows.rows():
             return
         arrays = rows.arrays()
+        if "timestamp" in arrays:
+            self.bad_timestamps += arrays["timestamp"].null_count
         for name, constant in self._constants.items():
             arrays[name] = constant.slice(0, rows.rows())
         yield pa.RecordBatch.from_arrays(
@@ -442,7 +488,15 @@ class RecordDecoder:
         )
 
     def _room(self, needed_bytes: int) -> _Rows:
-        return _Rows(self._columns, self._rows_per_batch, max(self._bytes_per_batch, needed_bytes))
+        most_bytes = max(self._bytes_per_batch, needed_bytes)
+        return _Rows(self._columns, self._rows_per_batch, most_bytes, self._place, self._permissive)
+
+
+def _bad_record(place: str, offset: int, what: str) -> BadRecordError:
+    return BadRecordError(
+        f"The record of {place} at offset {offset} {what}. Set the option mode to PERMISSIVE to "
+        "read NULL in its place; in a load, set on_error to null or deadletter."
+    )
 
 
 # From buffers, because pa.array and pa.scalar import pandas where it is installed: half a second
@@ -463,7 +517,9 @@ def _text(names: pa.Array) -> pa.Array:
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
+        found = names.to_pylist()
+        texts = [None if name is None else name.decode(errors="replace") for name in found]
+        return pa.array(texts, pa.string())
 
 
 def _wanted(

@@ -56,6 +56,7 @@ _SOURCE_OPTIONS = (
     "maxRecordsPerPartition",
     "maxPartitionsPerTask",
     "kafkaConsumer.pollTimeoutMs",
+    "mode",
 )
 _STREAM_OPTIONS = (
     "maxOffsetsPerTrigger",
@@ -134,7 +135,11 @@ class OffsetRetries:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a read was asked for; `starting` and `ending` hold the defaults where not given."""
+    """What a read was asked for; `starting` and `ending` hold the defaults where not given.
+
+    With `permissive` a record with a field that no row can hold has null there, and is an error
+    otherwise.
+    """
 
     client: ClientConfig
     subscription: Subscription
@@ -147,6 +152,7 @@ class SourceOptions:
     poll_timeout_ms: int
     offset_retries: OffsetRetries
     commit_group: str | None
+    permissive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,7 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
         or POLL_TIMEOUT_MS,
         offset_retries=_offset_retries(values),
         commit_group=_group(values, "commitOffsetsToGroup"),
+        permissive=_is_permissive(values),
     )
 
 
@@ -360,6 +367,13 @@ def _starts_at_latest_if_none(values: Mapping[str, str]) -> bool:
     if text.strip().lower() not in ("error", "latest"):
         raise InvalidOptionError(f"Option {name} must be error or latest, got {text[:80]!r}.")
     return text.strip().lower() == "latest"
+
+
+def _is_permissive(values: Mapping[str, str]) -> bool:
+    text = values.get("mode", "FAILFAST")
+    if text.strip().upper() not in ("FAILFAST", "PERMISSIVE"):
+        raise InvalidOptionError(f"Option mode must be FAILFAST or PERMISSIVE, got {text[:80]!r}.")
+    return text.strip().upper() == "PERMISSIVE"
 
 
 def _check_times(starting: Limit, ending: Limit) -> None:

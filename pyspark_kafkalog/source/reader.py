@@ -4,6 +4,7 @@ A KafkalogReader is made in Spark's planning process, where `partitions()` asks 
 and travels pickled to the tasks, where `read()` uses the connections of its worker (python_worker).
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,8 @@ from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask, plan_batch
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.splitting import plan_tasks
+
+_log = logging.getLogger(__name__)
 
 
 class KafkalogReader(DataSourceReader):
@@ -83,10 +86,13 @@ def read_range(
     `topic_id` is the topic's when the range was planned, where brokers say it.
 
     Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns,
-    tells `on_gap` which ones, and goes on at the earliest offset that is there.
+    tells `on_gap` which ones, and goes on at the earliest offset that is there. Raises
+    BadRecordError for a record that no row can hold, unless `permissive`.
     """
     until_offset = offset_range.until_offset
-    decoder = RecordDecoder(offset_range.topic, offset_range.partition, columns)
+    decoder = RecordDecoder(
+        offset_range.topic, offset_range.partition, columns, permissive=options.permissive
+    )
     position = offset_range.start_offset
     while position < until_offset:
         try:
@@ -111,6 +117,12 @@ def read_range(
             if on_gap is not None:
                 on_gap(replace(offset_range, start_offset=begins, until_offset=position))
     yield from decoder.finish()
+    if decoder.bad_timestamps:
+        _log.warning(
+            "%d records of %s have timestamps later or earlier than any time: they are NULL.",
+            decoder.bad_timestamps,
+            describe([offset_range.topic_partition]),
+        )
 
 
 def _next_available(error: DataLossError, offset_range: OffsetRange, position: int) -> int:

@@ -148,7 +148,8 @@ def with_origin(records: pa.RecordBatch, reasons: Sequence[str]) -> pa.Array:
     }
     headers = [
         [
-            *(old or []),
+            # A header without a key, which no producer should send, can be sent to no broker.
+            *({**header, "key": header["key"] or ""} for header in old or []),
             *({"key": f"kafkalog.{name}", "value": str(said[name][row]).encode()} for name in said),
         ]
         for row, old in enumerate(records.column("headers").to_pylist())

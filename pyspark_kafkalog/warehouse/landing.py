@@ -34,7 +34,7 @@ from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.transformation import Batches, transformed
-from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values
+from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values
 
 _OFFSETS_BETWEEN_MARKS = 100_000
 _LONGEST_TOPIC_IN_NAME = 120
@@ -172,12 +172,14 @@ class Records:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """The records as they are read, which go through here once."""
         reading, marked = self._reading, self._range.start_offset
-        columns = reading.columns
+        columns, options = reading.columns, reading.options
         if reading.values is not None:
             columns = reading.values.columns_to_read(columns)
+            if reading.values.on_error != FAIL:
+                options = replace(options, permissive=True)
         topic_id = reading.topic_ids.get(self._range.topic)
         for batch in read_range(
-            self._cluster, reading.options, columns, self._range, topic_id, self._gaps.append
+            self._cluster, options, columns, self._range, topic_id, self._gaps.append
         ):
             if batch.num_rows:
                 offsets = batch.column("offset")

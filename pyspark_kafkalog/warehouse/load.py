@@ -234,9 +234,10 @@ def load(
     values: the fields of a struct become columns in the place of `value` (see values.py). A
     `registry`, such as {"schema.registry.url": "http://..."}, gives the newest schema of its option
     `subject` (TOPIC-value), where no schema is given.
-    `on_error` says what becomes of a value that cannot be decoded: `fail`; `null`, which keeps the
-    row, with the reason in the column value_error; or `deadletter`, which sends the record to
-    `dead_letter_topic` (the topic's name and -dead-letters), made when it is missing.
+    `on_error` says what becomes of a value that cannot be decoded, and of a record whose timestamp
+    is no time: `fail`; `null`, which keeps the row, with the reason in the column value_error; or
+    `deadletter`, which sends the record to `dead_letter_topic` (the topic's name and
+    -dead-letters), made when it is missing.
 
     `partition_by` takes columns, `days(column)` and `hours(column)`; `sort_by` columns, each with
     ` desc` or not, by which every file is sorted; `compression` zstd, snappy, gzip, lz4 or none; a

@@ -5,8 +5,9 @@ the column `value`. A field that is called like a column of the topic (key, topi
 becomes `value_<field>`. With `null`, a record that could not be decoded keeps its row: the decoded
 columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
 instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value with it in any
-text is bad, too: it would fail the commit, and every later one. Made on the driver; travels
-pickled to tasks, where one thread uses it.
+text is bad, too: it would fail the commit, and every later one. So is a record whose timestamp is
+no time, whatever its value: with `null` that is what is null in its row. Made on the driver;
+travels pickled to tasks, where one thread uses it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,8 +43,10 @@ class Values:
     def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read to make rows of the topic's `columns`."""
         wanted = dict.fromkeys((*columns, "value", "topic", "partition", "offset"))
+        if self.on_error != FAIL:
+            wanted |= dict.fromkeys(("timestamp",))
         if self.on_error == DEAD_LETTER:
-            wanted |= dict.fromkeys(("key", "timestamp", "headers"))
+            wanted |= dict.fromkeys(("key", "headers"))
         return tuple(name for name in COLUMN_TYPES if name in wanted)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
@@ -83,8 +86,11 @@ class Values:
         if not self.takes_nul:
             decoded = _without_nul(decoded)
         errors = decoded.errors
-        if errors and self.on_error == FAIL:
-            raise BadRecordError(_told(records, errors))
+        if self.on_error == FAIL:
+            if errors:
+                raise BadRecordError(_told(records, errors))
+        else:
+            errors = {**_without_time(records.column("timestamp")), **errors}
         columns = self._columns(records, decoded)
         if self.on_error == NULL:
             columns[ERROR_COLUMN] = _reasons(errors, records.num_rows)
@@ -120,7 +126,7 @@ def open_values(
     on_error: str,
     letters_to: str | None,
 ) -> Values | None:
-    """How to decode; None for values that stay as they are.
+    """How to decode; None for records that all stay as they are.
 
     Raises InvalidOptionError, and what `open_decoder` raises.
     """
@@ -131,12 +137,7 @@ def open_values(
     if letters_to is not None and on_error != DEAD_LETTER:
         raise InvalidOptionError("dead_letter_topic has no effect without on_error=deadletter")
     decoder = open_decoder(value_format, schema, registry)
-    if value_format == "binary":
-        if on_error != FAIL:
-            raise InvalidOptionError(
-                f"on_error={on_error} has no effect on values that are loaded as they are: say "
-                "their value_format"
-            )
+    if value_format == "binary" and on_error == FAIL:
         return None
     return Values(decoder, on_error, checked_topic(letters_to))
 
@@ -168,6 +169,13 @@ def _without_nul(decoded: Decoded) -> Decoded:
     kept = [None if row in rows else row for row in range(len(decoded.column))]
     said = dict.fromkeys(rows, "a text holds the character NUL, which the target cannot hold")
     return Decoded(decoded.column.take(pa.array(kept, pa.int64())), {**decoded.errors, **said})
+
+
+def _without_time(timestamps: pa.Array) -> dict[int, str]:
+    if not timestamps.null_count:
+        return {}
+    rows = pc.indices_nonzero(pc.is_null(timestamps)).to_pylist()
+    return dict.fromkeys(rows, "its timestamp is later or earlier than any time")
 
 
 def _reasons(errors: Mapping[int, str], count: int) -> pa.Array:

@@ -32,13 +32,15 @@ class Topics:
         self._admin = AdminClient(client)
         self._producer = Producer({**client, "linger.ms": 5})
 
-    def create(self, partitions=1, prefix="topic"):
+    def create(self, partitions=1, prefix="topic", **configs):
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        self.create_again(name, partitions)
+        self.create_again(name, partitions, **configs)
         return name
 
-    def create_again(self, name, partitions=1):
-        for created in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
+    def create_again(self, name, partitions=1, **configs):
+        configs = {key.replace("_", "."): value for key, value in configs.items()}
+        wanted = NewTopic(name, partitions, 1, config=configs)
+        for created in self._admin.create_topics([wanted]).values():
             created.result(30)
 
     def add_partitions(self, name, total):

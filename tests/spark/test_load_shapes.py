@@ -99,6 +99,59 @@ def test_a_session_learns_of_one_data_source_however_many_loads_it_runs(
     assert "secretplan" not in "".join([*shown, capsys.readouterr().out]).lower()
 
 
+@pytest.fixture
+def absurd(topics):
+    """A topic whose offset 1 has nanoseconds for milliseconds, and 3 a time before 1970."""
+    topic = topics.create(message_timestamp_after_max_ms=str((1 << 63) - 1))
+    for value, time_ms in ((b"a", 1000), (b"b", 1_700_000_000_123_456_789), (b"c", 2000)):
+        topics.append(topic, [value], timestamp=time_ms)
+    topics.append(topic, [b"\xff"], timestamp=-1_000_000, headers=[("h", b"x")])
+    return topic
+
+
+@pytest.mark.parametrize("value_format", ["binary", "string"])
+def test_a_record_with_an_absurd_time_costs_itself_alone(load, path, absurd, value_format):
+    said = f"{absurd}-0 at offset 1 has the timestamp 1700000000123456789 ms.*set on_error"
+    with pytest.raises(BadRecordError, match=said):
+        load(absurd)
+    result = load(absurd, on_error="null", value_format=value_format)
+    bad = {"binary": [1], "string": [1, 3]}[value_format]
+    assert (result.records, result.bad_records) == (4, len(bad))
+    rows = sorted(rows_in(path), key=lambda row: row["offset"])
+    assert [row["timestamp"] is None for row in rows] == [False, True, False, False]
+    assert [row["offset"] for row in rows if row["value_error"]] == bad
+    assert "later or earlier than any time" in rows[1]["value_error"]
+    assert rows[1]["value"] in (b"b", "b")
+    assert rows[3]["timestamp"].timestamp() == -1000
+
+
+def test_a_record_with_an_absurd_time_goes_to_the_dead_letters(load, path, absurd, read):
+    result = load(absurd, on_error="deadletter", transform=lambda df: df.select("offset"))
+    assert (result.records, result.bad_records) == (3, 1)
+    assert sorted(row["offset"] for row in rows_in(path)) == [0, 2, 3]
+    letters = read(subscribe=f"{absurd}-dead-letters", includeHeaders="true").load().collect()
+    [letter] = letters
+    said = {header.key: bytes(header.value) for header in letter.headers}
+    assert (bytes(letter.value), said["kafkalog.offset"]) == (b"b", b"1")
+
+
+def test_reads_and_streams_take_a_record_with_an_absurd_time_if_they_are_told_to(
+    spark, read, absurd, servers
+):
+    with pytest.raises(Exception, match=r"BadRecordError: The record of .* at offset 1 has the"):
+        read(subscribe=absurd).load().count()
+    assert read(subscribe=absurd).schema("value binary").load().count() == 4
+    rows = read(subscribe=absurd, mode="permissive").load()
+    assert [row.offset for row in rows.where("timestamp is null").collect()] == [1]
+    stream = spark.readStream.format("kafkalog").option("kafka.bootstrap.servers", servers)
+    stream = stream.options(subscribe=absurd, startingOffsets="earliest", mode="PERMISSIVE").load()
+    query = stream.writeStream.format("memory").queryName("absurd")
+    query.trigger(availableNow=True).start().awaitTermination(120)
+    assert spark.table("absurd").where("timestamp is not null").count() == 3
+    with pytest.raises(Exception, match="mode must be FAILFAST or PERMISSIVE"):
+        read(subscribe=absurd, mode="DROPMALFORMED").load()
+
+
 @pytest.mark.parametrize("kind", ["delta", "sqlite"])
 def test_offsets_move_when_nothing_is_left(spark, servers, topics, tmp_path, kind):
     table = KINDS[kind](tmp_path)

@@ -12,6 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.errors import BadRecordError
 from pyspark_kafkalog.record.batch import batches, seal, stamp, stamp_append_time
 from pyspark_kafkalog.record.compression import Codec
 from tests.pyspark_kafkalog.arrow.conftest import DECODERS
@@ -199,6 +200,67 @@ def test_an_aborted_transaction_of_one_record_is_no_row(decode):
     ].to_pylist() == [6]
 
 
+def absurd(timestamp_ms, codec):
+    """Three records, of which that of offset 11 has `timestamp_ms`."""
+    times = (1000, timestamp_ms, -1000)
+    return batch_of([(time_ms, b"k", b"v", []) for time_ms in times], 10, codec)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("timestamp_ms", [1_700_000_000_123_456_789, -(1 << 62), (1 << 63) - 1])
+def test_a_timestamp_that_is_no_time_costs_its_record_alone(decode, timestamp_ms, codec):
+    data = absurd(timestamp_ms, codec)
+    said = rf"orders-3 at offset 11 has the timestamp {timestamp_ms} ms.*option mode to PERMISSIVE"
+    with pytest.raises(BadRecordError, match=said):
+        decoded(decode, data)
+    # Where nobody asks for it there is nothing wrong.
+    assert decoded(decode, data, columns=("value", "offset")).num_rows == 3
+    decoder = decode.RecordDecoder("orders", 3, ALL_COLUMNS, permissive=True, rows_per_batch=2)
+    found = [*decoder.decode(memoryview(data), 0, ANY_OFFSET), *decoder.finish()]
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == [10, 11, 12]
+    assert [row["timestamp"] for row in rows] == [
+        EPOCH + timedelta(seconds=1),
+        None,
+        EPOCH - timedelta(seconds=1),
+    ]
+    assert decoder.bad_timestamps == 1
+
+
+def test_many_timestamps_that_are_none_are_the_right_ones(decode):
+    times = [(1 << 62) if n % 3 == 1 else 1000 * n for n in range(100)]
+    data = batch_of([(time_ms, None, b"v", []) for time_ms in times])
+    decoder = decode.RecordDecoder("orders", 3, ["timestamp"], permissive=True)
+    assert not list(decoder.decode(memoryview(data), 0, ANY_OFFSET))
+    [batch] = decoder.finish()
+    batch.validate(full=True)
+    found = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    assert found == [None if n % 3 == 1 else 1_000_000 * n for n in range(100)]
+
+
+def test_a_header_without_a_key_costs_its_record_alone(decode):
+    data = batch_of([(1, b"k", b"v", [("ab", b"x")]), (1, b"k", b"v", [("cd", b"y")])])
+    at = data.index(b"cd") - 1
+    # Its length is -1 now, and what followed is a value of three bytes.
+    data[at : at + 5] = b"\x01\x06abc"
+    seal(data)
+    with pytest.raises(BadRecordError, match="orders-3 at offset 1 has a header without a key"):
+        decoded(decode, data)
+    decoder = decode.RecordDecoder("orders", 3, ["headers"], permissive=True)
+    assert not list(decoder.decode(memoryview(data), 0, ANY_OFFSET))
+    [batch] = decoder.finish()
+    assert batch.to_pylist()[1]["headers"][0]["key"] is None
+    assert batch.to_pylist()[0]["headers"] == [{"key": "ab", "value": b"x"}]
+
+
+def test_a_damaged_batch_is_named(decode):
+    data = batch_of(plain_records(3), 40)
+    struct.pack_into(">i", data, 57, 4)
+    seal(data)
+    with pytest.raises(CorruptRecordError, match=r"orders-3, batch of the offsets 40 to 42: "):
+        decoded(decode, data)
+
+
 def test_a_cut_off_last_batch_is_left_for_the_next_fetch(decode):
     data = batch_of(plain_records(2)) + batch_of(plain_records(2), 2)
     for cut in range(1, 60):
@@ -215,7 +277,7 @@ def test_nonsense_behind_a_valid_crc_is_rows_or_refused(decode):
             seal(damaged)
             try:
                 decoded(decode, damaged)
-            except (CorruptRecordError, pa.ArrowInvalid):
+            except (CorruptRecordError, BadRecordError, pa.ArrowInvalid):
                 continue
 
 

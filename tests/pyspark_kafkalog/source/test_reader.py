@@ -58,7 +58,9 @@ def fetches(monkeypatch):
                 )
 
     class Offsets:
-        def __init__(self, topic, partition, columns):
+        bad_timestamps = 0
+
+        def __init__(self, topic, partition, columns, permissive):
             pass
 
         def decode(self, records, start_offset, until_offset, aborted):

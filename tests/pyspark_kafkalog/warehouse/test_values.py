@@ -224,7 +224,6 @@ def test_values_as_they_are_need_nothing():
         (("string", None, None, "skip", None), "on_error is 'skip': write one of fail"),
         (("string", None, None, "null", "t"), "dead_letter_topic has no effect without"),
         (("string", None, None, "deadletter", " "), "dead_letter_topic is empty"),
-        (("binary", None, None, "null", None), "on_error=null has no effect on values"),
         (("xml", None, None, "fail", None), "value_format is 'xml'"),
     ],
 )
