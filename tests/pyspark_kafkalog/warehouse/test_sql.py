@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import (
     TargetError,
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import sql
+from pyspark_kafkalog.warehouse import sql_copy
 from pyspark_kafkalog.warehouse.commit import Commit
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
@@ -135,7 +135,7 @@ def test_columns_have_the_types_of_the_database(lake, tmp_path):
 
 
 def test_many_batches_and_files_come_through(table, monkeypatch):
-    monkeypatch.setattr(sql, "BATCH_ROWS", 7)
+    monkeypatch.setattr(sql_copy, "BATCH_ROWS", 7)
     load(table.open(), "nightly", 50)
     load(table.open(), "nightly", 120)
     assert table.rows() == expected_rows("nightly", 120)
@@ -308,6 +308,16 @@ def test_a_place_outlives_that_the_table_is_spelled_anew(kind, tmp_path):
         ORDERS_0: 3,
         ORDERS_1: 3,
     }
+
+
+def test_one_commit_may_give_up_several_ranges_of_a_partition(table):
+    load(table.open(), "nightly", 3)
+    target = table.open()
+    pieces = [OffsetRange("orders", 0, 5, 6), OffsetRange("orders", 0, 8, 9)]
+    last = target.position("nightly").offsets
+    commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [])
+    assert commit.gaps == (OffsetRange("orders", 0, 3, 5), OffsetRange("orders", 0, 6, 8))
+    assert sorted(table.gaps()) == [("orders", 0, 3, 5), ("orders", 0, 6, 8)]
 
 
 def test_postgresql_tells_names_apart_by_case(lake):

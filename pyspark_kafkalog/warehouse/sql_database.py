@@ -1,0 +1,137 @@
+"""The database of a SQL target: its URL, a transaction at a time, and its errors in plain words.
+
+A connection lives for one transaction, so that nothing is shared between threads and processes.
+Whoever waits for another one, does so for LONGEST_WAIT_S at most, unless PostgreSQL is told another
+`lock_timeout` (in the URL, or for the role). Row security of PostgreSQL is off, which makes an
+error of rows that it would hide: hidden offsets would look like those of a new load. Passwords are
+shown nowhere.
+
+DuckDB lets one process at a time open a file. Any thread or process of the driver.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+
+KINDS = ("postgresql", "sqlite", "duckdb")
+LONGEST_WAIT_S = 600
+
+# A file that one thread closes cannot be opened by another one at the same instant.
+_duckdb_turn = threading.Lock()
+
+
+class Database:
+    """The database at a URL of SQLAlchemy. `kind` is one of KINDS."""
+
+    def __init__(self, url: str) -> None:
+        """Connects to nothing. Raises InvalidOptionError for a URL that is not one or of a database
+        that is not known here, ImportError without its driver."""
+        try:
+            self._url = sa.make_url(url)
+        except (ArgumentError, ValueError):
+            # Not its text, which may hold a password.
+            raise InvalidOptionError(
+                "the target's URL is none of SQLAlchemy's: write for example "
+                "sql:postgresql://USER:PASSWORD@HOST/DATABASE#TABLE"
+            ) from None
+        self.kind = self._url.get_backend_name()
+        if self.kind not in KINDS:
+            raise InvalidOptionError(
+                f"sql: targets are databases of {', '.join(KINDS)}, not of {self.kind}"
+            )
+        if self._url.drivername == "postgresql":
+            self._url = self._url.set(drivername="postgresql+psycopg")
+        if not self._url.database or self._url.database == ":memory:":
+            raise InvalidOptionError(f"{self} names no database that outlives a load")
+        try:
+            self._url.get_dialect().import_dbapi()
+        except NoSuchModuleError:
+            raise ModuleNotFoundError(name=f"{self.kind}_engine") from None
+
+    def __str__(self) -> str:
+        return self._url.set(query={}).render_as_string(hide_password=True)
+
+    def is_missing_file(self) -> bool:
+        """Whether to connect would make a file, and nothing says that this would fail."""
+        if self.kind == "postgresql":
+            return False
+        path = str(self._url.database or "")
+        if path.startswith(("md:", "file:")) or os.path.exists(path):
+            return False
+        # One that cannot be made either is better told now than when all is landed.
+        return os.path.isdir(os.path.dirname(os.path.abspath(path)))
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A connection of its own, whose transaction is committed at the end."""
+        wait = {"timeout": LONGEST_WAIT_S} if self.kind == "sqlite" else {}
+        engine = sa.create_engine(
+            self._url, poolclass=NullPool, hide_parameters=True, connect_args=wait
+        )
+        try:
+            with _duckdb_turn if self.kind == "duckdb" else nullcontext():
+                if self.kind == "duckdb":
+                    _make_duckdb_file(str(self._url.database))
+                with engine.begin() as connection:
+                    if self.kind == "postgresql":
+                        _set_up_postgresql(connection)
+                    yield connection
+        except engine.dialect.loaded_dbapi.Error as error:
+            # From COPY, which SQLAlchemy does not see.
+            raise DBAPIError("COPY", {}, error, hide_parameters=True) from error
+        finally:
+            engine.dispose()
+
+    @contextmanager
+    def explained(self, doing: str) -> Iterator[None]:
+        """Errors of the database and of the operating system become a TargetError that says what
+        could not be done, without the password."""
+        try:
+            yield
+        except (SQLAlchemyError, OSError, pa.ArrowException) as error:
+            original = getattr(error, "orig", None) or error
+            message = f"cannot {doing}: {type(original).__name__}: {original}"
+            secrets = [self._url.password, *map(str, self._url.query.values())]
+            hidden = message
+            for secret in filter(None, secrets):
+                hidden = hidden.replace(secret, "***")
+            raise TargetError(hidden) from (error if hidden == message else None)
+
+
+def _set_up_postgresql(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("SET LOCAL row_security = off")
+    if connection.exec_driver_sql("SHOW lock_timeout").scalar() == "0":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LONGEST_WAIT_S * 1000:.0f}ms'")
+
+
+def psycopg_cursor(connection: sa.Connection) -> Any:
+    """psycopg's own cursor in the transaction of `connection`."""
+    raw: Any = connection.connection.driver_connection
+    return raw.cursor()
+
+
+def _make_duckdb_file(path: str) -> None:
+    """Makes a missing file in one step: DuckDB takes several, and cannot open one of which it was
+    killed in the middle."""
+    if path.startswith("md:") or os.path.exists(path):
+        return
+    import duckdb
+
+    scratch = f"{path}.{uuid.uuid4().hex}.creating"
+    duckdb.connect(scratch).close()
+    try:
+        os.link(scratch, path)
+    except FileExistsError:
+        pass  # Another loader was faster.
+    finally:
+        os.unlink(scratch)
