@@ -416,15 +416,19 @@ def _add_actions(
 
 
 def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
-    """An empty text is null: Delta's log has no other form of it."""
     fields = stage.partitioning.fields if stage.partitioning else ()
-    return {field.name: value or None for field, value in zip(fields, file.partition, strict=True)}
+    return {field.name: value for field, value in zip(fields, file.partition, strict=True)}
 
 
 def _refuse_foreign_files(path: str) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
         raise TargetError(f"the load target {path} is a file: name a directory")
     names = os.listdir(path) if os.path.isdir(path) else []
+    if "_kafkalog" in names:
+        raise TargetError(
+            f"{path} is a Parquet target of loads (_kafkalog): name it parquet:{path}, or name a "
+            "new or empty directory for the Delta table"
+        )
     visible = sorted(name for name in names if not name.startswith(("_", ".", "load-")))
     if visible:
         raise TargetError(

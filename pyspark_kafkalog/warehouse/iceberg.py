@@ -352,12 +352,24 @@ class IcebergTarget:
 def _check_named(identifier: str, properties: Mapping[str, str]) -> None:
     """Raises InvalidOptionError unless something says which catalog it is."""
     settings = {**(Config().get_catalog_config(CATALOG) or {}), **properties}
+    _refuse_odd_url(identifier, str(settings.get("warehouse", "")))
     if not settings.keys() & {"uri", "type", "py-catalog-impl"}:
         raise InvalidOptionError(
             f"target iceberg:{identifier} names no catalog: write for example iceberg:{identifier}"
             "?uri=sqlite:////data/catalog.db&warehouse=/data/lake or ?uri=https://HOST for a REST "
             f"catalog, or configure one named {CATALOG} for pyiceberg "
             f"(PYICEBERG_CATALOG__{CATALOG.upper()}__URI)"
+        )
+
+
+def _refuse_odd_url(identifier: str, location: str) -> None:
+    """Raises InvalidOptionError for a URL that pyiceberg reads in another way than Spark does."""
+    odd = re.search(r"[#?\x00-\x1f\x7f]", location) if location.startswith("file:") else None
+    if odd:
+        raise InvalidOptionError(
+            f"target iceberg:{identifier} lies at {location}, and pyiceberg takes what follows "
+            f"{odd[0]!r} in a URL for no part of its path: name the warehouse as a plain path, "
+            "/data/lake, or another directory"
         )
 
 
@@ -516,6 +528,7 @@ def _data_directory(table: Table) -> str:
 
 
 def _as_path(identifier: str, location: str) -> str:
+    _refuse_odd_url(identifier, location)
     path = re.sub(r"\Afile:/*", "/", location)
     if not path.startswith("/"):
         raise TargetError(

@@ -4,7 +4,8 @@ A partition field is a column, `days(column)` or `hours(column)` of a time; the 
 partition values under the names that Iceberg gives them, `timestamp_day` (a date) and
 `timestamp_hour` (text such as 2026-11-21-17), in UTC; times beyond the year 9999 are like null.
 What a partition is called in a directory is Hive's form, `day=2026-11-21`, escaped as Spark does
-it; null and the empty text are `__HIVE_DEFAULT_PARTITION__` there.
+it; null is `__HIVE_DEFAULT_PARTITION__` there. Texts that a target has no form for are refused: the
+empty one, unless it is in the files too, and in names of directories this word.
 
 Pure functions and values: any thread, driver and tasks.
 """
@@ -187,10 +188,23 @@ def partitions(
         yield _texts(groups, number, fields), rows
 
 
+def check_partition(partitioning: Partitioning, values: Sequence[str | None]) -> None:
+    """Raises InvalidRowError for values that readers would take for null."""
+    for field, value in zip(partitioning.fields, values, strict=True):
+        if (value == "" and not partitioning.in_files) or (
+            value == _NULL and partitioning.in_names
+        ):
+            raise InvalidRowError(
+                f"column {field.column} has {value or 'an empty text'!r}, which as a partition of "
+                "this target would be null: replace it in a transform (by null, for example), "
+                "partition by another column, or load into an Iceberg table"
+            )
+
+
 def directory(fields: Sequence[PartitionField], values: Sequence[str | None]) -> str:
     """The directory of a partition, levels separated by slashes."""
     return "/".join(
-        f"{_escaped(field.name)}={_escaped(value) if value else _NULL}"
+        f"{_escaped(field.name)}={_NULL if value is None else _escaped(value)}"
         for field, value in zip(fields, values, strict=True)
     )
 

@@ -45,6 +45,7 @@ from pyspark_kafkalog.warehouse.storage import (
     COMMITS,
     STAGED_SUFFIX,
     STAGING,
+    is_of_others,
     staged_name,
 )
 
@@ -99,7 +100,7 @@ class ObjectStorage:
             for found in self._place.store.list(chunk_size=100):
                 for one in found:
                     # The mark of the folder itself has no name below it.
-                    if one["path"] and not one["path"].startswith(("_", ".")):
+                    if one["path"] and is_of_others(one["path"]):
                         return str(one["path"])
         return None
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
@@ -49,7 +49,12 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import check_size, new_load_id
-from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX, is_url, open_storage
+from pyspark_kafkalog.warehouse.storage import (
+    KNOWN_TO_OTHERS,
+    STAGED_SUFFIX,
+    is_url,
+    open_storage,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,15 +92,19 @@ class ParquetTarget:
                 # A rival's first files come into sight only after its commit.
                 newest = self._log.newest() if read_only else self._settle()
                 if newest is None and visible is not None:
+                    why = KNOWN_TO_OTHERS.get(
+                        visible.partition("/")[0],
+                        "readers would take them for what was loaded",
+                    )
                     raise TargetError(
                         f"the load target {self._storage} holds files of others ({visible}): name "
-                        "a new or empty directory, since readers would take them for what was "
-                        "loaded"
+                        f"a new or empty directory, since {why}"
                     )
             return _position(newest, name)
 
     def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()
+        _refuse_hidden(partition_by)
         with self._explained(f"write to the load target {self._storage}"):
             self._check_shape(self._log.newest(), schema, _texts(partition_by))
             path = self._storage.make_stage(load_id)
@@ -307,6 +316,16 @@ def _position(newest: Commit | None, name: str) -> Position:
     if newest is None:
         return NOWHERE
     return Position(newest.offsets.get(name, {}), newest.topic_ids.get(name, NO_IDS))
+
+
+def _refuse_hidden(partition_by: Sequence[PartitionField]) -> None:
+    """Raises InvalidOptionError for a column whose directories readers such as Arrow pass over."""
+    for field in partition_by:
+        if field.name.startswith(("_", ".")):
+            raise InvalidOptionError(
+                f"partition_by names {field}, and readers pass over directories whose names begin "
+                f"with {field.name[0]}: partition by another column, or rename it in a transform"
+            )
 
 
 def _texts(partition_by: Sequence[PartitionField]) -> tuple[str, ...]:

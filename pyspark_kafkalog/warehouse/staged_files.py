@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, directory, partitions
+from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_partition, directory, partitions
 from pyspark_kafkalog.warehouse.row_types import fitted, refuse_nul, storable
 from pyspark_kafkalog.warehouse.storage import open_stage, staged_name
 
@@ -183,6 +183,8 @@ class _OpenFiles:
         name = f"part-{self._label}-{self._attempt}-{self._count}.parquet"
         self._count += 1
         partitioning = self._stage.partitioning
+        if partitioning is not None:
+            check_partition(partitioning, partition)
         if partitioning is not None and partitioning.in_names:
             name = f"{directory(partitioning.fields, partition)}/{name}"
         return _StagedFile(self._stage, name, partition, self._schema, self._options)

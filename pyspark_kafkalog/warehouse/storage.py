@@ -25,6 +25,13 @@ COMMIT_FILE = re.compile(r"\d{20}\.json")
 STAGING = "_kafkalog/staging"
 STAGED_SUFFIX = ".staged"
 
+# Where others keep what they know of the files in a directory, hidden from those who read it.
+KNOWN_TO_OTHERS = {
+    "_delta_log": "it is a Delta table, whose VACUUM would delete what is loaded",
+    ".hoodie": "it is a Hudi table, whose cleaning would delete what is loaded",
+    "_spark_metadata": "a file sink of Spark writes there, and Spark would read its files alone",
+}
+
 _DISCARDED_SUFFIX = ".discarded"
 
 
@@ -41,7 +48,8 @@ class Storage(Protocol):
         """What a reader opens to read the file `name` of the target."""
 
     def visible_name(self) -> str | None:
-        """A file that readers of the target would look at; None when there is none."""
+        """A file that readers of the target would look at, or one of KNOWN_TO_OTHERS; None when
+        there is none."""
 
     def commit_names(self) -> list[str]:
         """The names of all commits, and perhaps of what else lies there."""
@@ -123,6 +131,11 @@ def staged_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def is_of_others(name: str) -> bool:
+    """Whether a name below a target's root is one that readers look at, or one of others."""
+    return not name.startswith(("_", ".")) or name.partition("/")[0] in KNOWN_TO_OTHERS
+
+
 def is_url(path: str) -> bool:
     """Whether a target's or stage's path is that of an object store."""
     return "://" in path
@@ -171,7 +184,7 @@ class DirectoryStorage:
 
     def visible_name(self) -> str | None:
         names = os.listdir(self._root) if os.path.isdir(self._root) else []
-        return min((name for name in names if not name.startswith(("_", "."))), default=None)
+        return min((name for name in names if is_of_others(name)), default=None)
 
     def commit_names(self) -> list[str]:
         try:

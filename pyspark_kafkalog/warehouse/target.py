@@ -116,7 +116,15 @@ def _open_parquet(place: str) -> Target:
 def _open_delta(place: str) -> Target:
     from pyspark_kafkalog.warehouse.delta import DeltaTarget
 
-    return DeltaTarget(_directory("delta", place))
+    path = _directory("delta", place)
+    # deltalake takes these for something else: to its URLs, or to a path of Windows.
+    odd = re.search(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]", path)
+    if odd:
+        raise InvalidOptionError(
+            f"target delta:{path} cannot be: deltalake takes {odd[0]!r} in a path for something "
+            "else. Name another directory"
+        )
+    return DeltaTarget(path)
 
 
 def _open_iceberg(place: str) -> Target:

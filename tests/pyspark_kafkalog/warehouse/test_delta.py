@@ -16,6 +16,7 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
+from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, expected_rows
@@ -306,6 +307,16 @@ def test_a_directory_with_files_of_others_is_refused(table, path):
         table.open().position("nightly")
     with pytest.raises(TargetError, match="holds files of others"):
         table.open().stage(row_schema())
+
+
+def test_the_directory_of_a_parquet_target_is_refused(path):
+    ParquetTarget(path).stage(row_schema())
+    for act in (
+        lambda: DeltaTarget(path).position("n"),
+        lambda: DeltaTarget(path).stage(row_schema()),
+    ):
+        with pytest.raises(TargetError, match=f"is a Parquet target of loads .* parquet:{path}"):
+            act()
 
 
 def test_a_target_that_is_a_file_is_refused(tmp_path):

@@ -20,12 +20,15 @@ from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.layout import Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.s3_server import BUCKET
 
+NULL = "__HIVE_DEFAULT_PARTITION__"
 HOUR_US = 3600 * 1_000_000
+ODD = ". %41\n#é\\' "
 ROWS = pa.RecordBatch.from_pydict(
     {
         "id": pa.array(range(6), pa.int64()),
-        "colour": pa.array(["red", "a/b=c", "red", None, "", "red"]),
+        "colour": pa.array(["red", "a/b=c", "red", None, ODD, "red"]),
         "timestamp": pa.array(
             [HOUR_US, 25 * HOUR_US, 2 * HOUR_US, -1, None, 2**62], pa.timestamp("us", "UTC")
         ),
@@ -76,12 +79,12 @@ def hive_rows(directory: Path) -> list[dict[str, Any]]:
 def test_directories_are_called_as_hive_and_spark_do(tmp_path):
     layout = layout_of("days(timestamp), hours(timestamp), colour")
     load(KINDS["parquet"](tmp_path), layout)
-    null = "__HIVE_DEFAULT_PARTITION__"
+    null = NULL
     rows = hive_rows(tmp_path)
     assert [row["id"] for row in rows] == list(range(6))
     assert [row["timestamp_day"] for row in rows] == [day or null for day in DAYS]
     assert [row["timestamp_hour"] for row in rows] == [hour or null for hour in HOURS]
-    assert [row["colour"] for row in rows] == ["red", "a/b=c", "red", null, null, "red"]
+    assert [row["colour"] for row in rows] == ["red", "a/b=c", "red", null, ODD, "red"]
     assert (tmp_path / "table/timestamp_day=1970-01-02").is_dir()
     assert list(tmp_path.glob("table/*/*/colour=a%2Fb%3Dc/part-orders-*.parquet"))
     assert list(rows[0]) == ["id", "loaded", "timestamp_day", "timestamp_hour", "colour"]
@@ -108,7 +111,7 @@ def test_delta_partitions_are_in_the_log(tmp_path):
     found = table.to_pyarrow_table().sort_by("id").drop_columns("timestamp")
     rows = found.to_pylist()
     assert [row["timestamp_day"] and str(row["timestamp_day"]) for row in rows] == DAYS
-    assert [row["colour"] for row in rows] == ["red", "a/b=c", "red", None, None, "red"]
+    assert [row["colour"] for row in rows] == ["red", "a/b=c", "red", None, ODD, "red"]
     assert len(table.file_uris()) == 5
 
 
@@ -127,7 +130,7 @@ def test_iceberg_partitions_are_hidden_ones(tmp_path):
         (1, 25, "a/b=c"): 1,
         (0, 2, "red"): 1,
         (-1, -1, None): 1,
-        (None, None, ""): 1,
+        (None, None, ODD): 1,
         (None, None, "red"): 1,
     }
     day = found.scan(row_filter="timestamp < '1970-01-02T00:00:00+00:00' and colour = 'red'")
@@ -138,9 +141,58 @@ def test_iceberg_partitions_are_hidden_ones(tmp_path):
 
 def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path):
     table = KINDS["iceberg"](tmp_path)
-    load(table, layout_of("colour"))
-    for row_filter, ids in (("colour == ''", [4]), ("colour is null", [3])):
-        assert table.iceberg().scan(row_filter).to_arrow().column("id").to_pylist() == ids
+    colours = pa.array(["red", "", NULL, None, "", "red"])
+    load(table, layout_of("colour"), ROWS.set_column(1, "colour", colours))
+    for row_filter, ids in (
+        ("colour == ''", [1, 4]),
+        (f"colour == '{NULL}'", [2]),
+        ("colour is null", [3]),
+    ):
+        found = table.iceberg().scan(row_filter).to_arrow().column("id").to_pylist()
+        assert sorted(found) == ids
+
+
+@pytest.mark.parametrize(("kind", "text"), [("parquet", ""), ("parquet", NULL), ("delta", "")])
+def test_texts_that_would_be_null_as_partitions_are_refused(tmp_path, kind, text):
+    table = KINDS[kind](tmp_path)
+    rows = ROWS.set_column(1, "colour", pa.array(["red", text, "red", None, "red", "red"]))
+    with pytest.raises(InvalidRowError, match=r"column colour has .* would be null"):
+        load(table, layout_of("colour"), rows)
+    assert table.open().position("nightly").offsets == {}
+    load(table, layout_of("colour"), ROWS)
+    assert table.offsets("nightly") == {0: 100}
+
+
+def test_a_text_that_parquet_directories_have_no_form_for_is_one_in_delta(tmp_path):
+    table = KINDS["delta"](tmp_path)
+    rows = ROWS.set_column(1, "colour", pa.array(["red", NULL, "red", None, "red", "red"]))
+    load(table, layout_of("colour"), rows)
+    found = table.arrow().sort_by("id").column("colour").to_pylist()
+    assert found == ["red", NULL, "red", None, "red", "red"]
+
+
+def test_directories_that_readers_pass_over_are_refused(tmp_path):
+    rows = ROWS.rename_columns(["id", "_colour", "timestamp", "loaded"])
+    with pytest.raises(InvalidOptionError, match="directories whose names begin with _"):
+        load(KINDS["parquet"](tmp_path), make_layout("_colour", "", "zstd", 1 << 20), rows)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "s3"])
+def test_partitions_of_odd_texts_read_back_as_they_were(tmp_path, kind):
+    """Slashes, percent signs, line ends, equal signs, dots, long ones, by Arrow's readers."""
+    texts = ["a/b", "100%", "%2F", "x\ny", "k=v", ".", "..", "é" * 30, "{a}*?", " x ", "null", "~"]
+    rows = pa.record_batch({"id": pa.array(range(len(texts))), "colour": pa.array(texts)})
+    table = KINDS[kind](tmp_path)
+    layout = make_layout("colour", "", "zstd", 1 << 20)
+    load(table, layout, rows)
+    if kind == "parquet":
+        found = ds.dataset(tmp_path / "table", partitioning="hive").to_table()
+    elif kind == "s3":
+        place = f"{BUCKET}/{table.prefix}"
+        found = ds.dataset(place, filesystem=table.files(), partitioning="hive").to_table()
+    else:
+        found = table.arrow()
+    assert found.sort_by("id").column("colour").to_pylist() == texts
 
 
 @pytest.mark.parametrize(

@@ -417,3 +417,11 @@ def test_a_file_system_without_hard_links_is_explained(path, monkeypatch):
     with pytest.raises(TargetError, match="hard links"):
         target.commit(stage, "nightly", {}, FIRST_TEN, files)
     assert target.position("nightly").offsets == {}
+
+
+@pytest.mark.parametrize("name", ["_delta_log", ".hoodie", "_spark_metadata"])
+def test_a_directory_that_others_keep_a_record_of_is_refused(path, name):
+    os.makedirs(f"{path}/{name}")
+    for read_only in (False, True):
+        with pytest.raises(TargetError, match=rf"files of others \({name}\): .*, since"):
+            ParquetTarget(path).position("nightly", read_only)

@@ -59,6 +59,21 @@ def test_a_delta_target_is_a_directory():
 
 
 @pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("delta:/data/a%20b", "deltalake takes '%20'"),
+        ("delta:/data/a\\b", "deltalake takes"),
+        ("delta:/data/a\nb", "deltalake takes"),
+        ("iceberg:a.b?uri=sqlite:////c.db&warehouse=file:///data/a%23b", "follows '#' in a URL"),
+        ("iceberg:a.b?uri=sqlite:////c.db&warehouse=file:///data/a?b", "'[?]' in a URL"),
+    ],
+)
+def test_a_path_that_a_format_reads_in_another_way_is_refused(target, said):
+    with pytest.raises(InvalidOptionError, match=said):
+        open_target(target).position("nightly", read_only=True)
+
+
+@pytest.mark.parametrize(
     ("target", "module"),
     [
         ("delta:/data/orders", "deltalake"),
