@@ -6,10 +6,20 @@ from tests.mutants.mutant import MutantError, read_lists
 from tests.mutants.planting import ROOT, Fate, check_unplanted, try_mutant
 
 
+def problem(mutant):
+    """Why it does not apply to the code as it is; None where it does."""
+    try:
+        mutant.replaced((ROOT / mutant.path).read_text(encoding="utf-8"))
+    except (MutantError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
 def test_every_mutant_applies_and_names_tests_that_are_there():
+    """Who changes a line that a mutant replaces changes the mutant, or takes it out."""
     mutants = read_lists()
+    assert [said for mutant in mutants if (said := problem(mutant)) is not None] == []
     for mutant in mutants:
-        mutant.plant((ROOT / mutant.path).read_text(encoding="utf-8"))
         files = [each.partition("::")[0] for each in mutant.tests if each.startswith("tests/")]
         assert files, mutant.place
         for file in files:

@@ -60,6 +60,14 @@ def test_a_commit_counts_from_the_marker_on(coordinated, maybe_restart):
     assert unstable(coordinated) == set()
 
 
+def test_who_has_read_a_commit_hears_of_its_end(coordinated):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 9})
+    coordinated.restart()
+    coordinated.end_transaction(FIRST, is_commit=True)
+    assert coordinated.committed() == {PLACE: 9}
+    assert unstable(coordinated) == set()
+
+
 def test_an_aborted_one_never_does(coordinated, maybe_restart):
     coordinated.commit({PLACE: 5})
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})

@@ -193,6 +193,19 @@ def test_aborted_transactions_and_markers_are_no_rows(decode):
     assert decoded(decode, data)["offset"].to_pylist() == [0, 1, 2, 3, 5, 6, 9]
 
 
+def test_aborted_transactions_begin_in_the_order_of_their_offsets(decode):
+    """Whatever order, and whatever producer ids, they are named in."""
+    data = (
+        transactional(batch_of(plain_records(1), 5), 9)
+        + marker(9, 6, commit=False)
+        + transactional(batch_of(plain_records(1), 7), 1)
+        + marker(1, 8, commit=False)
+        + batch_of(plain_records(1), 9)
+    )
+    for aborted in ([(1, 7), (9, 5)], [(9, 5), (1, 7)]):
+        assert decoded(decode, data, aborted=aborted)["offset"].to_pylist() == [9]
+
+
 def test_an_aborted_transaction_of_one_record_is_no_row(decode):
     data = transactional(batch_of(plain_records(1), 4), 7) + marker(7, 5, commit=False)
     assert decoded(decode, data + batch_of(plain_records(1), 6), aborted=[(7, 4)])[

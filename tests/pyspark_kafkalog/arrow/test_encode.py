@@ -66,6 +66,48 @@ def test_every_field_is_written_in_every_codec(encode, codec):
     ]
 
 
+def test_a_part_of_a_batch_is_written_alone(encode):
+    """Spark hands over slices: their buffers begin before their first row."""
+    rows = rows_of(
+        key=[b"a", b"bb", None, b"cccc"],
+        value=[b"0", b"1", b"22", None],
+        timestamp=[1000, 2000, 3000, 4000],
+        partition=[0, 1, 2, 1],
+        headers=[[("a", b"0")], [], [("b", b"2"), ("c", None)], [("d", b"3")]],
+    )
+    found = encoded(encode, rows.slice(1, 3), partition_count=3)
+    assert {
+        number: [(r.key, r.value, r.timestamp, list(r.headers)) for r in records]
+        for number, records in found.items()
+    } == {
+        1: [(b"bb", b"1", 2, []), (b"cccc", None, 4, [("d", b"3")])],
+        2: [(None, b"22", 3, [("b", b"2"), ("c", None)])],
+    }
+
+
+def test_headers_that_lie_under_a_null_are_none(encode):
+    there = rows_of(headers=[[("a", b"1")], [("b", b"2")]]).column(0)
+    validity = pa.py_buffer(bytes([0b10]))
+    hidden = pa.Array.from_buffers(
+        there.type, 2, [validity, there.buffers()[1]], 1, children=[there.values]
+    )
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"x", b"y"], pa.binary()), hidden], names=["value", "headers"]
+    )
+    (records,) = encoded(encode, rows).values()
+    assert [list(record.headers) for record in records] == [[], [("b", b"2")]]
+
+
+def test_nothing_is_open_any_more_at_the_end(encode):
+    encoder = encode.RecordEncoder(3, max_batch_bytes=2000)
+    for _ in range(3):
+        rows = rows_of(value=[b"." * 500] * 20, partition=[n % 3 for n in range(20)])
+        assert len(list(encoder.encode(rows))) > 2
+    assert 0 < encoder.open_bytes <= 6000
+    assert len(list(encoder.finish())) == 3
+    assert encoder.open_bytes == 0
+
+
 @given(
     records=st.lists(
         st.tuples(

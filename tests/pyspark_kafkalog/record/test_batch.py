@@ -5,7 +5,7 @@ from kafka.errors import CorruptRecordError, UnsupportedForMessageFormatError
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from pyspark_kafkalog.record import batch as record_batch
-from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.record.compression import Codec, compress, decompress
 
 
 def batch_of(count=3, magic=2, codec=Codec.NONE):
@@ -98,3 +98,35 @@ def test_an_unknown_magic_is_corrupt():
     data[16] = 9
     with pytest.raises(CorruptRecordError, match="magic 9"):
         record_batch.read_header(data)
+
+
+def test_a_batch_that_compaction_has_thinned_keeps_its_place():
+    data = batch_of(5)
+    header = record_batch.read_header(data)
+    for records, count in ((data[record_batch.HEADER_BYTES :], 1), (b"", 0)):
+        thinned = record_batch.rebuild(header, records, count, 1000, 1004, 0)
+        (found,) = record_batch.batches(thinned)
+        assert (found.record_count, found.last_offset, found.next_offset) == (count, 4, 5)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_in_another_codec_says_so(codec):
+    data = batch_of(5, codec=Codec.GZIP)
+    header = record_batch.read_header(data)
+    plain = bytes(decompress(Codec.GZIP, data[record_batch.HEADER_BYTES :], 1 << 20))
+    again = record_batch.with_records(data, header, codec, compress(codec, plain))
+    found = record_batch.read_header(again)
+    assert found.codec == codec
+    record_batch.check_crc(again, found)
+    (read,) = iter(MemoryRecords(bytes(again)).next_batch, None)
+    assert [record.key for record in read] == [b"key-%d" % number for number in range(5)]
+
+
+def test_a_length_that_no_batch_has():
+    data = batch_of()
+    for length in (-1, 0, 48):
+        data[8:12] = length.to_bytes(4, "big", signed=True)
+        with pytest.raises(CorruptRecordError, match=f"claims a length of {length} bytes"):
+            record_batch.batch_size(data)
+    data[8:12] = (49).to_bytes(4, "big")
+    assert record_batch.batch_size(data) == 61

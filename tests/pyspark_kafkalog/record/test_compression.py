@@ -62,6 +62,14 @@ def test_the_limit_holds_to_the_byte(codec):
         decompress(codec, packed, 999)
 
 
+@pytest.mark.parametrize("codec", REAL)
+def test_the_limit_holds_where_the_size_is_found_by_trying(codec):
+    packed = compress(codec, bytes(250_000))
+    with pytest.raises(CorruptRecordError, match="exceed 200000 bytes"):
+        decompress(codec, packed, 200_000)
+    assert len(decompress(codec, packed, 250_000)) == 250_000
+
+
 def test_codecs_have_kafkas_names_and_numbers():
     assert [codec.name.lower() for codec in Codec] == ["none", "gzip", "snappy", "lz4", "zstd"]
     assert Codec.of("lz4") == 3

@@ -72,3 +72,11 @@ def test_a_wrong_count_is_refused(spans, count):
 @record_spans
 def test_no_records_in_no_bytes(spans):
     assert list(spans(b"", 0)) == []
+
+
+@record_spans
+def test_offsets_that_come_twice_are_refused(spans):
+    one = bytes(batch_of(1)[HEADER_BYTES:])
+    assert len(list(spans(one, 1))) == 1
+    with pytest.raises(CorruptRecordError, match="record 1 of a batch has offset delta 0"):
+        list(spans(one + one, 2))

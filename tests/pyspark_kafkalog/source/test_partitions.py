@@ -7,12 +7,20 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.source.decisions import decisions_topic
-from pyspark_kafkalog.source.offsets import EARLIEST, LATEST, OffsetLimit, RelativeLimit, TimeLimit
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    LATEST,
+    LogBounds,
+    OffsetLimit,
+    RelativeLimit,
+    TimeLimit,
+)
 from pyspark_kafkalog.source.partitions import (
     AssignPartitions,
     OffsetRange,
     SubscribePattern,
     SubscribeTopics,
+    clamp_starts,
     plan_batch,
 )
 from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster
@@ -43,6 +51,22 @@ def test_a_range_for_each_partition_that_is_not_empty():
 def test_named_offsets_bound_the_ranges():
     ranges = plan(ORDERS, at("orders", 6, 20, -2), at("orders", 9, -1, -1))
     assert ranges == [OffsetRange("orders", 0, 6, 9)]
+
+
+def test_a_range_that_ends_where_it_begins_is_empty():
+    assert plan(ORDERS, at("orders", 6, 20, -2), at("orders", 6, -1, -1)) == []
+
+
+def test_an_end_at_the_very_beginning_is_before_a_start():
+    with pytest.raises(InvalidOptionError, match="after offset 0"):
+        plan(ORDERS, at("orders", -2, 3, -2), at("orders", -1, 0, -1))
+
+
+def test_a_start_beyond_the_end_is_the_end_where_losses_are_allowed():
+    tp = TopicPartition("orders", 0)
+    bounds = LogBounds({tp: 5}, {tp: 10})
+    for start, clamped in [(0, 5), (5, 5), (10, 10), (50, 10)]:
+        assert clamp_starts({tp: start}, bounds, fail_on_data_loss=False) == {tp: clamped}
 
 
 def test_a_pattern_is_found_anywhere_in_a_name():
