@@ -14,7 +14,7 @@ import difflib
 import logging
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,16 +28,22 @@ from broker.config_def import (
     ConfigKey,
     ConfigSource,
     ConfigType,
-    Legal,
     Synonym,
     Value,
     at_least,
     between,
-    each_of,
     keys_of,
+    legal,
     one_of,
     option,
     split_known,
+)
+from broker.other_properties import (
+    ALL_BROKERS,
+    ONE_BROKER,
+    ONE_LISTENER,
+    other_properties,
+    without_listener,
 )
 from broker.properties import parse_properties
 
@@ -53,10 +59,12 @@ _SHORT, _LONG, _DOUBLE, _LIST = (
     ConfigType.LIST,
 )
 
-_CODECS = one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-_GZIP_LEVELS = Legal("-1 or a number from 1 to 9", lambda level: level == -1 or 1 <= level <= 9)
+_CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_GZIP_LEVELS = legal(
+    "Value must be between 1 and 9 or equal to -1", lambda level: level == -1 or 1 <= level <= 9
+)
 _TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
-_POLICIES = each_of("delete", "compact")
+_POLICIES = one_of("compact", "delete")
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 # Who sets these relies on clients being told apart.
@@ -65,13 +73,18 @@ _META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 _STORED = "Kept and described; nothing in this broker acts on it."
 
 
-# What may be set while the broker runs (as Kafka's DynamicBrokerConfig, as far as it acts here).
+# What may be set while the broker runs (as Kafka's DynamicBrokerConfig), and counts from then on.
 DYNAMIC_BROKER_CONFIGS = frozenset(
     (
         "compression.gzip.level",
         "compression.lz4.level",
         "compression.type",
         "compression.zstd.level",
+        "group.consumer.assignment.interval.ms",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
         "log.cleanup.policy",
         "log.flush.interval.messages",
         "log.flush.interval.ms",
@@ -94,6 +107,18 @@ DYNAMIC_BROKER_CONFIGS = frozenset(
         "min.insync.replicas",
         "producer.id.expiration.ms",
         "transaction.partition.verification.enable",
+    )
+)
+# What may be set too, and counts when the broker starts again.
+LATER_BROKER_CONFIGS = frozenset(
+    (
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.threads",
+        "num.recovery.threads.per.data.dir",
     )
 )
 
@@ -120,12 +145,11 @@ class Endpoint:
         return f"{self.name}://{host}:{self.port}"
 
 
-def _parses_as_endpoints(listeners: tuple[str, ...]) -> bool:
+def _is_plaintext(listener: str) -> bool:
     try:
-        endpoints = [Endpoint.parse(listener) for listener in listeners]
+        return Endpoint.parse(listener).name == "PLAINTEXT"
     except ConfigError:
         return False
-    return all(endpoint.name == "PLAINTEXT" for endpoint in endpoints) and bool(endpoints)
 
 
 def parse_ip_overrides(text: str) -> dict[str, int]:
@@ -155,11 +179,12 @@ def _parses_as_address(text: str) -> bool:
     return True
 
 
-_IP_OVERRIDES = Legal("HOST:CONNECTIONS, comma-separated", _parses_as_ip_overrides)
-_ADDRESS = Legal("HOST:PORT", _parses_as_address)
-_LISTENERS = Legal(
-    "PLAINTEXT://HOST:PORT, comma-separated, and no listener of another name (such as CONTROLLER)",
-    _parses_as_endpoints,
+_IP_OVERRIDES = legal("expected HOST:CONNECTIONS, comma-separated", _parses_as_ip_overrides)
+_ADDRESS = legal("expected HOST:PORT", _parses_as_address)
+_LISTENERS = legal(
+    "expected PLAINTEXT://HOST:PORT, comma-separated, and no listener of another name (such as "
+    "CONTROLLER)",
+    _is_plaintext,
 )
 
 
@@ -426,6 +451,7 @@ class BrokerConfig:
         ("PLAINTEXT://:9092",),
         "Addresses to listen on, as PLAINTEXT://HOST:PORT; port 0 takes a free one.",
         _LISTENERS,
+        may_be_empty=False,
     )
     advertised_listeners: tuple[str, ...] | None = option(
         "advertised.listeners",
@@ -433,6 +459,7 @@ class BrokerConfig:
         None,
         "Addresses that clients are told to connect to; default: the listeners.",
         _LISTENERS,
+        may_be_empty=False,
     )
     broker_rack: str | None = option(
         "broker.rack", _STRING, None, "Rack of this broker, as told to clients in Metadata."
@@ -651,7 +678,7 @@ class BrokerConfig:
         _DOUBLE,
         sys.float_info.max,
         "Most bytes that compaction reads and writes in a second, all threads together.",
-        Legal("a number above 0", lambda value: value > 0),
+        legal("Value must be above 0", lambda value: value > 0),
     )
     log_cleaner_dedupe_buffer_size: int = option(
         "log.cleaner.dedupe.buffer.size",
@@ -672,7 +699,7 @@ class BrokerConfig:
         0.9,
         "How full log.cleaner.dedupe.buffer.size may become. More keys are done at once when it "
         "is higher, more slowly.",
-        Legal("a number above 0 and at most 1", lambda value: 0 < value <= 1),
+        legal("Value must be above 0 and no more than 1", lambda value: 0 < value <= 1),
     )
     log_cleaner_backoff_ms: int = option(
         "log.cleaner.backoff.ms",
@@ -864,7 +891,8 @@ class BrokerConfig:
         _LIST,
         ("uniform", "range"),
         "What members of the consumer protocol may choose from; the first is the default.",
-        each_of("uniform", "range"),
+        one_of("uniform", "range"),
+        may_be_empty=False,
     )
     group_consumer_assignment_interval_ms: int = option(
         "group.consumer.assignment.interval.ms",
@@ -989,15 +1017,20 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> "BrokerConfig":
-        """Typed and checked. Warns of names that are no property; ConfigError for bad values."""
+        """Typed and checked. Warns of names that are no property, or one of Kafka's that has no
+        effect here; ConfigError for bad values."""
         keys = _BROKER_KEYS
-        values, unknown = split_known(keys, given)
-        for name in unknown:
-            if name in _PROTECTION and given[name].strip():
-                raise ConfigError(
-                    f"{name} is set, but this broker has nothing of the kind: remove it"
-                )
-            _log.warning("config.unknown name=%s %s", name, _nearest(name, keys))
+        values, others = split_known(keys, given)
+        unknown = []
+        for name in others:
+            check_protection(name, given[name])
+            key = broker_config_key(without_listener(name))
+            if key is None:
+                unknown.append(name)
+                _log.warning("config.unknown name=%s %s", name, _nearest(name, keys))
+            else:
+                key.parse(given[name])
+        warn_of_no_effect("file", given)
         if "node.id" in given and given.get("broker.id", given["node.id"]) != given["node.id"]:
             raise ConfigError("broker.id and node.id differ: set one of them, or both the same")
         known = {name: text for name, text in given.items() if name not in unknown}
@@ -1029,19 +1062,12 @@ class BrokerConfig:
     def with_dynamic(self, own: Mapping[str, str], default: Mapping[str, str]) -> "BrokerConfig":
         """This configuration, of the file alone, with what is set on this broker (`own`) and on all
         (`default`). Raises ConfigError and, for what may not change, InvalidRequestError."""
-        given = {**default, **own}
-        names = {key.name for key in _BROKER_KEYS.values()}
-        for name in given:
-            if name not in names:
-                raise ConfigError(f"unknown broker config {name}: {_nearest(name, _BROKER_KEYS)}")
-        fixed = sorted(set(given) - DYNAMIC_BROKER_CONFIGS)
-        if fixed:
-            raise InvalidRequestError(
-                f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-            )
+        _check_dynamic(default, all_brokers=True)
+        _check_dynamic(own, all_brokers=False)
         for configs in (default, own):
             values, _ = split_known(_BROKER_KEYS, configs)
             self = replace(self, **values)  # type: ignore[arg-type]
+        self._check_cleaner()
         return replace(self, dynamic=dict(own), dynamic_default=dict(default))
 
     @property
@@ -1082,7 +1108,7 @@ class BrokerConfig:
         values, unknown = split_known(keys, overrides)
         for name in unknown:
             if strict:
-                raise ConfigError(f"unknown topic config {name}: {_nearest(name, keys)}")
+                raise ConfigError(f"Unknown topic config name: {name}")
             _log.warning("config.unknown topic_config=%s %s", name, _nearest(name, keys))
         for field_name, key in keys.items():
             if field_name not in values:
@@ -1093,18 +1119,28 @@ class BrokerConfig:
         return config
 
     def describe(self) -> list[ConfigEntry]:
-        """Every broker property, as DescribeConfigs lists a broker's."""
-        return [
-            self._entry(key, getattr(self, field_name)) for field_name, key in _BROKER_KEYS.items()
-        ]
+        """Every broker property of Kafka's, and what else is set on this broker while it runs, as
+        DescribeConfigs lists a broker's."""
+        entries = []
+        for field_name, key in _BROKER_KEYS.items():
+            entry = self._entry(key, getattr(self, field_name))
+            entries.append(entry)
+            if key.alias:
+                entries.append(replace(entry, name=key.alias))
+        known = {entry.name for entry in entries}
+        names = [*other_properties(), *sorted({*self.dynamic_default, *self.dynamic} - known)]
+        entries += [self._other_entry(name) for name in dict.fromkeys(names)]
+        return entries
 
     def describe_default(self) -> list[ConfigEntry]:
         """What is set on all brokers, as DescribeConfigs lists the cluster's default."""
         entries = []
         for name, text in self.dynamic_default.items():
-            key = _BROKER_KEYS[_BROKER_FIELDS[name]]
             synonym = self._synonym(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-            entries.append(_described(key, synonym[1], [synonym], is_read_only=False))
+            is_read_only = not _is_dynamic(name)
+            entries.append(
+                _described(_shown_key(name), synonym[1], [synonym], is_read_only=is_read_only)
+            )
         return entries
 
     def describe_topic(self, config: LogConfig) -> list[ConfigEntry]:
@@ -1126,14 +1162,32 @@ class BrokerConfig:
         return key.default
 
     def _entry(self, key: ConfigKey, value: Value) -> ConfigEntry:
-        synonyms = self._synonyms(_FAMILIES.get(key.name, (key.name,)))
+        synonyms = self.synonyms(_FAMILIES.get(key.name, (key.name,)))
         while synonyms and synonyms[0][0] != key.name:
             del synonyms[0]
-        is_read_only = key.name not in DYNAMIC_BROKER_CONFIGS
+        is_read_only = not _is_dynamic(key.name)
         return _described(key, key.render(value), synonyms, is_read_only=is_read_only)
 
+    def _other_entry(self, name: str) -> ConfigEntry:
+        """Of a property that nothing here acts on, or that is none of Kafka's."""
+        key = _shown_key(name)
+        synonyms = self.synonyms(dict.fromkeys((name, without_listener(name))))
+        value = synonyms[0][1] if synonyms else None
+        return _described(key, value, synonyms, is_read_only=not _is_dynamic(name))
+
+    def value_of(self, name: str) -> Value:
+        """The typed value of a broker property of Kafka's, whether anything here acts on it."""
+        if name in _BROKER_FIELDS:
+            value: Value = getattr(self, _BROKER_FIELDS[name])
+            return value
+        key = other_properties()[name].key
+        for configs in (self.dynamic, self.dynamic_default, self.given):
+            if name in configs:
+                return key.parse(configs[name])
+        return key.default
+
     def _topic_entry(self, key: ConfigKey, value: Value, config: LogConfig) -> ConfigEntry:
-        synonyms = self._synonyms([name for name, _ in key.synonyms])
+        synonyms = self.synonyms([name for name, _ in key.synonyms])
         if not key.synonyms:
             synonyms.append((key.name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
         if key.name in config.overrides:
@@ -1141,7 +1195,7 @@ class BrokerConfig:
             synonyms.insert(0, own)
         return _described(key, key.render(value), synonyms, is_read_only=False)
 
-    def _synonyms(self, names: Sequence[str]) -> list[Synonym]:
+    def synonyms(self, names: Iterable[str]) -> list[Synonym]:
         """Every place where one of the broker properties `names` is set, the first that counts
         first, and their defaults."""
         found = []
@@ -1151,18 +1205,18 @@ class BrokerConfig:
             (self.given, ConfigSource.STATIC_BROKER_CONFIG),
         ):
             for name in names:
-                alias = _BROKER_KEYS[_BROKER_FIELDS[name]].alias
+                alias = _shown_key(name).alias
                 text = given.get(name, given.get(alias) if alias else None)
                 if text is not None:
                     found.append(self._synonym(name, text, source))
         for name in names:
-            key = _BROKER_KEYS[_BROKER_FIELDS[name]]
+            key = _shown_key(name)
             if key.default is not None:
                 found.append((name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
         return found
 
     def _synonym(self, name: str, text: str, source: ConfigSource) -> Synonym:
-        key = _BROKER_KEYS[_BROKER_FIELDS[name]]
+        key = _shown_key(name)
         return name, None if key.is_sensitive else key.render(key.parse(text)), source
 
 
@@ -1183,8 +1237,84 @@ def topic_config_key(name: str) -> ConfigKey | None:
 
 
 def broker_config_key(name: str) -> ConfigKey | None:
-    """None for what is no property of a broker."""
-    return next((key for key in _BROKER_KEYS.values() if key.name == name), None)
+    """None for what is no property of a broker of Kafka's."""
+    if name in _BROKER_FIELDS:
+        return _BROKER_KEYS[_BROKER_FIELDS[name]]
+    other = other_properties().get(name)
+    return None if other is None else other.key
+
+
+def check_protection(name: str, text: str) -> None:
+    """Raises ConfigError for a property whose user would believe that clients are kept out."""
+    if name in _PROTECTION and text.strip():
+        raise ConfigError(f"{name} is set, but this broker has nothing of the kind: remove it")
+
+
+def warn_of_no_effect(entity: str, names: Iterable[str]) -> None:
+    """Says in the log which properties nothing acts on, or only when the broker starts again."""
+    idle = sorted(name for name in names if without_listener(name) in other_properties())
+    if idle:
+        _log.warning("config.without_effect entity=%s names=%r", entity, ",".join(idle))
+    later = sorted(name for name in names if name in LATER_BROKER_CONFIGS)
+    if later and entity != "file":
+        _log.warning("config.counts_after_restart entity=%s names=%r", entity, ",".join(later))
+
+
+def _shown_key(name: str) -> ConfigKey:
+    """How a property is shown. What is none of Kafka's may be a secret of a plug-in's."""
+    key = broker_config_key(without_listener(name))
+    if key is None:
+        return ConfigKey(name, ConfigType.UNKNOWN, None, "None of Kafka's properties.")
+    return key if key.name == name else replace(key, name=name, default=None)
+
+
+def _update_mode(name: str) -> str:
+    """How a property may be changed while the broker runs; "" where it may not."""
+    if name in DYNAMIC_BROKER_CONFIGS or name in LATER_BROKER_CONFIGS:
+        return ALL_BROKERS
+    if name in _BROKER_FIELDS or any(name == key.alias for key in _BROKER_KEYS.values()):
+        return ""
+    other = other_properties().get(name)
+    return ALL_BROKERS if other is None else other.mode
+
+
+def _is_dynamic(name: str) -> bool:
+    is_kafkas = name in _BROKER_FIELDS or name in other_properties()
+    return is_kafkas and bool(_update_mode(name))
+
+
+def _check_dynamic(configs: Mapping[str, str], *, all_brokers: bool) -> None:
+    """Apache Kafka's checks of what is to be set while the broker runs, in their order. Raises
+    InvalidRequestError and ConfigError."""
+    modes = {name: _update_mode(name) for name in configs}
+    _refuse(
+        (name for name, mode in modes.items() if not mode),
+        "Cannot update these configs dynamically",
+    )
+    _refuse(
+        (name for name, mode in modes.items() if mode == ONE_LISTENER),
+        "These security configs can be dynamically updated only per-listener using the listener "
+        "prefix",
+    )
+    for name, text in configs.items():
+        check_protection(without_listener(name), text)
+        key = broker_config_key(without_listener(name))
+        if key is not None:
+            key.parse(text)
+    if all_brokers:
+        of_one = (name for name in configs if _update_mode(without_listener(name)) in _MODES_OF_ONE)
+        _refuse(
+            of_one,
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+
+
+_MODES_OF_ONE = (ONE_BROKER, ONE_LISTENER)
+
+
+def _refuse(names: Iterable[str], reason: str) -> None:
+    if found := sorted(names):
+        raise InvalidRequestError(f"{reason}: [{', '.join(found)}]")
 
 
 def _described(
@@ -1205,8 +1335,8 @@ def _described(
 def _check_lags(prefix: str, min_lag_ms: int, max_lag_ms: int) -> None:
     if min_lag_ms > max_lag_ms:
         raise ConfigError(
-            f"{prefix}min.compaction.lag.ms={min_lag_ms} is above "
-            f"{prefix}max.compaction.lag.ms={max_lag_ms}"
+            f"conflict topic config setting {prefix}min.compaction.lag.ms ({min_lag_ms}) > "
+            f"{prefix}max.compaction.lag.ms ({max_lag_ms})"
         )
 
 

@@ -28,6 +28,7 @@ class ConfigError(InvalidConfigurationError):  # type: ignore[misc]
 class ConfigType(IntEnum):
     """A property's type, by the number DescribeConfigs gives it (KIP-569)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -35,6 +36,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
@@ -46,6 +48,8 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    GROUP_CONFIG = 8
 
 
 # Where a value could come from: the property's name, its value as text (None: not shown), how.
@@ -54,28 +58,40 @@ Synonym = tuple[str, str | None, ConfigSource]
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """Which values a property may have: a sentence for people, a test for the program."""
+    """Which values a property may have: says of one what is wrong with it, in Apache Kafka's words,
+    or None. Of a list it is asked for each element."""
 
-    text: str
-    accepts: Callable[[Any], bool]
+    objection: Callable[[Any], str | None]
+
+
+def legal(text: str, accepts: Callable[[Any], bool]) -> Legal:
+    return Legal(lambda value: None if accepts(value) else text)
+
+
+def within(least: float | None, most: float | None) -> Legal:
+    def objection(value: float) -> str | None:
+        if least is not None and value < least:
+            return f"Value must be at least {least:.17g}"
+        if most is not None and value > most:
+            return f"Value must be no more than {most:.17g}"
+        return None
+
+    return Legal(objection)
 
 
 def at_least(least: float) -> Legal:
-    return Legal(f"a number of at least {least}", lambda value: value >= least)
+    return within(least, None)
 
 
 def between(least: float, most: float) -> Legal:
-    return Legal(f"a number from {least} to {most}", lambda value: least <= value <= most)
+    return within(least, most)
 
 
-def one_of(*names: str) -> Legal:
-    return Legal("one of " + ", ".join(names), lambda value: value in names)
-
-
-def each_of(*names: str) -> Legal:
-    return Legal(
-        "a comma-separated list of " + ", ".join(names),
-        lambda values: bool(values) and set(values) <= set(names),
+def one_of(*names: str, any_case: bool = False) -> Legal:
+    folded = {name.lower() for name in names} if any_case else set(names)
+    return legal(
+        f"String must be one of{' (case insensitive)' if any_case else ''}: {', '.join(names)}",
+        lambda value: (value.lower() if any_case else value) in folded,
     )
 
 
@@ -91,24 +107,33 @@ class ConfigKey:
     legal: Legal | None = None
     alias: str | None = None
     synonyms: tuple[tuple[str, int], ...] = ()
+    may_be_empty: bool = True
 
     @property
     def is_sensitive(self) -> bool:
-        return self.type is ConfigType.PASSWORD
+        return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`. Raises ConfigError that names what would be legal."""
+        """The typed value of `text`. Raises ConfigError that says what would be legal."""
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
-            raise self._error(text, _TYPE_TEXTS[self.type]) from None
-        self.check(value, text)
+            is_boolean = self.type is ConfigType.BOOLEAN
+            objection = _NOT_A_BOOLEAN if is_boolean else f"Not a number of type {self.type.name}"
+            raise self._error(text, objection) from None
+        if value == () and not self.may_be_empty:
+            raise self._error(text, "Configuration must not be empty")
+        self.check(value)
         return value
 
-    def check(self, value: Value, text: str) -> None:
+    def check(self, value: Value) -> None:
         """Raises ConfigError unless `value` is legal."""
-        if self.legal is not None and not self.legal.accepts(value):
-            raise self._error(text, self.legal.text)
+        if self.legal is None or value is None:
+            return
+        for each in value if isinstance(value, tuple) else (value,):
+            objection = self.legal.objection(each)
+            if objection is not None:
+                raise self._error(str(each), objection)
 
     def render(self, value: Value) -> str | None:
         """The text of `value` as a properties file has it; None = no value."""
@@ -120,9 +145,9 @@ class ConfigKey:
             return ",".join(value)
         return str(value)
 
-    def _error(self, text: str, expected: str) -> ConfigError:
-        shown = "[hidden]" if self.is_sensitive else repr(text)
-        return ConfigError(f"invalid value {shown} for {self.name}: expected {expected}")
+    def _error(self, text: str, objection: str) -> ConfigError:
+        shown = "[hidden]" if self.is_sensitive else text
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {objection}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +174,10 @@ def option(
     *,
     alias: str | None = None,
     synonyms: Sequence[tuple[str, int]] = (),
+    may_be_empty: bool = True,
 ) -> Any:
-    """Declares a dataclass field that holds the property `name`."""
-    key = ConfigKey(name, type, default, doc, legal, alias, tuple(synonyms))
+    """Declares a dataclass field that holds the property `name`; `may_be_empty`: if a list."""
+    key = ConfigKey(name, type, default, doc, legal, alias, tuple(synonyms), may_be_empty)
     return dataclasses.field(default=default, metadata={"key": key})
 
 
@@ -208,7 +234,9 @@ def _parse_list(text: str) -> tuple[str, ...]:
 
 _PARSERS: dict[ConfigType, Callable[[str], Value]] = {
     ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.UNKNOWN: str,
     ConfigType.STRING: str,
+    ConfigType.CLASS: str,
     ConfigType.INT: _parse_int,
     ConfigType.SHORT: _parse_short,
     ConfigType.LONG: _parse_long,
@@ -217,13 +245,4 @@ _PARSERS: dict[ConfigType, Callable[[str], Value]] = {
     ConfigType.PASSWORD: str,
 }
 
-_TYPE_TEXTS = {
-    ConfigType.BOOLEAN: "true or false",
-    ConfigType.STRING: "text",
-    ConfigType.INT: "a whole number of 32 bits",
-    ConfigType.SHORT: "a whole number of 16 bits",
-    ConfigType.LONG: "a whole number of 64 bits",
-    ConfigType.DOUBLE: "a number",
-    ConfigType.LIST: "a comma-separated list",
-    ConfigType.PASSWORD: "text",
-}
+_NOT_A_BOOLEAN = "Expected value to be either true or false"

@@ -96,7 +96,7 @@ async def _alter_broker(
         if not validate_only:
             await context.configs.set(change, all_brokers=all_brokers)
     except ConfigError as error:  # as Kafka has it, for brokers
-        raise InvalidRequestError(str(error)) from error
+        raise InvalidRequestError(error.args[0]) from error
 
 
 def check_broker_name(name: str, context: ApiContext) -> None:

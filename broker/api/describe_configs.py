@@ -45,7 +45,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         results.append(
             _RESULT(
                 error_code=code,
-                error_message=message,
+                error_message=message or ("" if error is None else None),
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
                 configs=[

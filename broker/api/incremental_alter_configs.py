@@ -1,9 +1,8 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: sets, unsets and edits single properties.
 
 Each resource succeeds or fails alone, whole (KIP-339). A list that is not set on the resource is
-appended to and subtracted from as it counts there now. Properties that no broker has are refused,
-where Apache Kafka keeps those of a broker for its plug-ins. Left out: loggers, client metrics and
-groups.
+appended to and subtracted from as it counts there now. Properties that no broker has are kept, as
+Apache Kafka does for its plug-ins. Left out: client metrics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,6 +60,8 @@ def _edited(resource_type: int, config: Any, current: Configs, context: ApiConte
     name = config.name
     is_topic = resource_type == TOPIC
     key = topic_config_key(name) if is_topic else broker_config_key(name)
+    if key is None and not is_topic:
+        raise InvalidConfigurationError(f"Unknown config name: {name}")
     if key is None or key.type is not ConfigType.LIST:
         verb = _VERBS[config.config_operation]
         raise InvalidConfigurationError(f"Can't {verb} to key {name} because its type is not LIST.")

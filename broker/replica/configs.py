@@ -15,7 +15,7 @@ from kafka.errors import BrokerResponseError, KafkaStorageError
 
 from broker.cluster.metadata import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, warn_of_no_effect
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
@@ -92,6 +92,7 @@ class ConfigManager:
             await self._run_blocking(lambda: self._replicas.set_broker_config(config))
             self.current = config
             self._on_change(config)
+        warn_of_no_effect(entity, configs)
         _log.info("broker.configured entity=%s names=%r", entity, sorted(configs))
 
     def _with(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> BrokerConfig:

@@ -71,6 +71,20 @@ def describe(client, kind, name, key):
     return config.value, config.config_source, synonyms
 
 
+def entry_of(client, broker, key):
+    """(value, source, read-only, sensitive, type) of one of a broker's properties."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=BROKER, resource_name=broker, configuration_keys=[key]
+    )
+    (result,) = client.call(
+        DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, 4
+    ).results
+    if not result.configs:
+        return None
+    (found,) = result.configs
+    return found.value, found.config_source, found.read_only, found.is_sensitive, found.config_type
+
+
 def assert_described(client, kind, name, key, expected):
     """Apache Kafka's brokers hear of a change some moments after it is answered."""
     deadline = time.monotonic() + 10
@@ -300,10 +314,82 @@ class TestBroker:
         if message is not None:
             assert found[1] == message
 
-    def test_names_that_no_broker_has(self, client, only_ours):
-        code, message = incremental(client, BROKER, "1", ("log.retention.mss", SET, "1"))
-        assert code == INVALID_REQUEST
-        assert "nearest=log.retention.ms" in message
+    def test_names_that_no_broker_has_are_kept_as_secrets(self, client, eventually):
+        for name, source in (("1", OWN_BROKER), ("", DEFAULT_BROKER)):
+            assert incremental(client, BROKER, name, ("my.plug.in", SET, "1")) == (0, None)
+            eventually(
+                lambda name=name: entry_of(client, name, "my.plug.in"),
+                (None, source, True, True, 0),
+            )
+            assert incremental(client, BROKER, name, ("my.plug.in", DELETE, None)) == (0, None)
+            assert incremental(client, BROKER, name, ("my.plug.in", APPEND, "1")) == (
+                INVALID_CONFIG,
+                "Unknown config name: my.plug.in",
+            )
+
+    @pytest.mark.parametrize(
+        ("names", "key", "text", "default"),
+        [
+            (("1", ""), "background.threads", "12", "10"),
+            (("1",), "sasl.kerberos.min.time.before.relogin", "58000", "60000"),
+            (("1", ""), "log.cleaner.threads", "2", "1"),
+            (("1", ""), "log.cleaner.min.cleanable.ratio", "0.25", "0.5"),
+            (("1", ""), "group.consumer.assignment.interval.ms", "500", "1000"),
+            (("1",), "ssl.client.auth", "none", "none"),
+        ],
+    )
+    def test_kafkas_properties_are_kept(self, client, eventually, names, key, text, default):
+        for name in names:
+            assert incremental(client, BROKER, name, (key, SET, text)) == (0, None)
+            eventually(
+                lambda name=name: (entry_of(client, name, key) or ())[:2],
+                (text, OWN_BROKER if name else DEFAULT_BROKER),
+            )
+            assert incremental(client, BROKER, name, (key, DELETE, None)) == (0, None)
+        eventually(lambda: entry_of(client, "1", key)[:2], (default, DEFAULT))
+
+    @pytest.mark.parametrize(
+        ("name", "key", "value", "message"),
+        [
+            ("1", "node.id", "3", "Cannot update these configs dynamically: [node.id]"),
+            (
+                "1",
+                "background.threads",
+                "x",
+                "Invalid value x for configuration background.threads: Not a number of type INT",
+            ),
+            (
+                "",
+                "background.threads",
+                "0",
+                "Invalid value 0 for configuration background.threads: Value must be at least 1",
+            ),
+            (
+                "",
+                "sasl.kerberos.min.time.before.relogin",
+                "58000",
+                "Cannot update these configs at default cluster level, broker id must be "
+                "specified: [sasl.kerberos.min.time.before.relogin]",
+            ),
+            (
+                "1",
+                "ssl.keystore.password",
+                "secret",
+                "These security configs can be dynamically updated only per-listener using the "
+                "listener prefix: [ssl.keystore.password]",
+            ),
+            (
+                "1",
+                "compression.type",
+                "rar",
+                "Invalid value rar for configuration compression.type: String must be one of: "
+                "uncompressed, zstd, lz4, snappy, gzip, producer",
+            ),
+        ],
+    )
+    def test_what_kafka_refuses(self, client, name, key, value, message):
+        found = incremental(client, BROKER, name, (key, SET, value))
+        assert found == (INVALID_REQUEST, message)
 
     def test_it_outlives_a_crash(self, tmp_path):
         def retention(client, name):
