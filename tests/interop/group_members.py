@@ -5,6 +5,7 @@ and note which partitions it has and which values it has read.
 """
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import threading
@@ -81,6 +82,7 @@ class ConfluentMember(GroupMember):
 class KafkaPythonMember(GroupMember):
     def run(self) -> None:
         from kafka import KafkaConsumer
+        from kafka.errors import KafkaConnectionError
 
         consumer = KafkaConsumer(
             self.topic,
@@ -96,8 +98,10 @@ class KafkaPythonMember(GroupMember):
             # As a leader it would assign nothing of a topic that it has not heard of yet.
             consumer.partitions_for_topic(self.topic)
             while not self.stopping.is_set():
-                for records in consumer.poll(timeout_ms=100).values():
-                    self.values += [record.value for record in records]
+                # While its broker is away, poll may say so: an application polls again.
+                with contextlib.suppress(KafkaConnectionError):
+                    for records in consumer.poll(timeout_ms=100).values():
+                        self.values += [record.value for record in records]
                 self.assigned = frozenset(each.partition for each in consumer.assignment())
         finally:
             consumer.close()
