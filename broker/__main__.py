@@ -25,8 +25,10 @@ from kafka.errors import KafkaError
 
 from broker.cluster.local_store import FILE_NAME
 from broker.config import BrokerConfig, Endpoint
+from broker.log import log
 from broker.network.loop import new_event_loop
 from broker.server import BrokerServer
+from pyspark_kafkalog.record import record_spans
 
 _log = logging.getLogger("broker")
 
@@ -154,7 +156,7 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
         server.start()
     except OSError as error:  # another process was first to listen on a port that both had bound
         raise StartError(f"cannot listen on {address}: {_reason(error)}") from error
-    _log.info("broker.started address=%s", address)
+    _log.info("broker.started address=%s compiled=%s", address, compiled())
     print(f"listening {address}", flush=True)
     # What was made so far lives until the end: no collection needs to look at it again.
     gc.freeze()
@@ -164,6 +166,12 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
     _log.info("broker.stopping")
     await server.stop()
     _log.info("broker.stopped")
+
+
+def compiled() -> str:
+    """ "true", "false", or "partly" where one of the two units that are compiled is not."""
+    suffixes = {Path(str(unit.__file__)).suffix for unit in (log, record_spans)}
+    return "partly" if len(suffixes) > 1 else str(".py" not in suffixes).lower()
 
 
 def check_parent_pipe() -> None:

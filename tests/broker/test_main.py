@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from kafka.errors import OffsetOutOfRangeError
@@ -19,6 +20,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+import broker
 from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import MetadataRecords
@@ -76,6 +78,14 @@ def test_ready_line_log_lines_and_clean_stop(tmp_path):
         assert (tmp_path / ".kafka_cleanshutdown").exists()
         for line in child.stderr().splitlines():
             assert re.match(r"time=\S+Z level=\w+ event=[\w.]+( |$)", line), line
+
+
+def test_it_says_whether_it_runs_compiled(tmp_path):
+    with BrokerChild(tmp_path) as child:
+        assert child.stop() == 0
+        (started,) = re.findall(r"event=broker.started .* compiled=(\w+)", child.stderr())
+    built = any(Path(broker.__path__[0]).glob("log/log.*.so"))
+    assert started == str(built).lower()
 
 
 def test_sigint_stops_too(tmp_path):
