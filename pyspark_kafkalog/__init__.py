@@ -8,6 +8,8 @@ module stays cheap to import and never fails: everything is loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pyspark_kafkalog.registration import meet_spark
+
 if TYPE_CHECKING:
     from pyspark_kafkalog.embedded import EmbeddedBroker
     from pyspark_kafkalog.source.datasource import DefaultSource
@@ -62,3 +64,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+meet_spark()
