@@ -19,7 +19,8 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 
 The txns are the truth: checkpoints keep them, while commitInfo goes when the log is cleaned up.
 deltalake tells the version of an appId that one names, but not which there are, so those are looked
-up in the log itself; the count shows that none was overlooked.
+up in the log itself; the count shows that none was overlooked. Where it is gone as well, history
+and files may still tell that there were loads: then a load is refused, as it would double rows.
 
 Fenced: Delta leaves the meaning of a txn to the writer, and deltalake accepts an old version from a
 handle that was opened later. So a commit is tried at one log number only, the one after the state
@@ -33,6 +34,7 @@ Needs the same path on driver and executors. Called by the driver, from any thre
 import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,6 +68,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.delta_rules import refuse_nulls, refuse_unfit, with_partitions
 from pyspark_kafkalog.warehouse.delta_statistics import FileStatistics, file_statistics
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
     new_load_id,
@@ -82,6 +85,7 @@ _APP = "kafkalog"
 _ID = "id:"
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
+_FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
 _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
     "VACUUM removed what this load had written: run it again."
@@ -145,9 +149,9 @@ class DeltaTarget:
                 table = DeltaTable(self.path)
                 # Again, after the table was opened: see sweep_directories.
                 check_staged(stage, files, _MISSING_FILE)
-                current = self._position(table, name)
-                offsets = _without_dropped(current.offsets)
                 try:
+                    current = self._position(table, name)
+                    offsets = _without_dropped(current.offsets)
                     check_unmoved(name, self.path, offsets, planned_from, ranges)
                     # Again, others may have altered the table since the load began.
                     refuse_unfit(table, stage.schema, partition_by, self.path)
@@ -172,7 +176,7 @@ class DeltaTarget:
             while (table := self._table()) is not None:
                 versions = self._versions(table, name)
                 held = [place for place, version in versions.items() if version != _DROPPED]
-                if not held:
+                if not held and not self._is_lost(table, name, versions):
                     return False
                 count = sum(rest.isdecimal() for _, rest in versions)
                 transactions = [Transaction(_app_id(name), count)]
@@ -249,13 +253,34 @@ class DeltaTarget:
             elif version != _DROPPED:
                 found = version, UUID(rest.removeprefix(_ID))
                 newest[topic] = max(newest.get(topic, found), found)
-        if len(offsets) != (table.transaction_version(_app_id(name)) or 0):
+        if self._is_lost(table, name, versions):
             raise TargetError(
                 f"the log of the Delta table {self.path} does not hold all offsets of load "
                 f"{name!r}, so it is unknown where it goes on; nothing was written. Restore the "
-                "log from a backup, and unset delta.setTransactionRetentionDuration if it is set."
+                "log from a backup, and unset delta.setTransactionRetentionDuration if it is set; "
+                "or let the load land everything again (pyspark_kafkalog.forget, kafkalog load "
+                "--forget)."
             )
         return Position(offsets, {topic: topic_id for topic, (_, topic_id) in newest.items()})
+
+    def _is_lost(
+        self, table: DeltaTable, name: str, versions: Mapping[tuple[str, str], int]
+    ) -> bool:
+        """Whether load `name` had txns that are gone: fewer or more than were counted; or none,
+        where the history names the load, or files of loads are there and no txn of any load."""
+        count = table.transaction_version(_app_id(name))
+        kept = sum(rest.isdecimal() for _, rest in versions)
+        if count is not None or kept:
+            return count != kept
+        log_path = os.path.join(self.path, "_delta_log")
+        for entry in sorted(os.listdir(log_path)):
+            if entry.endswith(".json"):
+                for action in _actions(os.path.join(log_path, entry), "commitInfo"):
+                    if action["commitInfo"].get("kafkalog.name") == name:
+                        return True
+        if any(app_id.startswith(f"{_APP}:") for app_id in _app_ids(log_path)):
+            return False
+        return any(_FILE_OF_A_LOAD.search(uri) for uri in table.file_uris())
 
     def _versions(self, table: DeltaTable, name: str) -> dict[tuple[str, str], int]:
         """The versions of the txns of load `name`, by topic and what follows it in their appIds."""

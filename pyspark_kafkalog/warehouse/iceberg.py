@@ -10,8 +10,9 @@
 
 The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
 the property together. The property is the truth: it outlives the expiry of snapshots, which the
-summary does not. Files are written with the table's field ids and stay where they are; what a
-killed load left behind is in no snapshot, and Iceberg's own removal of orphan files deletes it.
+summary does not; a load that has none is refused where a summary names it. Files are written with
+the table's field ids and stay where they are; what a killed load left behind is in no snapshot, and
+Iceberg's own removal of orphan files deletes it.
 
 Fenced: every commit makes a snapshot, also one without files, and requires that the table's current
 snapshot, schema and partition spec are still those that were compared with the plan. pyiceberg's
@@ -41,6 +42,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from kafka.structs import TopicPartition
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import (
@@ -174,8 +176,8 @@ class IcebergTarget:
                 table = self._catalog_of_target().load_table(self.identifier)
                 # Again, after the table was loaded: see sweep_directories.
                 check_staged(stage, files, _MISSING_FILE)
-                current = _position(table, name)
                 try:
+                    current = _position(table, name)
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                     # Again, others may have altered the table since the load began.
                     _refuse_unfit(table, stage.schema, partition_by, self.identifier)
@@ -198,7 +200,7 @@ class IcebergTarget:
         emptied: a property that is gone is no first load, but one that was lost."""
         with self._explained(f"forget load {name!r} in {self}"):
             while (table := self._existing_table()) is not None:
-                if _position(table, name) == NOWHERE:
+                if _kept_position(table, name) == NOWHERE and not _is_lost(table, name):
                     return False
                 base = table.metadata_location
                 table.metadata.properties.update(_IN_MEMORY)
@@ -514,7 +516,39 @@ def _ids_property(name: str) -> str:
 
 
 def _position(table: Table, name: str) -> Position:
-    """Where load `name` goes on, in the table's metadata as it was loaded."""
+    """Where load `name` goes on, in the table's metadata as it was loaded.
+
+    Raises TargetError where that is lost."""
+    if _is_lost(table, name):
+        raise TargetError(
+            f"the Iceberg table {'.'.join(table.name())} has no property {_offsets_property(name)} "
+            f"any more, and its snapshots name load {name!r}: to begin again would double rows; "
+            "nothing was written. Set the property to where the load ended (by the snapshots that "
+            f"are left: {json.dumps(to_json(_ends_in_snapshots(table, name)))}), or let the load "
+            "land everything again (pyspark_kafkalog.forget, kafkalog load --forget)."
+        )
+    return _kept_position(table, name)
+
+
+def _is_lost(table: Table, name: str) -> bool:
+    """Whether a load has no property, though it made snapshots. One that was forgotten has one."""
+    return _offsets_property(name) not in table.metadata.properties and any(
+        snapshot.summary and snapshot.summary.get("kafkalog.name") == name
+        for snapshot in table.snapshots()
+    )
+
+
+def _ends_in_snapshots(table: Table, name: str) -> Offsets:
+    """Where the ranges of a load end in the snapshots that are left."""
+    ends = {}
+    for snapshot in table.snapshots():
+        if snapshot.summary and snapshot.summary.get("kafkalog.name") == name:
+            for topic, partition, _, end in json.loads(snapshot.summary["kafkalog.ranges"] or "[]"):
+                ends[TopicPartition(topic, partition)] = end
+    return ends
+
+
+def _kept_position(table: Table, name: str) -> Position:
     properties = table.metadata.properties
     offsets = json.loads(properties.get(_offsets_property(name), "{}"))
     topic_ids = json.loads(properties.get(_ids_property(name), "{}"))

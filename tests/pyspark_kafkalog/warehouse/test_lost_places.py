@@ -1,0 +1,146 @@
+"""A table that lost where a load goes on, and still tells that it was loaded, is no first load."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+
+from pyspark_kafkalog import forget
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.warehouse.commit import NOWHERE
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, expected_rows
+
+
+def iceberg(table):
+    return load_catalog("kafkalog", uri=table.uri).load_table("lake.raw.orders")
+
+
+def unset(table, name):
+    with iceberg(table).transaction() as transaction:
+        transaction.remove_properties(f"kafkalog.{name}.offsets")
+
+
+def test_an_iceberg_property_that_is_gone_is_not_taken_for_a_first_load(tmp_path):
+    table = IcebergTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    load(table.open(), "nightly", 5)
+    load(table.open(), "hourly", 2)
+    unset(table, "nightly")
+    for read_only in (False, True):
+        with pytest.raises(TargetError, match=r"no property kafkalog\.nightly\.offsets") as raised:
+            table.open().position("nightly", read_only)
+    # What its snapshots say is what the property was.
+    assert '{"orders": {"0": 5, "1": 5}}' in str(raised.value)
+    assert "forget" in str(raised.value)
+    load(table.open(), "hourly", 4)
+    assert table.open().position("daily") == NOWHERE
+    offsets = {"kafkalog.nightly.offsets": '{"orders": {"0": 5, "1": 5}}'}
+    with iceberg(table).transaction() as transaction:
+        transaction.set_properties(offsets)
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
+
+
+def test_an_iceberg_property_that_goes_while_rows_land_is_noticed(tmp_path):
+    table = IcebergTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    target = table.open()
+    last, ranges = plan(target, "nightly", 5)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    unset(table, "nightly")
+    with pytest.raises(TargetError, match="no property"):
+        target.commit(stage, "nightly", last, ranges, files)
+    assert table.staged(stage) == []
+
+
+def test_an_iceberg_load_whose_place_is_lost_can_be_forgotten(tmp_path):
+    table = IcebergTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    unset(table, "nightly")
+    assert forget(table.name, "nightly")
+    assert not forget(table.name, "nightly")
+    load(table.open(), "nightly", 3)
+    assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 3)
+
+
+def without_transactions(table):
+    """The log as delta.setTransactionRetentionDuration, or a copy of the table, leaves it."""
+    for entry in Path(table.directory, "table/_delta_log").glob("*.json"):
+        lines = [line for line in entry.read_text().splitlines() if '"txn"' not in line]
+        entry.write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("history", ["kept", "cleaned"])
+def test_delta_txns_that_are_gone_are_not_taken_for_a_first_load(tmp_path, history):
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    load(table.open(), "nightly", 5)
+    without_transactions(table)
+    if history == "cleaned":
+        table.delta().create_checkpoint()
+        for entry in Path(table.directory, "table/_delta_log").glob("*.json"):
+            if entry.stem < f"{2:020}":
+                entry.unlink()
+        newest = Path(table.directory, f"table/_delta_log/{2:020}.json")
+        lines = newest.read_text().splitlines()
+        newest.write_text("\n".join(line for line in lines if '"commitInfo"' not in line))
+    for read_only in (False, True):
+        with pytest.raises(TargetError, match=r"'nightly'.*forget"):
+            table.open().position("nightly", read_only)
+    assert forget(table.name, "nightly")
+    assert not forget(table.name, "nightly")
+    load(table.open(), "nightly", 2)
+    assert table.rows() == expected_rows("nightly", 5) + expected_rows("nightly", 2)
+
+
+def test_delta_txns_of_one_name_that_are_gone_are_noticed_by_the_history(tmp_path):
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "hourly", 3)
+    load(table.open(), "nightly", 3)
+    newest = Path(table.directory, f"table/_delta_log/{2:020}.json")
+    lines = [line for line in newest.read_text().splitlines() if '"txn"' not in line]
+    newest.write_text("\n".join(lines))
+    with pytest.raises(TargetError, match="nightly"):
+        load(table.open(), "nightly", 5)
+    load(table.open(), "hourly", 5)
+    assert table.open().position("daily") == NOWHERE
+    assert table.rows() == expected_rows("hourly", 5) + expected_rows("nightly", 3)
+
+
+def test_delta_txns_of_which_some_are_gone_can_be_forgotten(tmp_path):
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    entry = Path(table.directory, f"table/_delta_log/{1:020}.json")
+    lines = [line for line in entry.read_text().splitlines() if "orders:" not in line]
+    entry.write_text("\n".join(lines))
+    with pytest.raises(TargetError, match="does not hold all offsets"):
+        table.open().position("nightly")
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+
+
+def test_what_others_do_to_a_delta_table_is_no_loss(tmp_path):
+    """To restore it, to write over it, to compact it and to clean its log keeps the txns."""
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    table.delta().optimize.compact()
+    table.delta().restore(0)
+    assert load(table.open(), "nightly", 3) is None
+    load(table.open(), "nightly", 5)
+    rows = table.delta().to_pyarrow_table()
+    write_deltalake(f"{tmp_path}/table", rows, mode="overwrite", schema_mode="overwrite")
+    table.delta().create_checkpoint()
+    load(table.open(), "nightly", 7)
+    load(table.open(), "new", 2)
+    assert table.rows() == expected_rows("nightly", 7, start=3) + expected_rows("new", 2)
+
+
+def test_a_delta_table_of_others_is_no_loss_either(tmp_path):
+    DeltaTable.create(f"{tmp_path}/table", row_schema())
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    assert table.rows() == expected_rows("nightly", 3)
