@@ -17,14 +17,18 @@ class LoadSink(DataSource):
             rows.writeStream.format("kafkalog_load")
             .option("target", "delta:/lake/orders")
             .option("name", "nightly")
+            .option("kafka.bootstrap.servers", "localhost:9092")
+            .option("startingOffsets", "earliest")
             .option("checkpointLocation", "/lake/checkpoints/orders")
             .start()
         )
 
     `rows` have the columns topic, partition and offset of the records that they were made of, and
     any others. `target` and `name` are those of `pyspark_kafkalog.load`, and what the one has
-    loaded the other leaves out. With `kafka.bootstrap.servers` a topic that was created again is
-    refused. `df.write` takes the same options, in mode append.
+    loaded the other leaves out. The options `kafka.*` are those of the read, to ask whether a topic
+    was created again, and `startingOffsets` is that of the read, too: where the name has no place
+    yet, or rows were filtered, nothing else says that no record was left out. `df.write` takes the
+    same options, in mode append.
     """
 
     @classmethod

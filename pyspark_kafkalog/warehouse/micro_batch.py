@@ -25,13 +25,14 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 class MicroBatch:
     """Where a micro-batch begins, and ends, of each partition of a topic that its query reads.
 
-    In the first batch of a query `starts` is empty. `unequal` are partitions that two sources read
-    in different portions.
+    In the first batch of a query `starts` is empty, as that is not written down.
+    `unequal` are partitions that two sources read in different portions.
     """
 
     starts: Offsets = field(default_factory=dict)
     untils: Offsets = field(default_factory=dict)
     unequal: frozenset[TopicPartition] = frozenset()
+    is_first: bool = True
 
     def check(self, seen: Spans) -> None:
         """Raises InvalidRowError for rows of other offsets than the batch reads.
@@ -74,7 +75,7 @@ def micro_batch(checkpoint: str, batch: int) -> MicroBatch | None:
         starts = _ends(files, f"{path}/offsets/{batch - 1}", unequal) if batch else {}
     except (OSError, ValueError):
         return None
-    return MicroBatch(starts, untils, frozenset(unequal))
+    return MicroBatch(starts, untils, frozenset(unequal), is_first=batch == 0)
 
 
 def _ends(files: pyarrow.fs.FileSystem, path: str, unequal: set[TopicPartition]) -> Offsets:

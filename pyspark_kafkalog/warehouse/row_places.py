@@ -43,14 +43,13 @@ def joined(left: Mapping[TopicPartition, Span], right: Mapping[TopicPartition, S
 class NewRows:
     """Lets those rows of one task pass that a target does not have; counts what came.
 
-    `seen` are the places of all rows, `taken` of those that passed; complete when all batches are
-    through. `next_offsets` are the target's, and a partition that it does not name is new.
+    `seen` are the places of all rows; complete when all batches are through. `next_offsets` are the
+    target's, and a partition that it does not name is new.
     """
 
     def __init__(self, next_offsets: Offsets) -> None:
         self._next_offsets = next_offsets
         self.seen: Spans = {}
-        self.taken: Spans = {}
         self.row_count = 0
         self.left_out_count = 0
 
@@ -72,12 +71,10 @@ class NewRows:
         self.row_count += batch.num_rows
         there = {tp: span for tp, span in seen.items() if span.first < self._next(tp)}
         if not there:
-            self.taken = joined(self.taken, seen)
             return batch
         is_new = pc.invert(self._is_there(places, there))
         new = batch.filter(is_new)
         self.left_out_count += batch.num_rows - new.num_rows
-        self.taken = joined(self.taken, _spans(places.filter(is_new)))
         return new
 
     def _is_there(self, places: pa.Table, there: Spans) -> pa.ChunkedArray:

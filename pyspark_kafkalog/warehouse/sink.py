@@ -10,12 +10,12 @@ So the target's own offsets are the only truth. A micro-batch that is run again,
 because the checkpoint is gone, finds its rows there and leaves them out; a twin of a task reports
 to nobody; of two queries that move one name at a time one gets a LoadConflictError. Rows of one
 partition may be spread over the tasks of a batch in any way, and a record may become many rows or
-none. A batch without new rows commits nothing, so that places move only with rows: partitions whose
-rows are all filtered away are read again if the checkpoint is lost, and filtered again.
+none. A micro-batch moves each partition to where it was read to, also without a row; a batch write
+to behind its rows. written_ranges.py says when that would leave records out.
 
-Rows do not say of which incarnation of their topic they are. Where the options `kafka.*` say how to
-ask, the brokers are asked for the ids of topics before the tasks begin: commits keep them, and a
-topic that was deleted and created again since the last commit is refused.
+Rows do not say of which incarnation of their topic they are. So the brokers are asked for the ids
+of topics before the tasks begin: commits keep them, and a topic that was deleted and created again
+since the last commit is refused.
 
 What would break this is a row that comes in a later batch than a greater offset of its partition.
 micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed. Batch
@@ -29,10 +29,11 @@ aborts, though it may have published: files are dropped only where a task failed
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from kafka.structs import TopicPartition
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -44,10 +45,10 @@ from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, String
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
-from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
-from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.partitions import OffsetRange, offsets_at
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.warehouse.commit import (
@@ -59,11 +60,12 @@ from pyspark_kafkalog.warehouse.commit import (
     without_recreated,
 )
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_layout, make_layout
-from pyspark_kafkalog.warehouse.micro_batch import micro_batch
+from pyspark_kafkalog.warehouse.micro_batch import MicroBatch, micro_batch
 from pyspark_kafkalog.warehouse.row_places import NewRows, Spans, joined
 from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.written_ranges import Begins, written_ranges
 
 _INTEGERS = (ShortType, IntegerType, LongType)
 _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
@@ -72,7 +74,15 @@ _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
     "offset": _INTEGERS,
 }
 _LAYOUT_OPTIONS = ("partitionBy", "sortBy", "compression", "targetFileBytes")
-_OPTIONS = ("target", "name", *_LAYOUT_OPTIONS, "uncheckedOffsets", "failOnDataLoss")
+_OPTIONS = (
+    "target",
+    "name",
+    *_LAYOUT_OPTIONS,
+    "startingOffsets",
+    "uncheckedOffsets",
+    "uncheckedTopicIds",
+    "failOnDataLoss",
+)
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +92,9 @@ class LoadSinkOptions:
     """What a write was asked for; `layout` is that of `load`, `checkpoint_location` Spark's own.
 
     With `unchecked_offsets` a stream runs whose checkpoint cannot be read from Python. `client` is
-    there to ask for the ids of topics; recreated ones are refused with `fail_on_data_loss`.
+    there to ask for the ids of topics, and none where that was forgone; recreated ones, and records
+    that would be left out, are refused with `fail_on_data_loss`. `starting` is where the user says
+    that the read begins.
     """
 
     target: str
@@ -92,6 +104,7 @@ class LoadSinkOptions:
     unchecked_offsets: bool = False
     client: ClientConfig | None = None
     fail_on_data_loss: bool = True
+    starting: Limit | None = None
 
 
 def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
@@ -101,7 +114,7 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
         if not values.get(name, "").strip():
             raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
     warn_unknown(values, _OPTIONS)
-    asks = any(name.startswith("kafka.") for name in values)
+    starting = values.get("startingoffsets")
     open_target(values["target"])
     return LoadSinkOptions(
         values["target"],
@@ -114,9 +127,23 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
         ),
         values.get("checkpointlocation"),
         unchecked_offsets=parse_boolean(values, "uncheckedOffsets", default=False),
-        client=client_config(values) if asks else None,
+        client=_client(values),
         fail_on_data_loss=parse_boolean(values, "failOnDataLoss", default=True),
+        starting=None if starting is None else parse_start("startingOffsets", starting),
     )
+
+
+def _client(values: Mapping[str, str]) -> ClientConfig | None:
+    if "kafka.bootstrap.servers" not in values:
+        if parse_boolean(values, "uncheckedTopicIds", default=False):
+            return None
+        raise InvalidOptionError(
+            "Option kafka.bootstrap.servers must be set on the write, too, with the other options "
+            "kafka.* that it takes to connect: rows do not tell that their topic was deleted and "
+            "created again, and would be taken for loaded ones. Where the driver cannot ask the "
+            "brokers, set the option uncheckedTopicIds to true."
+        )
+    return client_config(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,27 +151,28 @@ class SinkPlan:
     """What was found out before the tasks began.
 
     The target was at `planned_from`; rows are new from `next_offsets` on, which differ from these
-    where a topic was recreated. `topic_ids` are those of all topics, where brokers were asked.
+    where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where the
+    partitions of those with a place begin, where brokers were asked.
     """
 
     stage: Stage
     planned_from: Offsets
     next_offsets: Offsets
     topic_ids: TopicIds
+    earliest: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows(WriterCommitMessage):
     """What one task reports: its files, and the places of its rows.
 
-    `seen` are those of all its rows, `taken` of the rows in its files. With it goes the plan, which
-    the commit needs in another process, with the ids of its files' topics alone.
+    `seen` are those of all its rows, also of those that it left out. With it goes the plan, which
+    the commit needs in another process, with the ids of its rows' topics alone.
     """
 
     plan: SinkPlan
     files: tuple[DataFile, ...]
     seen: Spans
-    taken: Spans
     left_out_count: int
 
 
@@ -172,10 +200,10 @@ class LoadSinkWriter:
         check_layout(options.layout, schema)
         target = open_target(options.target)
         position = target.position(options.name)
-        ids = NO_IDS if options.client is None else _topic_ids(options.client)
+        ids, earliest = _asked(options.client, position.offsets)
         goes_on = without_recreated(position, ids, options.name, options.fail_on_data_loss)
         stage = target.stage(schema, options.layout.partition_by)
-        return SinkPlan(stage, position.offsets, goes_on, ids)
+        return SinkPlan(stage, position.offsets, goes_on, ids, earliest)
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
@@ -192,10 +220,10 @@ class LoadSinkWriter:
         if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
         # A cluster may have many topics, and each task reports.
-        written = {tp.topic for tp in rows.taken}
+        written = {tp.topic for tp in rows.seen}
         ids = {topic: one for topic, one in self._plan.topic_ids.items() if topic in written}
         plan = replace(self._plan, topic_ids=ids)
-        return LoadedRows(plan, files, rows.seen, rows.taken, rows.left_out_count)
+        return LoadedRows(plan, files, rows.seen, rows.left_out_count)
 
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], batch: int | None
@@ -207,10 +235,12 @@ class LoadSinkWriter:
         plan = reports[0].plan
         stage = plan.stage
         files = [file for report in reports for file in report.files]
-        seen, taken = spans_of(reports)
+        seen: Spans = {}
+        for report in reports:
+            seen = joined(seen, report.seen)
         try:
-            self._check(seen, batch)
-        except (InvalidRowError, InvalidOptionError):
+            ranges = self._ranges(plan, seen, batch)
+        except (InvalidRowError, InvalidOptionError, DataLossError):
             target.discard(stage)
             raise
         left_out = sum(report.left_out_count for report in reports)
@@ -221,22 +251,34 @@ class LoadSinkWriter:
                 self._options.name,
                 target,
             )
-        if not files:
+        if not ranges:
             target.discard(stage)
             return None
-        ranges = moved_ranges(plan.next_offsets, taken)
         ids = {topic: one for report in reports for topic, one in report.plan.topic_ids.items()}
+        silent = {piece.topic for piece in ranges} - ids.keys()
+        if silent and self._options.client is not None:
+            ids |= {t: one for t, one in _asked(self._options.client, {})[0].items() if t in silent}
         name, planned_from = self._options.name, plan.planned_from
         return target.commit(stage, name, planned_from, ranges, files, ids)
 
-    def _check(self, seen: Spans, batch: int | None) -> None:
-        if batch is None or not seen:
-            return
+    def _ranges(self, plan: SinkPlan, seen: Spans, batch: int | None) -> list[OffsetRange]:
+        """By what the name moves. Raises InvalidRowError, InvalidOptionError, DataLossError."""
+        options = self._options
+        reads = None if batch is None else self._micro_batch(batch)
+        starting = options.starting
+        if batch is not None:
+            if reads is not None:
+                reads.check(seen)
+            elif starting is None:
+                # Of such a query nothing is known but its rows.
+                starting = OffsetLimit(everywhere=EARLIEST)
+        begins = Begins(starting, plan.earliest, options.fail_on_data_loss)
+        return written_ranges(options.name, plan.next_offsets, seen, reads, begins)
+
+    def _micro_batch(self, batch: int) -> MicroBatch | None:
         checkpoint = self._options.checkpoint_location
         reads = None if checkpoint is None else micro_batch(checkpoint, batch)
-        if reads is not None:
-            reads.check(seen)
-        elif not self._options.unchecked_offsets:
+        if reads is None and not self._options.unchecked_offsets:
             raise InvalidOptionError(
                 "Which offsets this micro-batch reads is not to be found out, as "
                 + (
@@ -248,6 +290,7 @@ class LoadSinkWriter:
                 "would be taken for loaded ones. If the query has no such operator, set the option "
                 "uncheckedOffsets to true."
             )
+        return reads
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         # Where all tasks reported, commit() may have published and failed after that.
@@ -300,25 +343,18 @@ def check_place_columns(schema: StructType) -> None:
             )
 
 
-def spans_of(reports: Sequence[LoadedRows]) -> tuple[Spans, Spans]:
-    """The places of all rows of a write, and of those that are new."""
-    seen: Spans = {}
-    taken: Spans = {}
-    for report in reports:
-        seen, taken = joined(seen, report.seen), joined(taken, report.taken)
-    return seen, taken
-
-
-def _topic_ids(client: ClientConfig) -> TopicIds:
-    """The ids of all topics that are there, as far as brokers say them."""
+def _asked(client: ClientConfig | None, places: Offsets) -> tuple[TopicIds, Offsets]:
+    """The ids of all topics that are there, as far as brokers say them, and where the partitions of
+    those with a place begin."""
+    if client is None:
+        return NO_IDS, {}
     with Cluster(client) as cluster:
-        ids = {topic: cluster.topic_id(topic) for topic in cluster.topics()}
-    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
-
-
-def moved_ranges(next_offsets: Offsets, taken: Spans) -> list[OffsetRange]:
-    """From where each partition of the new rows was, to behind the greatest offset of them."""
-    return [
-        OffsetRange(tp.topic, tp.partition, next_offsets.get(tp, span.first), span.last + 1)
-        for tp, span in sorted(taken.items())
-    ]
+        topics = cluster.topics()
+        ids = {topic: cluster.topic_id(topic) for topic in topics}
+        there = [
+            TopicPartition(topic, number)
+            for topic in sorted({tp.topic for tp in places} & topics.keys())
+            for number in topics[topic]
+        ]
+        earliest = offsets_at(cluster, there, EARLIEST)
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}, earliest

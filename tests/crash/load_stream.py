@@ -35,6 +35,8 @@ def main(
         .writeStream.format("kafkalog_load")
         .option("target", target)
         .option("name", "nightly")
+        .option("kafka.bootstrap.servers", servers)
+        .option("startingOffsets", "earliest")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()

@@ -39,7 +39,8 @@ def stream(spark, servers):
         return (
             spark.readStream.format("kafkalog")
             .option("kafka.bootstrap.servers", servers)
-            .options(subscribe=topic, startingOffsets="earliest", **options)
+            .options(subscribe=topic, startingOffsets="earliest")
+            .options(**options)
             .load()
         )
 
@@ -47,13 +48,15 @@ def stream(spark, servers):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, servers):
     """Loads what a stream has until nothing is left; its numbers of input rows."""
 
     def until_done(rows, table, checkpoint="checkpoint", **options):
         query = (
             rows.writeStream.format("kafkalog_load")
-            .options(target=table.name, name="nightly", **options)
+            .option("kafka.bootstrap.servers", servers)
+            .options(target=table.name, name="nightly", startingOffsets="earliest")
+            .options(**options)
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
             .start()
@@ -125,32 +128,51 @@ def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics)
     table = pq.read_table(f"{parquet.directory}/table")
     assert sorted(table.column("word").to_pylist()) == ["a", "b", "c"]
     assert {row["factor"] for row in table.column("more").to_pylist()} == {1.5}
-    # The partition without rows has no place; its records are read, and left out, again.
-    assert parquet.open().position("nightly").offsets == {TopicPartition(topic, 0): 3}
+    # A place says what was read, also where no row came of it.
+    last = parquet.open().position("nightly").offsets
+    assert last == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 2}
 
 
-def test_a_topic_that_was_created_again_is_refused_where_brokers_are_named(
-    stream, run, parquet, topics, servers
-):
+def test_a_topic_that_was_created_again_is_refused(stream, run, parquet, topics):
     topic = topics.create()
     topics.fill(topic, 5)
-    asks = {"kafka.bootstrap.servers": servers}
-    run(stream(topic), parquet, **asks)
+    run(stream(topic), parquet)
     topics.delete(topic)
     topics.create_again(topic)
     topics.fill(topic, 8)
-    with pytest.raises(StreamingQueryException, match=r"created again since .* load 'nightly'"):
-        run(stream(topic), parquet, checkpoint="another", **asks)
+    for checkpoint in ("checkpoint", "another"):
+        with pytest.raises(StreamingQueryException, match=r"created again since .* load 'nightly'"):
+            run(stream(topic), parquet, checkpoint)
     assert places(parquet) == once(5)
 
 
-@pytest.mark.long
-def test_batches_without_rows_commit_nothing(stream, run, parquet, topics):
-    topic = topics.create()
+def test_batches_without_rows_move_the_place(stream, run, parquet, topics):
+    topic, other = topics.create(), topics.create()
     topics.fill(topic, 5)
-    assert run(stream(topic).where("offset > 100"), parquet) == [5]
-    assert parquet.open().position("nightly").offsets == {}
+    rows = stream(f"{topic},{other}", maxOffsetsPerTrigger="2").where("offset > 3")
+    assert run(rows, parquet) == [2, 2, 1]
+    position = parquet.open().position("nightly")
+    assert position.offsets == {TopicPartition(topic, 0): 5, TopicPartition(other, 0): 0}
+    assert position.topic_ids.keys() == {topic, other}
+    assert places(parquet) == Counter({(0, 4): 1})
     assert list(parquet.directory.glob("table/_kafkalog/staging/*")) == []
+
+
+def test_a_query_that_would_leave_records_out_is_refused(stream, run, parquet, topics):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    starts = {"startingOffsets": f'{{"{topic}":{{"0":4}}}}'}
+    elsewhere = {"startingOffsets": '{"x":{"0":1}}'}
+    with pytest.raises(StreamingQueryException, match=r"goes on at offset 0 .* from offset 4 on"):
+        run(stream(topic, **starts), parquet, **elsewhere)
+    # It is meant so.
+    run(stream(topic, **starts), parquet, **starts)
+    assert places(parquet) == Counter((0, n) for n in range(4, 10))
+    # A new table, and the old checkpoint.
+    shutil.rmtree(parquet.directory / "table")
+    topics.fill(topic, 2)
+    with pytest.raises(StreamingQueryException, match=r"goes on at offset 0 .* from offset 10 on"):
+        run(stream(topic), parquet, **elsewhere)
 
 
 @pytest.mark.long
@@ -189,13 +211,14 @@ def test_a_commit_that_was_overtaken_or_not_answered_is_made_good_by_the_next_ru
     assert places(parquet) == once(15)
 
 
-def test_a_dataframe_is_loaded_once(spark, read, table, topics):
+def test_a_dataframe_is_loaded_once(spark, read, table, topics, servers):
     topic = topics.create(2)
     topics.fill(topic, 20, 5)
 
     def write():
         rows = read(subscribe=topic).load().repartition(3).selectExpr("*", "1 as version")
         writer = rows.write.format("kafkalog_load").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", servers)
         writer.options(target=table.name, name="nightly").save()
 
     write()
@@ -206,12 +229,34 @@ def test_a_dataframe_is_loaded_once(spark, read, table, topics):
     assert set(table.arrow().column("version").to_pylist()) == {1}
 
 
-def test_wrong_use_is_said(spark, read, topics, parquet):
+def test_a_backfill_with_the_later_offsets_first_is_refused(read, parquet, topics, servers):
+    topic = topics.create()
+    topics.fill(topic, 10)
+
+    def write(start, until):
+        offsets = {"startingOffsets": start, "endingOffsets": until}
+        pieces = {name: f'{{"{topic}":{{"0":{offset}}}}}' for name, offset in offsets.items()}
+        rows = read(subscribe=topic, **pieces).load()
+        writer = rows.write.format("kafkalog_load").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", servers)
+        writer.options(target=parquet.name, name="nightly").save()
+
+    with pytest.raises(Exception, match=r"DataLossError: .*at offset 0 .*from offset 5 on"):
+        write(5, 10)
+    write(0, 5)
+    write(5, 10)
+    assert places(parquet) == once(10)
+
+
+def test_wrong_use_is_said(spark, read, topics, parquet, servers):
     rows = read(subscribe=topics.create()).load()
     counted = rows.groupBy("topic").count().write.format("kafkalog_load").mode("append")
     with pytest.raises(Exception, match="need the columns topic, partition and offset"):
-        counted.options(target=parquet.name, name="nightly").save()
+        counted.options(target=parquet.name, name="nightly", uncheckedTopicIds="true").save()
     load = rows.write.format("kafkalog_load").options(target=parquet.name, name="nightly")
+    with pytest.raises(Exception, match=r"kafka.bootstrap.servers must be set on the write, too"):
+        load.mode("append").save()
+    load = load.option("kafka.bootstrap.servers", servers)
     with pytest.raises(Exception, match="A load adds rows"):
         load.mode("overwrite").save()
     with pytest.raises(Exception, match="Option name must be set"):

@@ -31,7 +31,7 @@ def test_a_batch_reads_from_the_end_of_the_one_before(wrote):
     checkpoint = wrote(4, {"orders": {"0": 10}}, {"sourceVersion": 1, "reservoirId": "x"})
     wrote(5, {"orders": {"0": 20, "1": 3}}, 17)
     reads = micro_batch(checkpoint, 5)
-    assert reads == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20, ORDERS_1: 3})
+    assert reads == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20, ORDERS_1: 3}, is_first=False)
     assert micro_batch(f"file://{checkpoint}", 5) == reads
     assert micro_batch(f"file:{checkpoint}", 5) == reads
 

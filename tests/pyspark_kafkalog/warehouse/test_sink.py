@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndTimestamp, TopicPartition
 from pyspark.sql.types import (
     BinaryType,
     DoubleType,
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_kafkalog.errors import (
+    DataLossError,
     InvalidOptionError,
     InvalidRowError,
     LoadConflictError,
@@ -78,6 +79,8 @@ def task_context(monkeypatch):
 
 def a_writer(table, name="nightly", kind=LoadStreamWriter, **options):
     given = {"TARGET": table.name, "name": name, "uncheckedOffsets": "true", **options}
+    if "kafka.bootstrap.servers" not in given:
+        given["uncheckedTopicIds"] = "true"
     return kind(load_sink_options(given), ROW)
 
 
@@ -233,10 +236,14 @@ def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(parqu
 
 
 class Brokers:
-    """They know a topic `orders` by an id, and one that says none."""
+    """They know a topic `orders` by an id, and one that says none. Logs begin at `earliest`."""
 
     def __init__(self, config: object) -> None:
         self.ids: dict[str, UUID | None] = {"orders": UUID(int=1), "old": None}
+        self.earliest = 0
+
+    def list_offsets(self, partitions, timestamp):
+        return {tp: OffsetAndTimestamp(self.earliest, -1, -1) for tp in partitions}
 
     def __enter__(self):
         return self
@@ -269,6 +276,51 @@ def test_a_recreated_topic_is_refused_where_brokers_are_named(table, monkeypatch
     assert table.rows() == expected(3, 1) + expected(3)
 
 
+def test_what_retention_took_before_a_query_began_again_is_refused(table, monkeypatch):
+    """Without its checkpoint, and told to begin at the beginning."""
+    brokers = Brokers(None)
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    asks = {"kafka.bootstrap.servers": "localhost:9092", "startingOffsets": "earliest"}
+    run(table, [[(0, 0), (0, 1)]], **asks)
+    run(table, [[(0, 4)]], **asks)
+    brokers.earliest = 8
+    with pytest.raises(DataLossError, match=r"goes on at offset 5 of orders-0.*from offset 8 on"):
+        run(table, [[(0, 9)]], **asks)
+    run(table, [[(0, 9)]], failOnDataLoss="false", **asks)
+    assert table.offsets("nightly") == {0: 10}
+    assert table.rows()[b"nightly 0 9"] == 1
+
+
+def test_a_backfill_in_pieces_goes_on_where_the_last_one_ended(table):
+    def write(*offsets, **options):
+        writer = pickle.loads(pickle.dumps(a_writer(table, kind=LoadWriter, **options)))
+        message = writer.write(iter([rows(*((0, n) for n in offsets))]))
+        pickle.loads(pickle.dumps(writer)).commit([message])
+
+    with pytest.raises(DataLossError, match=r"goes on at offset 0 .*from offset 5 on.*loaded_offs"):
+        write(5, 6)
+    assert table.rows() == Counter()
+    write(0, 1, 2)
+    with pytest.raises(DataLossError, match=r"goes on at offset 3 .*from offset 5 on"):
+        write(5, 6)
+    # What lies between was read, and filtered away.
+    write(5, 6, startingOffsets='{"orders":{"0":3}}')
+    with pytest.raises(DataLossError, match=r"goes on at offset 7 .*from offset 8 on"):
+        write(9, startingOffsets='{"orders":{"0":8}}')
+    write(9, failOnDataLoss="false")
+    assert table.offsets("nightly") == {0: 10}
+    assert sum(table.rows().values()) == 6
+
+
+def test_a_new_name_begins_where_it_is_said_that_the_read_does(table):
+    starts = {"offsets": '{"orders":{"0":5}}', "latest": "latest", "back": "-10 offsets"}
+    for name, said in starts.items():
+        writer = planned(table, name, startingOffsets=said)
+        message = writer.write(iter([rows((0, 6))]))
+        a_writer(table, name, kind=LoadWriter, startingOffsets=said).commit([message])
+        assert table.offsets(name) == {0: 7}
+
+
 def test_what_asks_brokers_does_not_travel_to_the_tasks(parquet, monkeypatch):
     monkeypatch.setattr(sink_module, "Cluster", Brokers)
     secret = {"kafka.sasl.jaas.config": 'x required username="u" password="sesame";'}
@@ -281,7 +333,7 @@ def test_the_ranges_of_a_commit_tile_each_partition(parquet):
     run(parquet, [[(0, 9)], [(0, 12)]])
     log = parquet.open()._log
     assert [commit.ranges for commit in log] == [
-        (OffsetRange("orders", 0, 4, 8),),
+        (OffsetRange("orders", 0, 0, 8),),
         (OffsetRange("orders", 0, 8, 13),),
     ]
 
@@ -320,7 +372,17 @@ def test_rows_need_the_places_of_records():
         ({"name": "nightly", "target": "/x"}, "does not name a kind of target"),
         ({"name": "n", "target": "parquet:/x", "uncheckedOffsets": "no"}, "must be true or false"),
         ({"name": "n", "target": "parquet:/x", "compression": "rar"}, "compression is 'rar'"),
-        ({"name": "n", "target": "parquet:/x", "kafka.acks": "1"}, "kafka.bootstrap.servers must"),
+        ({"name": "n", "target": "parquet:/x"}, "kafka.bootstrap.servers must be set on the write"),
+        ({"name": "n", "target": "parquet:/x", "kafka.bootstrap.servers": ""}, "servers must be"),
+        (
+            {
+                "name": "n",
+                "target": "parquet:/x",
+                "uncheckedTopicIds": "true",
+                "startingOffsets": "x",
+            },
+            "startingOffsets is malformed",
+        ),
         (
             {"name": "n", "target": "parquet:/x", "targetFileBytes": "ten"},
             "targetFileBytes must be",
@@ -333,5 +395,6 @@ def test_options_that_are_missing_or_wrong(options, said):
 
 
 def test_an_option_that_nobody_knows_is_named(caplog):
-    load_sink_options({"target": "parquet:/x", "name": "n", "nane": "x", "checkpointLocation": "c"})
+    known = {"target": "parquet:/x", "name": "n", "uncheckedTopicIds": "true"}
+    load_sink_options({**known, "nane": "x", "checkpointLocation": "c"})
     assert "Option nane is unknown and ignored. Did you mean name?" in caplog.text
