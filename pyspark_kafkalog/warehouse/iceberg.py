@@ -59,10 +59,9 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
-from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
-from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+from pyiceberg.transforms import DayTransform, HourTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 from pyiceberg.utils.config import Config
@@ -90,7 +89,8 @@ from pyspark_kafkalog.warehouse.commit import (
     ids_to_json,
     ranges_to_json,
 )
-from pyspark_kafkalog.warehouse.layout import DAYS, HOURS, PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.iceberg_rules import TRANSFORMS, refuse_other_ids, refuse_unfit
+from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import (
     check_staged,
     new_load_id,
@@ -110,11 +110,6 @@ _MISSING_FILE = (
 )
 # Set for the time of a commit, not in the catalog: no unfenced retries.
 _IN_MEMORY = {"commit.retry.num-retries": "0"}
-_TRANSFORMS: Mapping[str | None, Transform[Any, Any]] = {
-    None: IdentityTransform(),
-    DAYS: DayTransform(),
-    HOURS: HourTransform(),
-}
 _NO_METRICS, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SHOWN_PROPERTIES = ("type", "uri", "warehouse")
@@ -149,7 +144,7 @@ class IcebergTarget:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):
             table = self._table() or self._create(schema, partition_by)
-            _refuse_unfit(table, schema, partition_by, self.identifier)
+            refuse_unfit(table, schema, partition_by, self.identifier)
             path = os.path.join(_data_directory(table), f"load-{load_id}")
             make_directory(path)
             fields = tuple(partition_by)
@@ -180,8 +175,8 @@ class IcebergTarget:
                     current = _position(table, name)
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                     # Again, others may have altered the table since the load began.
-                    _refuse_unfit(table, stage.schema, partition_by, self.identifier)
-                    _refuse_other_ids(table, stage.schema, self.identifier)
+                    refuse_unfit(table, stage.schema, partition_by, self.identifier)
+                    refuse_other_ids(table, stage.schema, self.identifier)
                 except (LoadConflictError, TargetError):
                     self.discard(stage)
                     raise
@@ -287,7 +282,7 @@ class IcebergTarget:
             IcebergField(
                 numbered.find_field(field.column).field_id,
                 PARTITION_FIELD_ID_START + number,
-                _TRANSFORMS[field.transform],
+                TRANSFORMS[field.transform],
                 field.name,
             )
             for number, field in enumerate(partition_by)
@@ -571,64 +566,6 @@ def _as_path(identifier: str, location: str) -> str:
             "targets, only Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
         )
     return path
-
-
-def _refuse_unfit(
-    table: Table, schema: pa.Schema, partition_by: Sequence[PartitionField], identifier: str
-) -> None:
-    """Raises TargetError unless files of `schema` can be added to the table as they are."""
-    spec = [
-        (table.schema().find_column_name(field.source_id), str(field.transform))
-        for field in table.spec().fields
-    ]
-    if spec != [(field.column, str(_TRANSFORMS[field.transform])) for field in partition_by]:
-        there = ", ".join(f"{transform}({column})" for column, transform in spec) or "nothing"
-        raise TargetError(
-            f"the Iceberg table {identifier} is partitioned by {there}, not by "
-            f"{', '.join(map(str, partition_by)) or 'nothing'}: say the same, or name another table"
-        )
-    there = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    for field in schema:
-        index = there.get_field_index(field.name)
-        if index < 0 or not _same_type(there.field(index).type, field.type):
-            raise TargetError(
-                f"the Iceberg table {identifier} has no column {field.name} of type {field.type}: "
-                "add it, or name another table"
-            )
-    for field in table.schema().fields:
-        if field.required:
-            raise TargetError(
-                f"the Iceberg table {identifier} has a column {field.name} that may not be null: "
-                "make it optional, or name another table"
-            )
-
-
-def _refuse_other_ids(table: Table, written: pa.Schema, identifier: str) -> None:
-    """Raises TargetError unless the table's columns have the ids that files were written with."""
-    there = index_by_name(table.schema())
-    for name, field_id in index_by_name(pyarrow_to_schema(written)).items():
-        if there[name] != field_id:
-            raise TargetError(
-                f"column {name} of the Iceberg table {identifier} was made anew while rows landed: "
-                "run the load again"
-            )
-
-
-def _same_type(there: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types are one in Iceberg, which knows no large and small ones."""
-    if pa.types.is_large_list(there) or pa.types.is_list(there):
-        return pa.types.is_list(wanted) and _same_type(there.value_type, wanted.value_type)
-    if pa.types.is_map(there) and pa.types.is_map(wanted):
-        return _same_type(there.key_type, wanted.key_type) and _same_type(
-            there.item_type, wanted.item_type
-        )
-    if pa.types.is_struct(there) and pa.types.is_struct(wanted):
-        return there.num_fields == wanted.num_fields and all(
-            left.name == right.name and _same_type(left.type, right.type)
-            for left, right in zip(there, wanted, strict=True)
-        )
-    small = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
-    return bool(small.get(there, there) == wanted)
 
 
 def _numbered(field: pa.Field, numbers: Iterator[int]) -> pa.Field:
