@@ -70,6 +70,7 @@ from pyspark_kafkalog.warehouse.delta_statistics import FileStatistics, file_sta
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.staging import (
+    check_rows,
     check_staged,
     new_load_id,
     remove_all_but,
@@ -141,9 +142,7 @@ class DeltaTarget:
         ):
             check_staged(stage, files, _MISSING_FILE)
             sync_directory(stage.path)
-            statistics = [
-                file_statistics(pq.read_metadata(staged_path(stage, file.name))) for file in files
-            ]
+            statistics = [_statistics(staged_path(stage, file.name), file) for file in files]
             partition_by = stage.partitioning.fields if stage.partitioning else ()
             while True:
                 table = DeltaTable(self.path)
@@ -420,6 +419,12 @@ def _actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
                 action = json.loads(line)
                 if kind in action:
                     yield action
+
+
+def _statistics(path: str, file: DataFile) -> FileStatistics:
+    footer = pq.read_metadata(path)
+    check_rows(path, file, footer.num_rows)
+    return file_statistics(footer)
 
 
 def _add_actions(

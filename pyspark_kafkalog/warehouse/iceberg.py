@@ -92,6 +92,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.iceberg_rules import TRANSFORMS, refuse_other_ids, refuse_unfit
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import (
+    check_rows,
     check_staged,
     new_load_id,
     remove_all_but,
@@ -317,6 +318,8 @@ class IcebergTarget:
         table.metadata.properties.update(_IN_MEMORY)
         try:
             _commit(table, properties, paths, summary)
+        except TargetError:
+            raise
         except Exception as error:
             # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
             # there and its answer lost.
@@ -422,6 +425,7 @@ def _data_files(table: Table, files: Mapping[str, DataFile]) -> Iterator[Iceberg
     def describe(path: str) -> IcebergFile:
         file = files[path]
         footer = pq.read_metadata(_as_path(table.name()[-1], path))
+        check_rows(path, file, footer.num_rows)
         collectors = _collectors(wanted, field_ids, footer)
         statistics = data_file_statistics_from_parquet_metadata(footer, collectors, field_ids)
         fields = zip(spec.fields, types, file.partition, strict=True)

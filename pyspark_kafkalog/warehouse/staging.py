@@ -1,8 +1,8 @@
 """The directory that the tasks of one load write to, as the driver handles it.
 
 Owns the load id, which names the directory, and what all targets do with such a directory: check
-before a commit that the files are there, and remove those that no commit names, at once and after
-long.
+before a commit that the files are there, with the rows that were reported, and remove those that no
+commit names, at once and after long.
 
 Called by the driver. Never decides whether a file is committed: each target does.
 """
@@ -53,6 +53,15 @@ def check_size(path: str, file: DataFile, size_bytes: int | None, advice: str) -
             f"{path} should have {file.size_bytes} bytes, but the driver "
             f"{'does not see it' if size_bytes is None else f'sees {size_bytes}'}; nothing was "
             f"published. {advice}"
+        )
+
+
+def check_rows(path: str, file: DataFile, rows: int) -> None:
+    """Raises TargetError unless the file at `path` has the `rows` that its task reported."""
+    if rows != file.records:
+        raise TargetError(
+            f"{path} has {rows} rows, and its task reported {file.records}; nothing was published. "
+            "Run the load again."
         )
 
 

@@ -1,6 +1,7 @@
 """Filters find every row: what files and tables say of their columns is true, whatever the names
 and values are. Each filter is asked of the format's own reader, and of the rows in memory."""
 
+import dataclasses
 import datetime
 import json
 import math
@@ -23,9 +24,12 @@ from pyiceberg.expressions import (
     NotNull,
 )
 
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import staged_files
 from pyspark_kafkalog.warehouse.staged_files import write_files
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, ParquetTable
 
 UTC = datetime.timezone.utc
@@ -199,3 +203,29 @@ def test_iceberg_readers_find_every_row(tmp_path, monkeypatch, name):
     nulls = rows.column(name).null_count
     assert bool(list(found.scan(IsNull(name)).plan_files())) >= (nulls > 0)
     assert bool(list(found.scan(NotNull(name)).plan_files())) >= (nulls < 4)
+
+
+@pytest.mark.parametrize("table_of", [DeltaLakeTable, IcebergTable])
+def test_what_formats_count_is_what_was_reported(tmp_path, table_of):
+    table = table_of(tmp_path)
+    commits = [load(table.open(), "nightly", until) for until in (3, 8)]
+    reported = [sum(file.records for file in commit.files) for commit in commits]
+    assert reported == [6, 10]
+    if table_of is DeltaLakeTable:
+        counted = table.delta().count()
+    else:
+        counted = int(table.iceberg().current_snapshot().summary["total-records"])
+    assert counted == sum(reported) == table.arrow().num_rows
+
+
+@pytest.mark.parametrize("table_of", [DeltaLakeTable, IcebergTable])
+def test_a_file_with_other_rows_than_its_task_reported_is_not_committed(tmp_path, table_of):
+    table = table_of(tmp_path)
+    target = table.open()
+    last, ranges = plan(target, "nightly", 5)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    wrong = [files[0], dataclasses.replace(files[1], records=6)]
+    with pytest.raises(TargetError, match="has 5 rows, and its task reported 6"):
+        target.commit(stage, "nightly", last, ranges, wrong)
+    assert table.open().position("nightly").offsets == {}
