@@ -12,6 +12,7 @@ not validated; `from_properties`, `from_file` and `log_config` validate.
 
 import difflib
 import logging
+import re
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +70,8 @@ _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 # Who sets these relies on clients being told apart.
 _PROTECTION = ("authorizer.class.name", "sasl.enabled.mechanisms", "super.users")
+# Between these a group's own properties may be.
+_BOUND_OF_GROUPS = re.compile(r"group\.(consumer|share|streams)\.(min|max)\.")
 _META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 _STORED = "Kept and described; nothing in this broker acts on it."
 
@@ -1252,7 +1255,11 @@ def check_protection(name: str, text: str) -> None:
 
 def warn_of_no_effect(entity: str, names: Iterable[str]) -> None:
     """Says in the log which properties nothing acts on, or only when the broker starts again."""
-    idle = sorted(name for name in names if without_listener(name) in other_properties())
+    idle = sorted(
+        name
+        for name in names
+        if without_listener(name) in other_properties() and not _BOUND_OF_GROUPS.match(name)
+    )
     if idle:
         _log.warning("config.without_effect entity=%s names=%r", entity, ",".join(idle))
     later = sorted(name for name in names if name in LATER_BROKER_CONFIGS)

@@ -55,6 +55,7 @@ from broker.coordinator.transactions import (
     read_transactions,
     transactions_topic_kind,
 )
+from broker.group_config import group_config
 from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
@@ -187,6 +188,7 @@ class BrokerServer:
             system_clock_ms,
             self._metadata,
             self._resolve_regexes,
+            lambda group_id: group_config(self._configs.current, self._group_configs.of(group_id)),
         )
         self._offsets_topic.on_loaded = self._take_over_groups
         self._build_transactions()

@@ -1,7 +1,8 @@
 """What AlterConfigs and IncrementalAlterConfigs share: a resource, and a change of its configs.
 
-Resources are topics, this broker (by its id), and all brokers (by an empty name). A change is a
-function from what is set to what shall be set; it is checked as a whole before anything is done.
+Resources are topics, this broker (by its id), all brokers (by an empty name), and groups, which
+need not exist. A change is a function from what is set to what shall be set; it is checked as a
+whole before anything is done.
 Called by: the event loop's thread only.
 """
 
@@ -15,6 +16,7 @@ from broker.api.errors import wire_error
 from broker.api.request import ApiContext
 from broker.api.topic_names import check_topic_name
 from broker.config import ConfigError
+from broker.group_config import check_group_config
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
@@ -62,6 +64,8 @@ async def _alter(
         await _alter_topic(name, change, context, validate_only=validate_only)
     elif resource_type == BROKER:
         await _alter_broker(name, change, context, validate_only=validate_only)
+    elif resource_type == GROUP:
+        await _alter_group(name, change, context, validate_only=validate_only)
     else:
         raise InvalidRequestError(f"Unknown resource type {resource_type}")
 
@@ -84,6 +88,23 @@ async def _alter_topic(
     checked(topic.configs)
     if not validate_only:
         await context.topics.set_configs(name, checked)
+
+
+async def _alter_group(
+    name: str, change: Change, context: ApiContext, *, validate_only: bool
+) -> None:
+    if not name:
+        raise InvalidRequestError("Default group resources are not allowed.")
+
+    def checked(configs: Configs) -> Configs:
+        changed = change(configs)
+        check_group_config(context.config, changed)
+        return changed
+
+    if validate_only:
+        checked(context.group_configs.of(name))
+    else:
+        await context.group_configs.set(name, checked)
 
 
 async def _alter_broker(

@@ -1,7 +1,7 @@
-"""DescribeConfigs (key 32), versions 0-4: every property of topics and of this broker.
+"""DescribeConfigs (key 32), versions 0-4: every property of topics, groups and this broker.
 
 Each with its value, where it comes from, and (on request) what else it could come from and what it
-does. Left out: broker loggers, client metrics and group properties.
+does. Left out: client metrics.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,12 +13,12 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 
+from broker.api.config_resources import BROKER, GROUP, TOPIC
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.topic_names import check_topic_name
 from broker.config_def import ConfigEntry, ConfigSource
-
-_TOPIC, _BROKER = 2, 4
+from broker.group_config import describe_group
 
 _RESULT = DescribeConfigsResponse.DescribeConfigsResult
 _ENTRY = _RESULT.DescribeConfigsResourceResult
@@ -59,13 +59,13 @@ def handle(request: Request, context: ApiContext) -> Body:
 
 
 def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:
-    if resource_type == _TOPIC:
+    if resource_type == TOPIC:
         check_topic_name(name)
         topic = context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartitionError()
         return context.config.describe_topic(context.config.log_config(topic.configs))
-    if resource_type == _BROKER:
+    if resource_type == BROKER:
         node_id = context.metadata.broker.node_id
         if not name:
             return context.config.describe_default()
@@ -74,6 +74,10 @@ def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[Con
                 f"Unexpected broker id, expected {node_id} or empty string, but received {name}"
             )
         return context.config.describe()
+    if resource_type == GROUP:
+        if not name:
+            raise InvalidRequestError("Group name must not be empty")
+        return describe_group(context.config, context.group_configs.of(name))
     raise InvalidRequestError(f"Unsupported resource type: {resource_type}")
 
 

@@ -5,18 +5,32 @@ appended to and subtracted from as it counts there now. Properties that no broke
 Apache Kafka does for its plug-ins. Left out: client metrics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kafka.errors import InvalidConfigurationError, InvalidRequestError, UnknownError
 from kafka.protocol.admin import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
-from broker.api.config_resources import TOPIC, Change, Configs, alter_each, check_names
+from broker.api.config_resources import (
+    BROKER,
+    GROUP,
+    TOPIC,
+    Change,
+    Configs,
+    alter_each,
+    check_names,
+)
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.config import broker_config_key, topic_config_key
-from broker.config_def import ConfigEntry, ConfigType
+from broker.config_def import ConfigEntry, ConfigKey, ConfigType
+from broker.group_config import group_config_key
 
 _RESULT = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+_KEYS: Mapping[int, Callable[[str], ConfigKey | None]] = {
+    TOPIC: topic_config_key,
+    BROKER: broker_config_key,
+    GROUP: group_config_key,
+}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _VERBS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
@@ -58,15 +72,15 @@ def _change(ask: Any, context: ApiContext) -> Change:
 def _edited(resource_type: int, config: Any, current: Configs, context: ApiContext) -> str:
     """A list with elements added or taken away. Raises InvalidConfigurationError."""
     name = config.name
-    is_topic = resource_type == TOPIC
-    key = topic_config_key(name) if is_topic else broker_config_key(name)
-    if key is None and not is_topic:
+    key = _KEYS[resource_type](name) if resource_type in _KEYS else None
+    if key is None and resource_type == BROKER:
         raise InvalidConfigurationError(f"Unknown config name: {name}")
     if key is None or key.type is not ConfigType.LIST:
         verb = _VERBS[config.config_operation]
         raise InvalidConfigurationError(f"Can't {verb} to key {name} because its type is not LIST.")
     text = current.get(name)
     if text is None:
+        is_topic = resource_type == TOPIC
         described = context.config.describe_topic(context.config.log_config({}))
         text = _values(described if is_topic else context.config.describe())[name] or ""
     parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -14,7 +14,7 @@ time move no partition twice. A group without members becomes one of the other p
 member of that comes. With members it does not: left out is the migration under way, whatever
 group.consumer.migration.policy would allow. A consumer that comes to a classic group is answered as
 by the policy `disabled`, and a classic member that comes to a consumer group as one whose protocols
-do not fit. Left out too: configs of single groups, assignors other than Kafka's own two, and racks
+do not fit. Left out too: assignors other than Kafka's own two, and racks
 (which those do not look at either).
 """
 
@@ -60,6 +60,7 @@ from broker.coordinator.group_metadata import GroupMetadata
 from broker.coordinator.offset_records import group_tombstone
 from broker.coordinator.timers import Timers
 from broker.coordinator.topic_regex import check_regex, resolve
+from broker.group_config import GroupConfig, group_config
 from broker.log.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -129,8 +130,11 @@ class ConsumerGroupCoordinator:
         clock: Clock,
         topics: ClusterTopics,
         run_aside: RunAside,
+        config_of: Callable[[str], GroupConfig] | None = None,
     ) -> None:
+        """`config_of`: what counts in a group now; not given, the same in all."""
         self._config = config
+        self._config_of = config_of or (lambda group_id: group_config(config, {}))
         self._groups = groups
         self._log = log
         self._timers = timers
@@ -288,7 +292,7 @@ class ConsumerGroupCoordinator:
         if group.epoch <= group.target_epoch:
             return
         now_ms = self._clock()
-        interval_ms = self._config.group_consumer_assignment_interval_ms
+        interval_ms = self._config_of(group.group_id).assignment_interval_ms
         since_ms = now_ms - group.target_timestamp_ms
         if group.target_timestamp_ms and interval_ms and 0 <= since_ms < interval_ms:
             return
@@ -306,7 +310,7 @@ class ConsumerGroupCoordinator:
         return HeartbeatAnswer(
             before.member_id,
             current.epoch,
-            self._config.group_consumer_heartbeat_interval_ms,
+            self._config_of(group.group_id).heartbeat_interval_ms,
             current.assigned if tells else None,
         )
 
@@ -390,7 +394,7 @@ class ConsumerGroupCoordinator:
             if not self._fence(group_id, member_id, "its session is over"):
                 self._timers.schedule(key, _RETRY_MS, is_over)
 
-        self._timers.schedule(key, self._config.group_consumer_session_timeout_ms, is_over)
+        self._timers.schedule(key, self._config_of(group_id).session_timeout_ms, is_over)
 
     def _limit_revocation(self, group_id: str, member: ConsumerMember) -> None:
         """A member that does not give up in its rebalance timeout loses everything."""
