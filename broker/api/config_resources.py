@@ -25,12 +25,16 @@ Change = Callable[[Configs], Configs]
 
 
 async def alter_each(
-    wanted: Any, change_of: Callable[[Any], Change], result_class: Any, context: ApiContext
+    wanted: Any,
+    change_of: Callable[[Any], Change],
+    result_class: Any,
+    context: ApiContext,
+    alter_logger: Callable[[Any], None] | None = None,
 ) -> list[Any]:
     """Answers either request: each of its resources succeeds or fails alone.
 
     `change_of` makes of a resource's part of the request what shall be done to it; it may raise
-    BrokerResponseError.
+    BrokerResponseError. `alter_logger` does what is asked of loggers, where a request may.
     """
     asks = wanted.resources or ()
     counts = Counter((ask.resource_type, ask.resource_name) for ask in asks)
@@ -41,8 +45,11 @@ async def alter_each(
         try:
             if counts[resource] > 1:
                 raise InvalidRequestError("Each resource must appear at most once.")
-            change = change_of(ask)
-            await _alter(*resource, change, context, validate_only=wanted.validate_only)
+            if alter_logger is not None and ask.resource_type == BROKER_LOGGER:
+                alter_logger(ask)
+            else:
+                change = change_of(ask)
+                await _alter(*resource, change, context, validate_only=wanted.validate_only)
         except BrokerResponseError as raised:
             error = raised
         code, message = wire_error(error)

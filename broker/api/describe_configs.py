@@ -13,7 +13,8 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 
-from broker.api.config_resources import BROKER, GROUP, TOPIC
+from broker.api.broker_loggers import describe_loggers
+from broker.api.config_resources import BROKER, BROKER_LOGGER, GROUP, TOPIC
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.topic_names import check_topic_name
@@ -74,6 +75,8 @@ def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[Con
                 f"Unexpected broker id, expected {node_id} or empty string, but received {name}"
             )
         return context.config.describe()
+    if resource_type == BROKER_LOGGER:
+        return describe_loggers(name, context.metadata.broker.node_id)
     if resource_type == GROUP:
         if not name:
             raise InvalidRequestError("Group name must not be empty")

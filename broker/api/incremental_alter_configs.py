@@ -11,6 +11,7 @@ from typing import Any
 from kafka.errors import InvalidConfigurationError, InvalidRequestError, UnknownError
 from kafka.protocol.admin import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
+from broker.api.broker_loggers import alter_loggers
 from broker.api.config_resources import (
     BROKER,
     GROUP,
@@ -37,16 +38,30 @@ _VERBS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
 async def handle(request: Request, context: ApiContext) -> Body:
     wanted = request.decode(IncrementalAlterConfigsRequest)
-    responses = await alter_each(wanted, lambda ask: _change(ask, context), _RESULT, context)
+    node_id = context.metadata.broker.node_id
+
+    def alter_logger(ask: Any) -> None:
+        configs = ask.configs or ()
+        _check_names_and_values(configs)
+        alter_loggers(ask.resource_name, configs, node_id, validate_only=wanted.validate_only)
+
+    responses = await alter_each(
+        wanted, lambda ask: _change(ask, context), _RESULT, context, alter_logger
+    )
     response = IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
     return encoded(response, request)
 
 
 def _check(configs: Sequence[Any]) -> None:
-    check_names(config.name for config in configs)
     for config in configs:
         if config.config_operation not in (_SET, _DELETE, _APPEND, _SUBTRACT):
             raise UnknownError()  # Apache Kafka's code for it
+    _check_names_and_values(configs)
+
+
+def _check_names_and_values(configs: Sequence[Any]) -> None:
+    check_names(config.name for config in configs)
+    for config in configs:
         if config.value is None and config.config_operation != _DELETE:
             raise InvalidRequestError(f"Null value not supported for : {config.name}")
 
