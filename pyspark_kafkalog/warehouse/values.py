@@ -4,10 +4,10 @@ A struct's fields become columns in the place of `value`; anything else, such as
 the column `value`. A field that is called like a column of the topic (key, topic, timestamp ...)
 becomes `value_<field>`. With `null`, a record that could not be decoded keeps its row: the decoded
 columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
-instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value with it in any
-text is bad, too: it would fail the commit, and every later one. So is a record whose timestamp is
-no time, whatever its value: with `null` that is what is null in its row. Made on the driver;
-travels pickled to tasks, where one thread uses it.
+instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value or a header
+with it in any text is bad, too: it would fail the commit, and every later one. So is a record whose
+timestamp is no time, whatever its value: with `null` that is what is null in its row. Made on the
+driver; travels pickled to tasks, where one thread uses it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,6 +26,7 @@ from pyspark_kafkalog.warehouse.row_types import rows_with_nul
 FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
 ON_ERROR = (FAIL, DEAD_LETTER, NULL)
 ERROR_COLUMN = "value_error"
+_HOLDS_NUL = "holds the character NUL, which the target cannot hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,10 @@ class Values:
             if errors:
                 raise BadRecordError(_told(records, errors))
         else:
-            errors = {**_without_time(records.column("timestamp")), **errors}
+            errors = {**self._bad_beside_value(records), **errors}
         columns = self._columns(records, decoded)
+        if self.on_error == NULL and "headers" in columns and not self.takes_nul:
+            columns["headers"] = _nulled(columns["headers"], rows_with_nul(columns["headers"]))
         if self.on_error == NULL:
             columns[ERROR_COLUMN] = _reasons(errors, records.num_rows)
         rows = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -100,6 +103,14 @@ class Values:
             letters.send(records.take(pa.array(bad)), [errors[row] for row in bad])
             rows = rows.filter(pc.invert(_mask(bad, records.num_rows)))
         return rows, len(errors)
+
+    def _bad_beside_value(self, records: pa.RecordBatch) -> dict[int, str]:
+        """Which records are bad whatever their values are, and why."""
+        errors = _without_time(records.column("timestamp"))
+        if not self.takes_nul and "headers" in records.schema.names:
+            rows = rows_with_nul(records.column("headers"))
+            errors |= dict.fromkeys(rows, f"a header's key {_HOLDS_NUL}")
+        return errors
 
     def _value_fields(self, schema: pa.Schema) -> list[pa.Field]:
         kind = self.decoder.type
@@ -166,9 +177,16 @@ def _without_nul(decoded: Decoded) -> Decoded:
     rows = rows_with_nul(decoded.column)
     if not rows:
         return decoded
-    kept = [None if row in rows else row for row in range(len(decoded.column))]
-    said = dict.fromkeys(rows, "a text holds the character NUL, which the target cannot hold")
-    return Decoded(decoded.column.take(pa.array(kept, pa.int64())), {**decoded.errors, **said})
+    said = dict.fromkeys(rows, f"a text {_HOLDS_NUL}")
+    return Decoded(_nulled(decoded.column, rows), {**decoded.errors, **said})
+
+
+def _nulled(column: pa.Array, rows: set[int]) -> pa.Array:
+    """`column` with null in `rows`."""
+    if not rows:
+        return column
+    kept = [None if row in rows else row for row in range(len(column))]
+    return column.take(pa.array(kept, pa.int64()))
 
 
 def _without_time(timestamps: pa.Array) -> dict[int, str]:

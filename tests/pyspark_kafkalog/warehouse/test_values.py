@@ -214,6 +214,26 @@ def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(monkeypatch):
         rows_of(read_as(monkeypatch, [b"a", b"\0"], refusing))
 
 
+def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(monkeypatch):
+    def read(*_) -> Iterator[pa.RecordBatch]:
+        row = {"value": b"v", "topic": "orders", "partition": 3, "timestamp": 0}
+        keys = ["a", "a\0b", "c"]
+        rows = [
+            {**row, "offset": n, "headers": [{"key": key, "value": b"x"}]}
+            for n, key in enumerate(keys)
+        ]
+        names = ("value", "topic", "partition", "offset", "timestamp", "headers")
+        yield pa.RecordBatch.from_pylist(rows, row_schema(names))
+
+    values = open_values("binary", None, None, "null", None)
+    reading = Reading(OPTIONS, ("offset", "value", "headers"), {}, replace(values, takes_nul=False))
+    monkeypatch.setattr(landing, "read_range", read)
+    rows = rows_of(Records(Cluster(reading.options.client), reading, PIECE, None))
+    assert [row["headers"] is None for row in rows] == [False, True, False]
+    assert "a header's key holds the character NUL" in rows[1]["value_error"]
+    assert [row["value"] for row in rows] == [b"v"] * 3
+
+
 def test_values_as_they_are_need_nothing():
     assert open_values("binary", None, None, "fail", None) is None
 
