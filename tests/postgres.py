@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: Debian's package, a new cluster on a Unix socket, no network.
 
 `postgres()` starts one for the whole process, which ends with it. Its programs are looked for in
-/usr/lib/postgresql; `make test` installs them.
+/usr/lib/postgresql; `make test` installs them. `LosingProxy` stands before it and loses one answer.
 """
 
 import atexit
@@ -9,9 +9,13 @@ import functools
 import glob
 import os
 import pwd
+import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PASSWORD = "pass:word/@%"
@@ -57,7 +61,11 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        return f"postgresql://loader:pass%3Aword%2F%40%25@/postgres?host={self.directory}"
+        return self.url_by(self.directory)
+
+    def url_by(self, directory: str) -> str:
+        """The URL by way of a socket in another directory."""
+        return f"postgresql://loader:pass%3Aword%2F%40%25@/postgres?host={directory}"
 
     def query(self, statement: str) -> list[list[str]]:
         """The rows of a statement, as psql prints them: columns as text, null as nothing."""
@@ -90,6 +98,87 @@ class Postgres:
             text=True,
             timeout=120,
         )
+
+
+class LosingProxy:
+    """Passes connections on to `server`, and cuts the first one that commits after a COPY, in both
+    directions: `before` the server hears of it, `while` it is at it, or `after` it has answered."""
+
+    def __init__(self, server: Postgres, cut: str) -> None:
+        self.cuts = 0
+        self._cut = cut
+        self._server = f"{server.directory}/.s.PGSQL.5432"
+        self._directory = tempfile.mkdtemp(prefix="px-")
+        self.url = server.url_by(self._directory)
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(f"{self._directory}/.s.PGSQL.5432")
+        self._door.listen()
+        self._sockets = [self._door]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(60)
+        for one in self._sockets:
+            one.close()
+        shutil.rmtree(self._directory)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                server = socket.socket(socket.AF_UNIX)
+                self._sockets += [client, server]
+                server.connect(self._server)
+                events = (threading.Event(), threading.Event())
+                for run in (self._to_server, self._to_client):
+                    arguments = (client, server, *events)
+                    self._threads.append(threading.Thread(target=run, args=arguments, daemon=True))
+                    self._threads[-1].start()
+
+    def _to_server(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        is_cut: threading.Event,
+        has_answered: threading.Event,
+    ) -> None:
+        has_copied = False
+        with suppress(OSError):
+            while data := client.recv(65536):
+                has_copied |= b"COPY " in data
+                if has_copied and b"COMMIT" in data and not self.cuts:
+                    self.cuts += 1
+                    is_cut.set()
+                    if self._cut != "before":
+                        server.sendall(data)
+                    if self._cut == "after":
+                        has_answered.wait(60)
+                    client.shutdown(socket.SHUT_RDWR)
+                    break
+                server.sendall(data)
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+
+    def _to_client(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        is_cut: threading.Event,
+        has_answered: threading.Event,
+    ) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                if is_cut.is_set():
+                    has_answered.set()
+                    break
+                client.sendall(data)
+            if not is_cut.is_set():
+                client.shutdown(socket.SHUT_RDWR)
 
 
 @functools.cache
