@@ -4,9 +4,33 @@ does."""
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    InvalidProducerEpochError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+    TopicAuthorizationFailedError,
+)
+from kafka.protocol.admin import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsResponse,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.producer import (
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.encode import RecordEncoder
@@ -16,15 +40,25 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import (
+    ONGOING,
     ProducerIdentity,
+    TransactionDescription,
     Transactions,
     ended_by_commit,
 )
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.record.batch import batches
+from tests.pyspark_kafkalog.client.scripted import (
+    CUT,
+    INIT_PRODUCER_ID,
+    VERSIONS,
+    Request,
+    ScriptedBroker,
+)
 
 TIMEOUT_MS = 60_000
 WAIT_S = 30
+FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 @pytest.fixture
@@ -192,3 +226,318 @@ def test_a_marker_that_outlives_its_batch_still_counts(compacted):
     mine = (producer.producer_id, producer.epoch, False)
     compact(tp, lambda left: mine not in left)
     assert ended_by_commit(cluster, producer, tp, offset, TIMEOUT_MS) is True
+
+
+# Beginning, adding and ending.
+
+
+def test_a_new_epoch_fences_the_older_and_aborts_what_it_left_open(
+    cluster, transactions, new_topic
+):
+    tp = TopicPartition(new_topic(), 0)
+    old = transactions.begin(tp.topic, TIMEOUT_MS)
+    write(cluster, transactions, old, tp)
+    assert transactions.describe([tp.topic])[tp.topic] == TransactionDescription(old, ONGOING)
+    assert transactions.ongoing(tp.topic) == [tp.topic]
+    new = transactions.begin(tp.topic, TIMEOUT_MS)
+    assert new.transactional_id == tp.topic
+    assert (new.producer_id, new.epoch > old.epoch) == (old.producer_id, True)
+    assert transactions.ongoing(tp.topic) == []
+    for commit in (True, False):
+        assert isinstance(transactions.end_all([old], commit)[old], FENCED)
+    with pytest.raises(FENCED):
+        transactions.add_partitions(old, [tp])
+    with pytest.raises(FENCED):
+        transactions.begin(tp.topic, TIMEOUT_MS, old)
+    assert transactions.begin(tp.topic, TIMEOUT_MS, new).epoch == new.epoch + 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_may_be_repeated_and_not_changed(cluster, transactions, new_topic, commit):
+    tp = TopicPartition(new_topic(), 0)
+    producers = [transactions.begin(f"{tp.topic}-{number}", TIMEOUT_MS) for number in range(3)]
+    for producer in producers:
+        write(cluster, transactions, producer, tp)
+    for some in (producers[:2], producers, [*producers, *producers], []):
+        assert transactions.end_all(some, commit) == {}
+    refused = transactions.end_all(producers, not commit)
+    assert list(refused) == producers
+    assert {type(error) for error in refused.values()} == {InvalidTxnStateError}
+    with pytest.raises(InvalidTxnStateError):
+        transactions.end(producers[0], not commit)
+
+
+def test_many_end_at_once_and_those_that_are_refused_are_named(cluster, transactions, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    producers = [transactions.begin(f"{tp.topic}-{number}", TIMEOUT_MS) for number in range(70)]
+    some = {producers[3], producers[68]}
+    for producer in producers:
+        transactions.add_partitions(producer, [tp])
+        if producer in some:
+            transactions.begin(producer.transactional_id, TIMEOUT_MS)
+    assert transactions.end_all(producers, commit=True).keys() == some
+    assert transactions.ongoing(f"{tp.topic}-.*") == []
+
+
+def test_what_is_described_is_what_coordinators_know(cluster, transactions, new_topic):
+    name = new_topic()
+    known = transactions.begin(name, TIMEOUT_MS)
+    assert transactions.describe([f"no-{name}", name]).keys() == {name}
+    assert transactions.describe([name])[name].producer == known
+    assert transactions.describe([name])[name].state != ONGOING
+    assert transactions.describe([]) == {}
+
+
+def test_what_goes_on_is_listed_by_a_whole_name(cluster, transactions, new_topic):
+    tp = TopicPartition(new_topic(), 0)
+    for suffix in ("", "-1", "-12"):
+        producer = transactions.begin(tp.topic + suffix, TIMEOUT_MS)
+        transactions.add_partitions(producer, [tp])
+    assert transactions.ongoing(tp.topic) == [tp.topic]
+    assert transactions.ongoing(f"{tp.topic}-[0-9]") == [f"{tp.topic}-1"]
+    assert transactions.ongoing(f"{tp.topic}.*") == [tp.topic + each for each in ("", "-1", "-12")]
+
+
+def test_a_timeout_beyond_the_brokers_is_refused(transactions):
+    with pytest.raises(InvalidTransactionTimeoutError):
+        transactions.begin("patient", 10**9)
+
+
+# What a real broker cannot be made to show.
+
+
+FIND_COORDINATOR, ADD_PARTITIONS, END_TXN, DESCRIBE, LIST = 10, 24, 26, 65, 66
+NOT_ATTEMPTED, TOPIC_DENIED, NOT_COORDINATOR, CONCURRENT, LOADING = 55, 29, 16, 51, 14
+MINE, THEIRS = ProducerIdentity("mine", 7, 3), ProducerIdentity("theirs", 8, 4)
+
+
+@pytest.fixture(autouse=True)
+def transactional_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Apache Kafka 3.9 offers, for the scripted broker."""
+    for key, most in [
+        (FIND_COORDINATOR, 5), (ADD_PARTITIONS, 5), (END_TXN, 4), (DESCRIBE, 0), (LIST, 1),
+    ]:  # fmt: skip
+        monkeypatch.setitem(VERSIONS, key, (0, most))
+
+
+class Coordinator(ScriptedBroker):
+    """The coordinator of all ids but those that `of` says; each API answers what it is told."""
+
+    def __init__(self, answers: dict[int, list[Any]] | None = None, node_id: int = 1) -> None:
+        handlers = {
+            FIND_COORDINATOR: self.find,
+            ADD_PARTITIONS: self.added,
+            END_TXN: self.ended,
+            DESCRIBE: self.described,
+            LIST: self.listed,
+            INIT_PRODUCER_ID: self.initialized,
+        }
+        super().__init__(handlers, {"t": 2}, node_id)
+        self.of: dict[str, ScriptedBroker] = {}
+        self.answers = answers or {}
+
+    def next(self, request: Request) -> Any:
+        left = self.answers.get(request.api_key, [])
+        return left.pop(0) if left else 0
+
+    def find(self, request: Request) -> Any:
+        asked = FindCoordinatorRequest.decode(bytes(request.body), version=request.version)
+        names = asked.coordinator_keys if request.version >= 4 else [asked.key]
+        answer = self.next(request)
+        found = [
+            FindCoordinatorResponse.Coordinator(
+                key=name,
+                node_id=self.of.get(name, self).node_id,
+                host="127.0.0.1",
+                port=self.of.get(name, self).port,
+                error_code=answer,
+                error_message=None,
+            )
+            for name in names
+        ]
+        first = found[0]
+        return bytes(
+            FindCoordinatorResponse(
+                throttle_time_ms=0,
+                error_code=first.error_code,
+                error_message=None,
+                node_id=first.node_id,
+                host=first.host,
+                port=first.port,
+                coordinators=found,
+            ).encode(version=request.version)
+        )
+
+    def initialized(self, request: Request) -> Any:
+        answer = self.next(request)
+        response = InitProducerIdResponse(
+            throttle_time_ms=0, error_code=answer, producer_id=7, producer_epoch=3
+        )
+        return answer if answer is CUT else bytes(response.encode(version=request.version))
+
+    def added(self, request: Request) -> Any:
+        codes = self.next(request) or [0, 0]
+        topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+        partition = topic.AddPartitionsToTxnPartitionResult
+        results = [
+            partition(partition_index=index, partition_error_code=code)
+            for index, code in enumerate(codes)
+        ]
+        response = AddPartitionsToTxnResponse(
+            throttle_time_ms=0,
+            results_by_topic_v3_and_below=[topic(name="t", results_by_partition=results)],
+        )
+        return bytes(response.encode(version=request.version))
+
+    def ended(self, request: Request) -> Any:
+        answer = self.next(request)
+        response = EndTxnResponse(throttle_time_ms=0, error_code=answer)
+        return answer if answer is CUT else bytes(response.encode(version=request.version))
+
+    def described(self, request: Request) -> Any:
+        asked = DescribeTransactionsRequest.decode(bytes(request.body), version=request.version)
+        answer = self.next(request)
+        if answer is CUT:
+            return CUT
+        states = [
+            DescribeTransactionsResponse.TransactionState(
+                error_code=answer,
+                transactional_id=name,
+                transaction_state="Ongoing",
+                transaction_timeout_ms=1,
+                transaction_start_time_ms=0,
+                producer_id=7,
+                producer_epoch=3,
+                topics=[],
+            )
+            for name in asked.transactional_ids
+        ]
+        response = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+        return bytes(response.encode(version=request.version))
+
+    def listed(self, request: Request) -> Any:
+        answer = self.next(request)
+        if answer is CUT:
+            return CUT
+        names = [f"mine-{self.node_id}", f"mine-{self.node_id}-more"]
+        response = ListTransactionsResponse(
+            throttle_time_ms=0,
+            error_code=answer,
+            unknown_state_filters=[],
+            transaction_states=[
+                ListTransactionsResponse.TransactionState(
+                    transactional_id=name, producer_id=7, transaction_state="Ongoing"
+                )
+                for name in names
+            ],
+        )
+        return bytes(response.encode(version=request.version))
+
+
+@contextmanager
+def coordinated(broker: Coordinator, **properties: str) -> Iterator[Transactions]:
+    with Cluster(broker.config(**properties)) as cluster:
+        yield Transactions(cluster)
+
+
+@pytest.mark.parametrize("codes", [[NOT_ATTEMPTED, TOPIC_DENIED], [TOPIC_DENIED, NOT_ATTEMPTED]])
+def test_a_partition_that_is_refused_is_named_and_not_those_that_were_left_out_for_it(codes):
+    with Coordinator({ADD_PARTITIONS: [codes]}) as broker, coordinated(broker) as transactions:
+        place = f"mine, t-{codes.index(TOPIC_DENIED)}"
+        with pytest.raises(TopicAuthorizationFailedError, match=place):
+            transactions.add_partitions(MINE, [TopicPartition("t", 0), TopicPartition("t", 1)])
+
+
+@pytest.mark.parametrize("passing", [NOT_COORDINATOR, LOADING, CONCURRENT, CUT])
+def test_what_passes_is_waited_out(passing):
+    """A coordinator that moved, or whose connection broke, is looked up again."""
+    lookups = 2 if passing in (NOT_COORDINATOR, CUT) else 1
+    with (
+        Coordinator({INIT_PRODUCER_ID: [passing, passing], DESCRIBE: [0]}) as broker,
+        coordinated(broker) as transactions,
+    ):
+        assert transactions.begin("mine", TIMEOUT_MS) == MINE
+        assert len(broker.asked(INIT_PRODUCER_ID)) == 3
+        assert len(broker.asked(FIND_COORDINATOR)) == 2 * lookups - 1
+
+
+@pytest.mark.parametrize("passing", [NOT_COORDINATOR, LOADING, CONCURRENT, CUT])
+def test_an_end_is_asked_for_until_it_is_answered(passing):
+    with (
+        Coordinator({END_TXN: [passing]}) as broker,
+        coordinated(broker) as transactions,
+    ):
+        assert transactions.end_all([MINE, THEIRS], commit=True) == {}
+        asked = [
+            EndTxnRequest.decode(bytes(request.body), version=request.version)
+            for request in broker.asked(END_TXN)
+        ]
+        assert {each.transactional_id for each in asked} == {"mine", "theirs"}
+        assert all(each.committed for each in asked)
+        assert [each.transactional_id for each in asked].count("mine") == 2
+
+
+def test_an_end_that_is_never_answered_is_given_up(monkeypatch):
+    with (
+        Coordinator({END_TXN: [LOADING] * 1000}) as broker,
+        coordinated(broker, request_timeout_ms="300") as transactions,
+        pytest.raises(KafkaError),
+    ):
+        transactions.end(MINE, commit=True)
+
+
+def test_ids_are_asked_of_their_own_coordinators():
+    with Coordinator(node_id=2) as other, Coordinator() as broker:
+        broker.brokers = {1: broker, 2: other}
+        broker.of = {"theirs": other}
+        with coordinated(broker) as transactions:
+            assert transactions.end_all([MINE, THEIRS], commit=False) == {}
+            assert transactions.describe(["mine", "theirs"]).keys() == {"mine", "theirs"}
+            for each in (broker, other):
+                assert len(each.asked(END_TXN)) == len(each.asked(DESCRIBE)) == 1
+            assert len(broker.asked(FIND_COORDINATOR)) == 1
+            assert not other.asked(FIND_COORDINATOR)
+            assert transactions.ongoing("mine-[12]") == ["mine-1", "mine-2"]
+
+
+def test_older_brokers_are_asked_for_one_coordinator_at_a_time(monkeypatch):
+    monkeypatch.setitem(VERSIONS, FIND_COORDINATOR, (0, 3))
+    with Coordinator() as broker, coordinated(broker) as transactions:
+        transactions.locate(["mine", "theirs"])
+        assert transactions.end_all([MINE, THEIRS], commit=False) == {}
+        assert len(broker.asked(FIND_COORDINATOR)) == 2
+
+
+@pytest.mark.parametrize("passing", [NOT_COORDINATOR, LOADING, CUT])
+def test_a_description_is_asked_for_until_it_is_there(passing):
+    with Coordinator({DESCRIBE: [passing]}) as broker, coordinated(broker) as transactions:
+        assert transactions.describe(["mine"]) == {"mine": TransactionDescription(MINE, ONGOING)}
+        lookups = 1 if passing == LOADING else 2
+        assert len(broker.asked(FIND_COORDINATOR)) == lookups
+
+
+def test_a_broker_that_does_not_list_its_transactions_is_left_out(monkeypatch):
+    with Coordinator(node_id=2) as other, Coordinator({LIST: [LOADING]}) as broker:
+        broker.brokers = {1: broker, 2: other}
+        with coordinated(broker) as transactions:
+            other.answers = {LIST: [CUT] * 10}
+            assert transactions.ongoing("mine-[12]") == ["mine-1"]
+        monkeypatch.delitem(VERSIONS, LIST)
+        with coordinated(broker) as transactions:
+            assert transactions.ongoing("mine.*") == []
+
+
+def test_a_lead_is_taken_back_only_where_brokers_compare_epochs(monkeypatch):
+    with Coordinator() as broker, coordinated(broker) as transactions:
+        transactions.begin("mine", 1234, MINE)
+        (asked,) = (
+            InitProducerIdRequest.decode(bytes(request.body), version=request.version)
+            for request in broker.asked(INIT_PRODUCER_ID)
+        )
+        assert (asked.transactional_id, asked.transaction_timeout_ms) == ("mine", 1234)
+        assert (asked.producer_id, asked.producer_epoch) == (7, 3)
+    monkeypatch.setitem(VERSIONS, INIT_PRODUCER_ID, (0, 2))
+    with Coordinator() as broker, coordinated(broker) as transactions:
+        transactions.begin("mine", 1234)
+        with pytest.raises(IncompatibleBrokerVersion):
+            transactions.begin("mine", 1234, MINE)

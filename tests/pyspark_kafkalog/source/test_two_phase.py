@@ -5,11 +5,13 @@ What kills and timeouts at random do to them is in `tests/crash`.
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -17,12 +19,41 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
 )
 from confluent_kafka.cimpl import NewTopic
+from kafka import structs
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    KafkaError,
+    ProducerFencedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+    UnknownError,
+)
 
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.source import decisions
-from pyspark_kafkalog.source.decisions import DecisionLog, decisions_topic
-from tests.crash.sink_steps import Sink, StepError, plan_micro_batch, visible
+from pyspark_kafkalog.client.transaction import ONGOING, ProducerIdentity, Transactions
+from pyspark_kafkalog.errors import (
+    DeliveryError,
+    InvalidOptionError,
+    KafkalogError,
+    PrefixInUseError,
+    TransactionAbortedError,
+    TransactionError,
+)
+from pyspark_kafkalog.source import decisions, two_phase
+from pyspark_kafkalog.source.decisions import Decision, DecisionLog, decisions_topic
+from pyspark_kafkalog.source.two_phase import TaskWrite, TransactionalWrites
+from tests.crash.sink_steps import (
+    Sink,
+    StepError,
+    has_open_transactions,
+    plan_micro_batch,
+    visible,
+)
+from tests.pyspark_kafkalog.client.conftest import batches_of
 
 OTHER_ROWS = "PrefixInUseError: Micro-batch 1 was committed with 2 records and is to be .* not the"
 LOST = "DecisionsLostError: .* Choose another prefix"
@@ -75,6 +106,55 @@ def create_decisions(sink: Sink, admin: AdminClient) -> None:
     name = decisions_topic(sink.prefix)
     topic = NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([topic])[name].result(30)
+
+
+class DriverDied(Exception):
+    """Where a driver ends right after its decision."""
+
+
+@pytest.fixture
+def commit_cut_short(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[list[Any], int | None, list[bool | None]], Decision]:
+    """`(messages, batch, ends)`: the commit of a driver that dies when it has decided; each of the
+    decided transactions, in order, is committed then, aborted, or (None) left open."""
+    decide = DecisionLog.decide
+
+    def commit(messages: list[Any], batch: int | None, ends: list[bool | None]) -> Decision:
+        made = []
+
+        def decide_and_die(
+            log: DecisionLog,
+            decision: Decision,
+            transactions: Transactions,
+            leader: ProducerIdentity,
+        ) -> NoReturn:
+            made.append(decide(log, decision, transactions, leader))
+            for transaction, end in zip(made[0].transactions, ends, strict=True):
+                if end is not None:
+                    transactions.end(transaction.producer, commit=end)
+            raise DriverDied
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DecisionLog, "decide", decide_and_die)
+            with pytest.raises(DriverDied):
+                sink.commit(messages, batch)
+        return made[0]
+
+    return commit
+
+
+def newest(sink: Sink) -> Decision | None:
+    with Cluster(sink.options.client) as cluster:
+        return DecisionLog(cluster, sink.prefix).newest()
+
+
+def states(sink: Sink, messages: list[Any]) -> list[str]:
+    """Of the transactions that these messages report, as their coordinator has them."""
+    names = [message.transaction.producer.transactional_id for message in messages]
+    with Cluster(sink.options.client) as cluster:
+        found = Transactions(cluster).describe(names)
+        return [found[name].state for name in names]
 
 
 # Which micro-batch is the decided one.
@@ -222,3 +302,383 @@ def test_decisions_that_would_be_forgotten_one_day_are_refused_at_once(
     admin.incremental_alter_configs([topic])[topic].result(30)
     with pytest.raises(StepError, match=r"TransactionError: .* cleanup\.policy=delete"):
         sink.plan()
+
+
+# What became of what was decided.
+
+
+ROWS = [[b"0", b"00"], [b"1", b"11"], [b"2", b"22"]]
+EACH_ROW_ONCE = Counter(row for task in ROWS for row in task)
+
+
+def test_a_plan_ends_what_was_decided(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    decided = commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [True, None, None])
+    assert newest(sink) == decided
+    sink.plan()
+    assert newest(sink) == replace(decided, is_done=True)
+    assert seen(sink) == EACH_ROW_ONCE
+    sink.run(0, *ROWS)
+    sink.run(1, [b"next"])
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
+
+
+def test_only_what_was_aborted_is_written_again_however_often(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    """Each replay decides on what is missing, and dies when a part of that was ended."""
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [True, False, False])
+    second = commit_cut_short(sink.write(sink.plan(), *reversed(ROWS)), 0, [False, True])
+    assert len(second.settled) == 1
+    for _ in range(2):
+        sink.run(0, *ROWS)
+        assert seen(sink) == EACH_ROW_ONCE
+    decided = newest(sink)
+    assert decided is not None
+    assert (len(decided.transactions), len(decided.settled)) == (1, 2)
+    assert not has_open_transactions(sink.servers, sink.topic)
+    with pytest.raises(StepError, match="PrefixInUseError: Micro-batch 0 was committed with 6 rec"):
+        sink.run(0, ROWS[0], ROWS[1], [b"2", b"other"])
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_equal_tasks_are_counted(sink: Sink, commit_cut_short: Callable[..., Decision]) -> None:
+    tasks = [[b"x"]] * 4
+    commit_cut_short(sink.write(sink.plan(), *tasks), 0, [True, False, True, False])
+    with pytest.raises(StepError, match="PartlyCommittedError"):
+        sink.run(0, *tasks[:3])
+    sink.run(0, *tasks)
+    assert seen(sink) == Counter({b"x": 4})
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [[*ROWS[0], *ROWS[1]], ROWS[2]],
+        ROWS[1:],
+        [ROWS[0], ROWS[1], [b"2", b"other"]],
+        [*ROWS, [b"m"]],
+    ],
+    ids=["cut otherwise", "fewer", "others", "more"],
+)
+def test_what_was_aborted_is_replaced_by_the_same_tasks_only(
+    sink: Sink,
+    commit_cut_short: Callable[..., Decision],
+    checkpoint: Path,
+    again: list[list[bytes]],
+) -> None:
+    plan_micro_batch(checkpoint, 0)
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [True, False, False])
+    messages = sink.write(sink.plan(), *again)
+    with pytest.raises(StepError, match=r"PartlyCommittedError: Micro-batch 0 .*not the same rows"):
+        sink.commit(messages, 0)
+    sink.abort(messages, 0)
+    assert ONGOING not in states(sink, messages)
+    assert seen(sink) == Counter(ROWS[0])
+    plan_anew(checkpoint, 0)
+    with pytest.raises(StepError, match=r"PrefixInUseError: .* it was planned anew"):
+        sink.run(0, *again)
+    sink.run(0, *ROWS)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_a_batch_of_which_nothing_is_left_may_be_another_one(
+    sink: Sink, commit_cut_short: Callable[..., Decision], checkpoint: Path
+) -> None:
+    plan_micro_batch(checkpoint, 0)
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [False, False, False])
+    plan_anew(checkpoint, 0)
+    sink.run(0, [b"other"])
+    assert seen(sink) == Counter([b"other"])
+
+
+def test_a_batch_of_which_a_part_is_missing_is_not_left_behind(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [True, True, False])
+    with pytest.raises(StepError, match=r"PartlyCommittedError: .*was not run again"):
+        sink.run(1, [b"next"])
+    sink.run(0, *ROWS)
+    sink.run(1, [b"next"])
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
+
+
+def test_what_is_not_known_is_not_written_again(
+    sink: Sink, commit_cut_short: Callable[..., Decision], admin: AdminClient
+) -> None:
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [False, False, False])
+    everything = [TopicPartition(sink.topic, partition, -1) for partition in range(2)]
+    for deleted in admin.delete_records(everything).values():
+        deleted.result(30)
+    for _ in range(2):
+        with pytest.raises(
+            StepError, match=r"PartlyCommittedError: .*3 transactions are not known"
+        ):
+            sink.run(0, *ROWS)
+    assert not seen(sink)
+
+
+def test_a_place_that_no_broker_told_is_not_known(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    messages = sink.write(sink.plan(), *ROWS[:1])
+    placeless = replace(messages[0].transaction, topic="", partition=-1, offset=-1)
+    commit_cut_short([replace(messages[0], transaction=placeless)], 0, [False])
+    with pytest.raises(StepError, match=r"PartlyCommittedError: .*1 transactions are not known"):
+        sink.run(0, *ROWS[:1])
+
+
+def test_a_commit_is_told_what_was_aborted_behind_its_back_and_may_be_repeated(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    decide = DecisionLog.decide
+
+    def decide_late(log: DecisionLog, *arguments: Any) -> Decision:
+        decided = decide(log, *arguments)
+        arguments[1].end(decided.transactions[1].producer, commit=False)
+        return decided
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "decide", decide_late)
+        with pytest.raises(StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 "):
+            sink.commit(messages, 0)
+    with pytest.raises(StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 "):
+        sink.commit(messages, 0)
+    sink.run(0, *ROWS)
+    sink.commit(messages, 0)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_what_is_done_is_not_asked_for_again(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.run(0, *ROWS)
+    messages = sink.write(sink.plan(), [b"next"])
+    ended: list[ProducerIdentity] = []
+    end_all = Transactions.end_all
+
+    def noted(transactions: Transactions, producers: Any, commit: bool) -> Any:
+        ended.extend(producers := list(producers))
+        return end_all(transactions, producers, commit)
+
+    monkeypatch.setattr(Transactions, "end_all", noted)
+    sink.commit(messages, 1)
+    tasks = [each for each in ended if not each.transactional_id.endswith("-driver")]
+    assert tasks == [messages[0].transaction.producer]
+
+
+# Who may write.
+
+
+def test_a_prefix_belongs_to_who_wrote_first(sink: Sink) -> None:
+    other = replace(sink, query="query-2")
+    sink.run(0, [b"0"])
+    mine = sink.write(sink.plan(), [b"1"])
+    with pytest.raises(
+        StepError, match=r"PrefixInUseError: .* belongs to the streaming query quer"
+    ):
+        other.plan(is_stream=False)
+    sink.commit(mine, 1)
+    with pytest.raises(StepError, match=r"PrefixInUseError: .*query-1, and this is .*query-2"):
+        other.write(other.plan(), [b"theirs"])
+    assert seen(sink) == Counter([b"0", b"1"])
+
+
+def test_who_owns_a_prefix_is_asked_of_the_commit_too(sink: Sink) -> None:
+    other = replace(sink, query="query-2")
+    theirs = other.write(other.plan(), [b"theirs"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionalWrites, "_check_leads", lambda *_: None)
+        sink.run(0, [b"mine"])
+        with pytest.raises(StepError, match=r"PrefixInUseError: .* belongs to"):
+            other.commit(theirs, 0)
+    assert seen(sink) == Counter([b"mine"])
+
+
+def test_batch_queries_are_no_replays_of_each_other(sink: Sink) -> None:
+    for _ in range(2):
+        sink.run(None, [b"x"], [b"y"])
+    assert seen(sink) == Counter({b"x": 2, b"y": 2})
+
+
+def test_who_plans_later_leads(sink: Sink) -> None:
+    old = sink.plan()
+    messages = sink.write(old, [b"old"])
+    new = sink.plan()
+    for attempt in (0, 1):
+        with pytest.raises(StepError, match=r"PrefixInUseError: Another run .* took over"):
+            sink.write(old, [b"late"], attempt=attempt)
+    with pytest.raises(StepError, match=r"PrefixInUseError: Another run .* took over"):
+        sink.commit(messages, 0)
+    sink.commit(sink.write(new, [b"new"]), 0)
+    sink.abort(messages, 0)
+    assert seen(sink) == Counter([b"new"])
+    assert not has_open_transactions(sink.servers, sink.topic)
+
+
+def test_a_task_that_comes_when_all_is_committed_writes_nothing(sink: Sink) -> None:
+    writer = sink.plan()
+    sink.commit(sink.write(writer, [b"0"]), 0)
+    with pytest.raises(StepError, match=r"PrefixInUseError: Another run .* took over"):
+        sink.write(writer, [b"0"], attempt=1)
+    assert not has_open_transactions(sink.servers, sink.topic)
+
+
+def test_what_dead_tasks_left_open_is_aborted_and_nothing_else(sink: Sink) -> None:
+    others = [
+        replace(sink, prefix=sink.prefix.replace("-", "."), query="dots"),
+        replace(sink, prefix=f"{sink.prefix}-task-0-0", query="longer"),
+    ]
+    kept = [other.write(other.plan(), [other.query.encode()]) for other in others]
+    dotted = replace(sink, prefix=sink.prefix.replace("-", "."), query="dots")
+    left = sink.write(sink.plan(), [b"0"], [b"1"])
+    sink.plan()
+    assert ONGOING not in states(sink, left)
+    dotted_again = dotted.plan()  # ends its own, and none of the prefix that its dots match
+    mine = sink.write(sink.plan(), [b"mine"])
+    dotted.commit(dotted.write(dotted_again, [b"dots"]), 0)
+    assert states(sink, mine) == [ONGOING]
+    others[1].commit(kept[1], 0)
+    sink.commit(mine, 0)
+    assert seen(sink) == Counter([b"mine", b"dots", b"longer"])
+
+
+def test_a_twin_that_nobody_reported_is_aborted_by_the_commit(sink: Sink) -> None:
+    writer = sink.plan()
+    first = sink.write(writer, [b"0"])
+    second = sink.write(writer, [b"0"], attempt=1)
+    sink.commit(second, 0)
+    assert not has_open_transactions(sink.servers, sink.topic)
+    assert seen(sink) == Counter([b"0"])
+    assert ONGOING not in states(sink, first)
+
+
+def test_an_abort_leaves_what_is_decided_and_nothing_else(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    writer = sink.plan()
+    twin = sink.write(writer, ROWS[0], attempt=1)
+    messages = sink.write(writer, *ROWS)
+    commit_cut_short(messages, 0, [None, None, None])
+    sink.abort([*messages, *twin], 0)
+    assert seen(sink) == EACH_ROW_ONCE
+    assert not has_open_transactions(sink.servers, sink.topic)
+    with pytest.raises(StepError, match="PrefixInUseError"):
+        sink.write(writer, [b"late"], attempt=2)
+
+
+def test_an_abort_takes_the_right_to_commit(sink: Sink) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    sink.abort([messages[0], None], 0)
+    assert ONGOING not in states(sink, messages)
+    with pytest.raises(StepError, match="PrefixInUseError"):
+        sink.commit(messages, 0)
+    assert not seen(sink)
+
+
+def test_what_was_aborted_before_the_decision_is_told_and_nothing_is_decided(sink: Sink) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    with Cluster(sink.options.client) as cluster:
+        Transactions(cluster).end(messages[1].transaction.producer, commit=False)
+    with pytest.raises(
+        StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 .*nothing of i"
+    ):
+        sink.commit(messages, 0)
+    assert newest(sink) is None
+    assert not seen(sink)
+
+
+def test_a_task_that_fails_aborts_what_it_wrote(sink: Sink) -> None:
+    writes = TransactionalWrites(sink.options.client, sink.prefix)
+    lead = writes.take_lead("query-1")
+
+    def fail(task: TaskWrite) -> NoReturn:
+        assert task.written(0, "") is None  # nothing has begun
+        (batch,) = batches_of([b"row"])
+        task.producer.send(structs.TopicPartition(sink.topic, 0), batch)
+        task.producer.flush()
+        assert has_open_transactions(sink.servers, sink.topic)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), writes.task(lead, "query-1", 0, 0) as task:
+        fail(task)
+    assert not has_open_transactions(sink.servers, sink.topic)
+    assert not seen(sink)
+
+
+@pytest.mark.parametrize("is_cause", [False, True])
+def test_a_task_that_is_fenced_is_told_by_whom(sink: Sink, is_cause: bool) -> None:
+    writes = TransactionalWrites(sink.options.client, sink.prefix)
+    lead = writes.take_lead("query-1")
+    fenced: Exception = ProducerFencedError("fenced")
+    if is_cause:
+        fenced.__cause__, fenced = None, DeliveryError("not delivered")
+        fenced.__cause__ = ProducerFencedError("fenced")
+    with (
+        pytest.raises(TransactionAbortedError, match="was aborted while its task wrote"),
+        writes.task(lead, "query-1", 0, 0),
+    ):
+        raise fenced
+    writes.take_lead("query-1")
+    with pytest.raises(PrefixInUseError, match="took over"), writes.task(lead, "query-1", 0, 0):
+        raise fenced
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (ProducerFencedError("x"), PrefixInUseError, "Another run .* took over"),
+        (InvalidProducerEpochError("x"), PrefixInUseError, "Another run .* took over"),
+        (InvalidProducerIdMappingError("x"), PrefixInUseError, "Another run .* took over"),
+        (InvalidTransactionTimeoutError("x"), InvalidOptionError, "timeout.ms=900000 exceeds"),
+        (TransactionalIdAuthorizationFailedError("x"), TransactionError, "begin with prefix-"),
+        (TopicAuthorizationFailedError("x"), TransactionError, "__kafkalog-decisions-prefix"),
+        (UnknownError("oh no"), TransactionError, "transactionalIdPrefix=prefix: .*oh no"),
+    ],
+)
+def test_what_brokers_say_is_put_in_words(
+    servers: str, error: KafkaError, expected: type[KafkalogError], words: str
+) -> None:
+    writes = TransactionalWrites(Sink(servers, "t", "prefix").options.client, "prefix")
+    with pytest.raises(expected, match=words), writes._cluster():
+        raise error
+    is_fencing = expected is PrefixInUseError
+    with pytest.raises(expected if is_fencing else DeliveryError), writes._cluster():
+        raise DeliveryError("not delivered") from error
+
+
+def test_a_timeout_that_brokers_refuse_is_named(sink: Sink) -> None:
+    sink.more["kafka.transaction.timeout.ms"] = "999999999"
+    with pytest.raises(
+        StepError, match=r"InvalidOptionError: kafka\.transaction\.timeout\.ms=9999"
+    ):
+        sink.write(sink.plan(), [b"row"])
+
+
+def test_transactions_that_time_out_are_aborted_by_the_brokers(sink: Sink) -> None:
+    """The timeouts are those that were asked for: of tasks the option, of the lead a minute."""
+    asked: dict[str, int] = {}
+    begin = Transactions.begin
+
+    def noted(transactions: Transactions, name: str, timeout_ms: int, *current: Any) -> Any:
+        asked[name.removeprefix(sink.prefix)] = timeout_ms
+        return begin(transactions, name, timeout_ms, *current)
+
+    sink.more["kafka.transaction.timeout.ms"] = "123456"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transactions, "begin", noted)
+        sink.run(0, [b"0"])
+    assert asked == {"-driver": two_phase._LEAD_TIMEOUT_MS, "-task-0-0": 123456}
+    assert two_phase._LEAD_TIMEOUT_MS == 60_000
+
+
+def test_brokers_before_kafka_3_are_written_to_without_what_they_do_not_tell(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> NoReturn:
+        raise IncompatibleBrokerVersion("no DescribeTransactions")
+
+    monkeypatch.setattr(Transactions, "describe", refuse)
+    for batch in range(2):
+        sink.run(batch, [b"%d" % batch])
+    assert seen(sink) == Counter([b"0", b"1"])

@@ -1,0 +1,203 @@
+"""The topic of decisions: what counts as one, and which is the newest."""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kafka.errors import InvalidProducerEpochError, ProducerFencedError
+
+from pyspark_kafkalog import EmbeddedBroker
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.client.transaction import ProducerIdentity, Transactions
+from pyspark_kafkalog.errors import TransactionError, UnknownTopicError
+from pyspark_kafkalog.source import decisions
+from pyspark_kafkalog.source.decisions import (
+    Decision,
+    DecisionLog,
+    WrittenTransaction,
+    decisions_topic,
+)
+
+TIMEOUT_MS = 60_000
+TASKS = (
+    WrittenTransaction(ProducerIdentity("p-task-0-0", 7, 3), 10, "digest 0", "topic", 2, 500),
+    WrittenTransaction(ProducerIdentity("p-task-1-0", 8, 0), 20, "digest 1", "", -1, -1),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with EmbeddedBroker() as broker:
+        given = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "isolation.level": "read_uncommitted",
+        }
+        with Cluster(ClientConfig.from_options(given)) as connected:
+            yield connected
+
+
+@pytest.fixture
+def transactions(cluster: Cluster) -> Transactions:
+    return Transactions(cluster)
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"p-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def log(cluster: Cluster, prefix: str) -> DecisionLog:
+    created = DecisionLog(cluster, prefix)
+    created.create()
+    return created
+
+
+@pytest.fixture
+def leader(transactions: Transactions, prefix: str) -> ProducerIdentity:
+    return transactions.begin(f"{prefix}-driver", TIMEOUT_MS)
+
+
+def left_open(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> Decision:
+    """A decision that is recorded in a transaction, which is not ended."""
+    decision = Decision("nobody", 99, (), 0, id=uuid.uuid4().hex)
+    with Producer(cluster, (transactions, leader)) as producer:
+        content = decisions._to_json(decision)
+        producer.send(log._tp, decisions._record(decisions._DECISION_KEY, content))
+    return decision
+
+
+def test_a_decision_comes_back_as_it_was_made(log, transactions, leader):
+    assert log.newest() is None
+    made = Decision("query", 5, TASKS, 30, ("settled 0", "settled 1"), "planned")
+    decided = log.decide(made, transactions, leader)
+    assert decided == replace(made, id=decided.id)
+    assert decided.id
+    assert log.newest() == decided
+    assert decided.digests == Counter(["digest 0", "digest 1", "settled 0", "settled 1"])
+
+
+def test_who_comes_later_finds_the_newest(cluster, log, transactions, leader, prefix):
+    for number in range(3):
+        leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+        decided = log.decide(Decision("query", number, TASKS), transactions, leader)
+        assert log.newest() == DecisionLog(cluster, prefix).newest() == decided
+
+
+def test_a_decision_that_was_aborted_does_not_count(cluster, log, transactions, leader):
+    left_open(cluster, log, transactions, leader)
+    transactions.end(leader, commit=False)
+    assert log.newest() is None
+    leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
+    leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    left_open(cluster, log, transactions, leader)
+    transactions.end(leader, commit=False)
+    assert log.newest() == decided
+
+
+def test_a_decision_that_was_fenced_does_not_count(cluster, log, transactions, leader):
+    left_open(cluster, log, transactions, leader)
+    successor = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    assert log.newest() is None
+    decided = log.decide(Decision("query", 5, TASKS), transactions, successor)
+    assert log.newest() == decided
+
+
+def test_a_decision_whose_transaction_is_open_does_not_count_yet(
+    cluster, log, transactions, leader, prefix
+):
+    open_one = left_open(cluster, log, transactions, leader)
+    assert log.newest() is None
+    stranger = transactions.begin(f"{prefix}-stranger", TIMEOUT_MS)
+    decided = log.decide(Decision("query", 5, TASKS), transactions, stranger)
+    assert log.newest() == decided
+    transactions.end(leader, commit=True)
+    assert log.newest() == open_one
+
+
+def test_who_was_replaced_decides_nothing(log, transactions, leader):
+    transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    with pytest.raises((InvalidProducerEpochError, ProducerFencedError)):
+        log.decide(Decision("query", 5, TASKS), transactions, leader)
+    assert log.newest() is None
+
+
+def test_a_decision_is_done_when_that_is_noted_of_it_and_of_no_other(log, transactions, leader):
+    first = log.decide(Decision("query", 5, TASKS), transactions, leader)
+    log.mark_done(replace(first, id="another"))
+    assert log.newest() == first
+    for _ in range(2):
+        log.mark_done(first)
+        assert log.newest() == replace(first, is_done=True)
+    leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    second = log.decide(Decision("query", 6, TASKS), transactions, leader)
+    assert log.newest() == second
+
+
+def test_a_decision_is_found_however_much_was_noted_after_it(cluster, log, transactions, leader):
+    decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
+    for number in range(40):
+        log.mark_done(replace(decided, id=str(number)))
+    assert DecisionLog(cluster, log._tp.topic.rpartition("decisions-")[2]).newest() == decided
+
+
+def test_a_beginning_is_remembered(cluster, log, prefix):
+    assert log.newest() is None
+    assert not log.has_begun
+    log.begin()
+    for number in range(20):
+        log.mark_done(Decision("query", 5, TASKS, id=str(number)))
+    for each in (log, DecisionLog(cluster, prefix)):
+        assert each.newest() is None
+        assert each.has_begun
+
+
+def test_decisions_are_small_however_many_tasks_there_are(cluster, log, transactions, leader):
+    before = cluster.list_offsets([log._tp], -1)[log._tp].offset
+    many = tuple(replace(TASKS[0], digest=f"{number:016x}") for number in range(1000))
+    decided = log.decide(Decision("query", 5, many), transactions, leader)
+    assert log.newest() == decided
+    assert cluster.list_offsets([log._tp], -1)[log._tp].offset == before + 2
+    assert len(decisions._record(b"decision", decisions._to_json(decided))) < 50_000
+
+
+def version_of(number: Any) -> Any:
+    to_json = decisions._to_json
+    return lambda decision: to_json(decision) | {"version": number}
+
+
+def test_a_format_that_is_not_known_is_not_guessed_at(log, transactions, leader, monkeypatch):
+    monkeypatch.setattr(decisions, "_to_json", version_of(3))
+    log.decide(Decision("query", 5, TASKS), transactions, leader)
+    with pytest.raises(TransactionError, match="version 3, which this release does not read"):
+        log.newest()
+
+
+def test_the_topic_keeps_the_newest_for_ever_and_is_created_once(cluster, prefix):
+    log = DecisionLog(cluster, prefix)
+    with pytest.raises(UnknownTopicError):
+        log.newest()
+    for _ in range(2):
+        log.create()
+    log.check_policy()
+    name = decisions_topic(prefix)
+    assert admin.topic_property(cluster, name, "cleanup.policy") == "compact"
+    assert cluster.topics([name]) == {name: [0]}
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_topic_that_would_forget_is_refused(cluster, prefix, policy):
+    admin.create_topic(cluster, decisions_topic(prefix), 1, 1, {"cleanup.policy": policy})
+    log = DecisionLog(cluster, prefix)
+    log.create()
+    with pytest.raises(TransactionError, match=f"cleanup.policy={policy}, .* Set it to compact"):
+        log.check_policy()
