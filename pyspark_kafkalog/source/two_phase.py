@@ -355,7 +355,7 @@ class TransactionalWrites:
         is_replayed = newest.batch == batch != NO_BATCH
         # Where a part is there and the plan is not known, `_missing` has more to say.
         is_told = outcomes.all_committed or bool(planned and newest.planned)
-        if is_replayed and not is_repeated and is_told and not outcomes.all_gone(newest):
+        if is_replayed and is_told and not outcomes.all_gone(newest):
             self._check_same(newest, planned, written)
         if not outcomes.all_committed:
             return tuple(self._missing(newest, outcomes, batch, written))

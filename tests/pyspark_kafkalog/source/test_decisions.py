@@ -122,6 +122,13 @@ def test_a_decision_whose_transaction_is_open_does_not_count_yet(
     assert log.newest() == decided
     transactions.end(leader, commit=True)
     assert log.newest() == open_one
+    names = [f"{prefix}-{number}" for number in range(2)]
+    leaders = [transactions.begin(name, TIMEOUT_MS) for name in names]
+    both = [left_open(cluster, log, transactions, each) for each in leaders]
+    transactions.end(leaders[0], commit=True)
+    assert log.newest() == both[0]
+    transactions.end(leaders[1], commit=False)
+    assert log.newest() == both[0]
 
 
 def test_who_was_replaced_decides_nothing(log, transactions, leader):

@@ -343,6 +343,17 @@ def test_only_what_was_aborted_is_written_again_however_often(
     assert seen(sink) == EACH_ROW_ONCE
 
 
+def test_what_earlier_decisions_settled_counts_when_nothing_else_is_left(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [True, False, False])
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [False, False])
+    with pytest.raises(StepError, match="PartlyCommittedError"):
+        sink.run(0, [b"other"])
+    sink.run(0, *ROWS)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
 def test_equal_tasks_are_counted(sink: Sink, commit_cut_short: Callable[..., Decision]) -> None:
     tasks = [[b"x"]] * 4
     commit_cut_short(sink.write(sink.plan(), *tasks), 0, [True, False, True, False])
@@ -405,8 +416,9 @@ def test_a_batch_of_which_a_part_is_missing_is_not_left_behind(
 
 
 def test_what_is_not_known_is_not_written_again(
-    sink: Sink, commit_cut_short: Callable[..., Decision], admin: AdminClient
+    sink: Sink, commit_cut_short: Callable[..., Decision], admin: AdminClient, checkpoint: Path
 ) -> None:
+    plan_micro_batch(checkpoint, 0)
     commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [False, False, False])
     everything = [TopicPartition(sink.topic, partition, -1) for partition in range(2)]
     for deleted in admin.delete_records(everything).values():
@@ -416,6 +428,9 @@ def test_what_is_not_known_is_not_written_again(
             StepError, match=r"PartlyCommittedError: .*3 transactions are not known"
         ):
             sink.run(0, *ROWS)
+    plan_anew(checkpoint, 0)
+    with pytest.raises(StepError, match=r"PrefixInUseError: .* it was planned anew"):
+        sink.run(0, [b"other"])
     assert not seen(sink)
 
 
@@ -495,6 +510,13 @@ def test_who_owns_a_prefix_is_asked_of_the_commit_too(sink: Sink) -> None:
     assert seen(sink) == Counter([b"mine"])
 
 
+def test_the_commit_of_a_batch_query_may_be_repeated(sink: Sink) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    for _ in range(2):
+        sink.commit(messages, None)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
 def test_batch_queries_are_no_replays_of_each_other(sink: Sink) -> None:
     for _ in range(2):
         sink.run(None, [b"x"], [b"y"])
@@ -565,6 +587,21 @@ def test_an_abort_leaves_what_is_decided_and_nothing_else(
     assert not has_open_transactions(sink.servers, sink.topic)
     with pytest.raises(StepError, match="PrefixInUseError"):
         sink.write(writer, [b"late"], attempt=2)
+
+
+def test_an_abort_by_who_leads_no_more_ends_what_is_its_own_and_not_decided(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    writer = sink.plan()
+    twin = sink.write(writer, ROWS[0], attempt=1)
+    messages = sink.write(writer, *ROWS)
+    commit_cut_short(messages, 0, [None, None, None])
+    with Cluster(sink.options.client) as cluster:  # a successor that dies there
+        Transactions(cluster).begin(f"{sink.prefix}-driver", 60_000)
+    sink.abort([*messages, *twin], 0)
+    assert states(sink, [*messages, *twin]) == [*[ONGOING] * 3, "CompleteAbort"]
+    sink.plan()
+    assert seen(sink) == EACH_ROW_ONCE
 
 
 def test_an_abort_takes_the_right_to_commit(sink: Sink) -> None:
