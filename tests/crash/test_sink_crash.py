@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -50,16 +50,17 @@ class Broker(Protocol):
 class OurBroker:
     """A broker that comes back on the same port, with the same data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
         self._directory = directory
-        self._child = BrokerChild(directory)
+        self._properties = properties
+        self._child = BrokerChild(directory, properties)
         self.bootstrap_servers = self._child.address
 
     def kill(self) -> None:
         self._child.kill()
 
     def start(self) -> None:
-        self._child = BrokerChild(self._directory, port=self._child.port)
+        self._child = BrokerChild(self._directory, self._properties, self._child.port)
 
     def stop(self) -> None:
         self._child.stop()
