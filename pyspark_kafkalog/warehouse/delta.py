@@ -273,7 +273,9 @@ class DeltaTarget:
             return count != kept
         log_path = os.path.join(self.path, "_delta_log")
         for entry in sorted(os.listdir(log_path)):
-            if entry.endswith(".json"):
+            version = entry.partition(".")[0]
+            # A rival may have made the load's first commit since the table was opened.
+            if entry.endswith(".json") and version.isdecimal() and int(version) <= table.version():
                 for action in _actions(os.path.join(log_path, entry), "commitInfo"):
                     if action["commitInfo"].get("kafkalog.name") == name:
                         return True

@@ -10,6 +10,7 @@ from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import NOWHERE
+from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, expected_rows
 
@@ -144,3 +145,20 @@ def test_a_delta_table_of_others_is_no_loss_either(tmp_path):
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 3)
     assert table.rows() == expected_rows("nightly", 3)
+
+
+def test_a_first_commit_of_a_rival_since_the_table_was_opened_is_no_loss(tmp_path, monkeypatch):
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "hourly", 3)
+    target = table.open()
+    open_really = DeltaTarget._table
+
+    def open_and_be_late(self):
+        opened = open_really(self)
+        monkeypatch.undo()
+        load(table.open(), "nightly", 3)
+        return opened
+
+    monkeypatch.setattr(DeltaTarget, "_table", open_and_be_late)
+    assert target.position("nightly") == NOWHERE
+    assert table.rows() == expected_rows("hourly", 3) + expected_rows("nightly", 3)
