@@ -254,3 +254,31 @@ def test_overrides_of_an_address_are_checked():
     for bad in ("127.0.0.1", ":5", "host:-1", "host:many"):
         with pytest.raises(ConfigError, match="HOST:CONNECTIONS"):
             given(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("compression.lz4.level", 1, 17),
+        ("num.partitions", 1, 2**31 - 1),
+        ("flush.messages", 1, 2**63 - 1),
+    ],
+)
+def test_numbers_may_be_all_that_they_may(name, least, most):
+    def parsed(number):
+        if name == "num.partitions":
+            return BrokerConfig.from_properties({name: str(number)})
+        return BrokerConfig().log_config({name: str(number)}, strict=True)
+
+    parsed(least)
+    parsed(most)
+    for number in (least - 1, most + 1):
+        with pytest.raises(ConfigError):
+            parsed(number)
+
+
+def test_both_lags_of_compaction_may_be_the_same():
+    lags = {"min.compaction.lag.ms": "5000", "max.compaction.lag.ms": "5000"}
+    assert BrokerConfig().log_config(lags, strict=True).min_compaction_lag_ms == 5000
+    with pytest.raises(ConfigError):
+        BrokerConfig().log_config(lags | {"max.compaction.lag.ms": "4999"}, strict=True)

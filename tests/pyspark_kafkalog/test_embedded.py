@@ -146,3 +146,24 @@ def test_the_broker_is_found_from_any_folder_and_not_mistaken(tmp_path):
         timeout=20,
     )
     assert found.stdout.startswith("127.0.0.1:")
+
+
+def test_a_broker_that_was_killed_leaves_nothing_behind_either():
+    broker = EmbeddedBroker().start()
+    folder = broker.data_dir
+    assert folder is not None
+    os.kill(broker.pid, signal.SIGKILL)
+    broker.stop()
+    assert not folder.exists()
+
+
+def test_relative_places_of_modules_mean_what_they_mean_here(tmp_path, monkeypatch):
+    """The broker runs in its own folder."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sitecustomize.py").write_text(
+        f"open({str(tmp_path / 'found')!r}, 'w').close()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["mine", str(ROOT)]))
+    with EmbeddedBroker():
+        assert (tmp_path / "found").exists()

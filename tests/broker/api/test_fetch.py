@@ -241,3 +241,20 @@ def test_a_large_log_comes_through_unharmed(tmp_path):
                 offset += 1
         assert child.stop() == 0
         assert len(list((tmp_path / "large-0").glob("*.log"))) > 5
+
+
+def test_an_answer_is_no_larger_than_the_broker_allows(tmp_path):
+    with (
+        BrokerChild(tmp_path, {"fetch.max.bytes": "2000", "num.partitions": "3"}) as child,
+        RawClient(child.host, child.port) as client,
+    ):
+        wanted = MetadataRequest.MetadataRequestTopic(name="t")
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
+        assert client.call(request, MetadataResponse, 9).topics[0].error_code == 0
+        batch = batch_of([(None, b"." * 700)])
+        for partition in range(3):
+            for _ in range(3):
+                client.produce("t", partition, batch)
+        asks = [FetchPartition("t", partition, 0, 1 << 20) for partition in range(3)]
+        found = client.fetch(FetchRequest(11, 0, 1, asks, 1 << 30)).partitions
+        assert sum(len(part.records or b"") for part in found) == 2000

@@ -5,7 +5,12 @@ import uuid
 
 import pytest
 from kafka.errors import FetchSessionIdNotFoundError
-from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
+from kafka.protocol.admin import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from broker.api import fetch_session
@@ -105,6 +110,22 @@ def test_only_what_changed_is_answered(consumer):
     assert consumer.partitions() == []
 
 
+def test_a_log_that_begins_later_is_told_once(consumer):
+    """A client resets what it holds of the records before."""
+    client, name = consumer.client, consumer.name
+    client.produce(name, 0, batch_of(5))
+    consumer(*(consumer.ask(partition, 5 if not partition else 0) for partition in range(4)))
+    assert consumer.partitions() == []
+    topic = DeleteRecordsRequest.DeleteRecordsTopic
+    place = topic.DeleteRecordsPartition(partition_index=0, offset=3)
+    request = DeleteRecordsRequest(topics=[topic(name=name, partitions=[place])], timeout_ms=5000)
+    deleted = client.call(request, DeleteRecordsResponse, 2)
+    assert deleted.topics[0].partitions[0].low_watermark == 3
+    (found,) = consumer().partitions
+    assert (found.partition, found.log_start_offset, found.records) == (0, 3, None)
+    assert consumer.partitions() == []
+
+
 def test_partitions_are_added_and_forgotten(consumer):
     client, name = consumer.client, consumer.name
     for partition in range(4):
@@ -130,6 +151,18 @@ def test_a_wait_of_a_session_ends_in_time(consumer):
     began = time.monotonic()
     assert consumer.partitions(max_wait_ms=300) == []
     assert 0.25 < time.monotonic() - began < 5
+
+
+def test_a_wait_that_a_later_fetch_has_overtaken_tells_nothing(connect, create, only_ours):
+    """Its client has gone on, and would take the answer for a later one."""
+    early, late = Consumer(connect(), create()), None
+    early(early.ask())
+    early.send(max_wait_ms=LONG_MS)
+    late = Consumer(connect(), early.name)
+    late.session_id, late.epoch = early.session_id, early.epoch + 1
+    assert late().error_code == 0
+    overtaken = early.receive()
+    assert (overtaken.error_code, overtaken.partitions) == (INVALID_SESSION_EPOCH, [])
 
 
 def test_partitions_with_data_take_turns(consumer):

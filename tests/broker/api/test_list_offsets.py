@@ -11,13 +11,15 @@ from tests.broker.records import NOW_MS, batch_of
 TOPIC = ListOffsetsRequest.ListOffsetsTopic
 
 
-def ask(client, topic, timestamp, *, version=11, partition=0, isolation=0, epoch=-1, times=1):
+def ask(
+    client, topic, timestamp, *, version=11, partition=0, isolation=0, epoch=-1, times=1, most=10
+):
     partitions = [
         TOPIC.ListOffsetsPartition(
             partition_index=partition,
             timestamp=timestamp,
             current_leader_epoch=epoch,
-            max_num_offsets=10,
+            max_num_offsets=most,
         )
     ] * times
     request = ListOffsetsRequest(
@@ -139,5 +141,7 @@ def test_special_timestamps_of_later_versions(client, filled, timestamp, version
 
 def test_version_0(client, filled, only_ours):
     assert list(ask(client, filled, -1, version=0).old_style_offsets) == [9, 0]
+    for most, offsets in [(2, [9, 0]), (1, [9]), (0, []), (-1, [])]:
+        assert list(ask(client, filled, -1, version=0, most=most).old_style_offsets) == offsets
     assert list(ask(client, filled, -2, version=0).old_style_offsets) == [0]
     assert list(ask(client, filled, NOW_MS + 1, version=0).old_style_offsets) == [1]

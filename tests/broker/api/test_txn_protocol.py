@@ -21,6 +21,12 @@ from pyspark_kafkalog.protocol.fetch import (
     decode_fetch_response,
     encode_fetch_request,
 )
+from pyspark_kafkalog.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tests.broker.api.transaction_client import (
     TransactionClient,
     describe_producers,
@@ -29,6 +35,7 @@ from tests.broker.api.transaction_client import (
     stable_offset,
     write_marker,
 )
+from tests.broker.records import batch_of
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -310,6 +317,25 @@ def test_a_transaction_of_version_2(client, producer, create, is_commit):
         expected = [b"0", b"1", b"2"] if is_commit else []
         assert read(client, topic, partition) == expected
         assert stable_offset(client, topic, partition) == 6
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_a_request_with_batches_of_two_epochs_is_refused_whole(
+    producer, create, version, only_ours
+):
+    topic = create(2)
+    producer.init()
+    assert producer.add(topic, 0, 1) == 0
+    batches = [
+        batch_of([(None, b"x")], producer=(producer.producer_id, epoch, 0), transactional=True)
+        for epoch in (producer.epoch, producer.epoch + 1)
+    ]
+    parts = [ProducePartition(topic, number, batch) for number, batch in enumerate(batches)]
+    request = ProduceRequest(version, producer.transactional_id, -1, 5000, parts)
+    body = b"".join(bytes(part) for part in encode_produce_request(request))
+    producer.client.send_body(0, version, body)
+    results, _ = decode_produce_response(producer.client.receive_body(0, version), version)
+    assert [result.error_code for result in results] == [INVALID_PRODUCER_ID_MAPPING] * 2
 
 
 def end_code(producer, is_commit, epoch):

@@ -8,6 +8,7 @@ import pytest
 from kafka.errors import (
     KafkaError,
     KafkaProtocolError,
+    LeaderNotAvailableError,
     OffsetNotAvailableError,
     TopicAuthorizationFailedError,
 )
@@ -20,6 +21,7 @@ from pyspark_kafkalog.client import cluster as cluster_module
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
@@ -398,3 +400,37 @@ def test_a_closed_connection_is_opened_again():
         cluster.close()
         cluster.topics()
         assert broker.connections == 2
+
+
+def test_the_brokers_own_topics_are_not_among_all(cluster, new_topic):
+    name = new_topic()
+    commit_offsets(cluster, "makes-the-topic-of-offsets", {TopicPartition(name, 0): 0})
+    assert cluster.topics(["__consumer_offsets"])
+    found = cluster.topics()
+    assert name in found
+    assert not [each for each in found if each.startswith("__")]
+
+
+def test_whoever_goes_on_hears_that_a_connection_was_lost():
+    with ScriptedBroker() as broker, Cluster(broker.config()) as cluster:
+        cluster.any_broker()
+        assert cluster.resume(60)
+        cluster.any_broker().close()
+        assert not cluster.resume(60)
+        assert cluster.resume(60)
+
+
+def test_pauses_between_attempts_stay_short():
+    """Twelve that double would be longer than the request may take."""
+    attempts = []
+
+    def fail(deadline):
+        attempts.append(deadline)
+        if len(attempts) <= 12:
+            raise LeaderNotAvailableError
+        return "there"
+
+    with ScriptedBroker() as broker:
+        config = broker.config(retry_backoff_max_ms="10")
+        with Cluster(config) as cluster:
+            assert cluster.retrying(fail, Deadline(5000)) == "there"

@@ -212,6 +212,25 @@ def test_scrub_takes_every_secret_out_of_a_text():
     assert made.scrub("u said hunter2!") == "u said [hidden]!"
 
 
+def test_scrub_leaves_no_rest_of_a_secret_that_begins_with_another():
+    made = config(sasl_password="hunter", ssl_key_password="hunter2")
+    assert made.scrub("hunter2 and hunter") == "[hidden] and [hidden]"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tls", "sasl"),
+    [
+        ("PLAINTEXT", False, False),
+        ("SSL", True, False),
+        ("SASL_PLAINTEXT", False, True),
+        ("SASL_SSL", True, True),
+    ],
+)
+def test_what_a_security_protocol_is_made_of(protocol, tls, sasl):
+    made = config(security_protocol=protocol)
+    assert (made.uses_tls, made.uses_sasl) == (tls, sasl)
+
+
 def test_scrub_works_while_a_reference_leads_nowhere():
     made = config(sasl_password="${env:KAFKALOG_TEST_NOWHERE}", ssl_key_password="hunter2")
     assert made.scrub("a text of hunter2") == "a text of [hidden]"

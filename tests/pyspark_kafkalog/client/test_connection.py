@@ -30,6 +30,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     METADATA,
     PRODUCE,
     SILENCE,
+    VERSIONS,
     RawPeer,
     Request,
     ScriptedBroker,
@@ -59,6 +60,27 @@ def test_the_newest_version_that_both_sides_speak():
             connection.version(PRODUCE, 12, 10)
         with pytest.raises(IncompatibleBrokerVersion, match="does not offer API 99"):
             connection.version(99, 1)
+        connection.close()
+
+
+def test_a_broker_that_speaks_newer_versions_only(monkeypatch):
+    monkeypatch.setitem(VERSIONS, FETCH, (4, 12))
+    with ScriptedBroker() as broker:
+        connection = connect(broker)
+        assert connection.version(FETCH, 4) == 4
+        with pytest.raises(IncompatibleBrokerVersion, match="versions 4 to 12 of API 1"):
+            connection.version(FETCH, 3)
+        connection.close()
+
+
+def test_requests_are_numbered_anew_after_the_last_of_31_bits():
+    with ScriptedBroker() as broker:
+        connection = connect(broker)
+        connection._next_correlation_id = 0x7FFFFFFE
+        for _ in range(4):
+            assert connection.call(MetadataRequest(topics=[])).cluster_id == "scripted"
+        numbers = [request.correlation_id for request in broker.asked(METADATA)]
+        assert numbers == [0x7FFFFFFE, 0x7FFFFFFF, 0, 1]
         connection.close()
 
 

@@ -433,6 +433,32 @@ def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one():
         assert spans(fetched(one, 0, 20)) == [(0, 10), (10, 20)]
 
 
+def test_a_leader_that_does_not_know_its_end_yet_is_waited_for():
+    """It was just elected: the position, which is the log's end, is out of range for it."""
+
+    def serve(request: Request) -> bytes:
+        if len(broker.asked(FETCH)) == 1:
+            return answer(request, error_code=1)
+        return answer(request, stored(10, 10))
+
+    def ends(request: Request) -> bytes:
+        return offsets_answer(request, 10)
+
+    with ScriptedBroker({FETCH: serve, LIST_OFFSETS: ends}) as broker:
+        assert spans(fetched(broker, 10, 20)) == [(10, 20)]
+
+
+def test_pauses_between_attempts_stay_short():
+    """Twelve that double would be longer than the patience."""
+    log = log_of(stored(0, 10))
+
+    def serve(request: Request) -> bytes:
+        return answer(request, error_code=6) if len(broker.asked(FETCH)) <= 12 else log(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        assert spans(fetched(broker, 0, 10, retry_backoff_max_ms="10")) == [(0, 10)]
+
+
 def test_a_broker_that_denies_a_topic_for_a_moment_loses_no_records():
     """As one that has just started does: it answers Metadata before it has learnt its topics."""
     log = log_of(stored(0, 10), stored(10, 10))
@@ -603,8 +629,9 @@ def test_records_that_come_damaged_once_are_asked_for_again(position, start):
     assert b"".join(bytes(each.records) for each in found) == good
 
 
-def test_a_long_read_may_meet_damage_many_times():
-    """What counts is how often the same records come damaged."""
+@pytest.mark.parametrize("position", [6, 70])
+def test_a_long_read_may_meet_damage_many_times(position):
+    """What counts is how often the same records come damaged, in their offsets or elsewhere."""
     log = [stored(first, 10) for first in range(0, 60, 10)]
     asked: list[int] = []
 
@@ -612,7 +639,7 @@ def test_a_long_read_may_meet_damage_many_times():
         offset = asked_offset(request)
         asked.append(offset)
         batch = log[offset // 10]
-        return answer(request, batch if asked.count(offset) > 1 else damaged(batch, 70))
+        return answer(request, batch if asked.count(offset) > 1 else damaged(batch, position))
 
     with ScriptedBroker({FETCH: serve}) as broker:
         found = fetched(broker, 0, 60)

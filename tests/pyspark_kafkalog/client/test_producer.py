@@ -317,6 +317,28 @@ def test_an_answer_that_never_comes_neither_loses_nor_doubles():
         assert broker.texts(T1) == numbers(20, 1)
 
 
+def test_a_last_answer_that_never_comes_is_not_waited_for():
+    """Nothing follows it that could show that it is overdue."""
+    with LogBroker(lambda number: "silence" if number == 0 else None) as broker:
+        write_numbers(broker, 1, request_timeout_ms="150", delivery_timeout_ms="10000")
+        assert broker.texts(T0) == ["0"]
+        assert len(broker.batches_per_request) == 2
+
+
+def test_what_an_answer_leaves_out_is_sent_again():
+    class Forgetful(LogBroker):
+        def on_produce(self, request: Request) -> Any:
+            answer = super().on_produce(request)
+            if len(self.batches_per_request) == 1:
+                return produce.encode_produce_response([], request.version)
+            return answer
+
+    with Forgetful() as broker:
+        write_numbers(broker, 4)
+        assert broker.texts(T0) == numbers(4, 0)
+        assert broker.texts(T1) == numbers(4, 1)
+
+
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32),

@@ -374,3 +374,11 @@ def test_a_decimal_beside_them_changes_no_other_field(documents):
             assert one["s"] == other["s"] == document["s"]
         elif document.get("s") is not None:
             assert json.loads(one["s"]) == json.loads(other["s"]) == document["s"]
+
+
+@pytest.mark.parametrize("digits", [19, 20, 21, 40])
+def test_a_whole_number_beyond_64_bits_is_a_bad_value_and_no_other_one(digits):
+    for number in (b"9" * digits, b"-" + b"9" * digits):
+        for more in (b"", b', "more": 1e400'):
+            found, errors = rows("f bigint", b'{"f": ' + number + more + b"}", b'{"f": 1}')
+            assert (found, list(errors)) == ([None, {"f": 1}], [0])

@@ -24,11 +24,13 @@ from pyspark.sql.types import (
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.errors import InvalidRowError, TransactionError
+from pyspark_kafkalog.record.batch import read_header
 from pyspark_kafkalog.source.decisions import decisions_topic
 from pyspark_kafkalog.source.options import sink_options, warn_once
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, TransactionalWrites
 from pyspark_kafkalog.source.writer import (
     KafkalogWriter,
+    RowsToRecords,
     check_columns,
     record_columns,
     rows_by_topic,
@@ -217,3 +219,30 @@ def test_rows_of_many_topics_take_no_more_memory_than_those_of_some(servers):
         tracemalloc.stop()
     # A megabyte for each would be more than twice as much.
     assert peak_bytes < 150 << 20
+
+
+class Collected:
+    """What a task hands to its producer, by topic."""
+
+    def __init__(self):
+        self.records = {}
+
+    def partitions_for(self, topic):
+        return [0]
+
+    def largest_batch_bytes(self, topic):
+        return 1 << 20
+
+    def send(self, tp, batch):
+        self.records[tp.topic] = self.records.get(tp.topic, 0) + read_header(batch).record_count
+
+
+def test_the_last_rows_of_every_topic_are_sent():
+    producer = Collected()
+    writing = RowsToRecords(sink_options({"kafka.bootstrap.servers": "unused:1"}), producer)
+    topics = [f"t{number % 5}" for number in range(12)]
+    columns = {"topic": pa.array(topics), "value": pa.array([b"x"] * 12, pa.binary())}
+    for _ in range(2):
+        writing.write(pa.record_batch(columns))
+    writing.finish()
+    assert producer.records == {"t0": 6, "t1": 6, "t2": 4, "t3": 4, "t4": 4}
