@@ -43,9 +43,11 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.storage import (
     COMMIT_FILE,
     COMMITS,
+    NEWEST,
     STAGED_SUFFIX,
     STAGING,
     is_of_others,
+    sequence_of,
     staged_name,
 )
 
@@ -136,6 +138,17 @@ class ObjectStorage:
 
     def sync_commits(self) -> None:
         """An object that can be seen is kept."""
+
+    def note_newest(self, sequence: int, load_id: str) -> None:
+        with _as_os_errors():
+            self._place.store.put(NEWEST, b"%d" % sequence)
+
+    def noted_newest(self) -> int:
+        try:
+            with _as_os_errors():
+                return sequence_of(bytes(self._place.store.get(NEWEST).bytes()))
+        except FileNotFoundError:
+            return 0
 
     def make_stage(self, load_id: str) -> str:
         marker = f"{STAGING}/{load_id}/{_MARKER}"

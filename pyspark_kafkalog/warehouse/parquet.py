@@ -4,6 +4,7 @@
     TARGET/day=2026-11-21/part-...                     ... of a load with partition_by
     TARGET/_kafkalog/commits/00000000000000000007.json the commits (commit.py), newest = the truth
     TARGET/_kafkalog/staging/<load id>/*.staged        files of loads that are not committed yet
+    TARGET/_kafkalog/newest                            the number of a commit that there was
 
 A load writes and syncs its files under staging, publishes ONE commit file (the commit point), then
 moves the files into TARGET: it rolls the commit forward. A loader killed in between leaves a
@@ -17,6 +18,10 @@ commit to be rolled forward, which whoever opens the target next does first. So:
   abandoned and rolling it forward deletes them, while every loader checks that its own files are
   still there after it has rolled forward the commit that it is going to follow. So a loader that
   slept for days finds that it cannot commit; it never publishes files that somebody deleted.
+
+Whoever deletes the newest commits rolls offsets back, and leaves their files: the next load would
+double the rows. So the number of each commit is noted when it is in place, and a note of a commit
+that is not there is an error.
 
 TARGET is a directory, which needs hard links, atomic rename, and the same path on driver and
 executors, or a place in an object store with conditional puts: how each of them carries out the
@@ -51,6 +56,7 @@ from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import check_size, new_load_id
 from pyspark_kafkalog.warehouse.storage import (
     KNOWN_TO_OTHERS,
+    NEWEST,
     STAGED_SUFFIX,
     is_url,
     open_storage,
@@ -86,7 +92,10 @@ class ParquetTarget:
 
     def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self._storage}"):
+            # Before the commits: others may add to them.
+            noted = self._storage.noted_newest()
             newest = self._log.newest() if read_only else self._settle()
+            self._refuse_lost(newest, noted)
             if newest is None:
                 visible = self._storage.visible_name()
                 # A rival's first files come into sight only after its commit.
@@ -234,7 +243,19 @@ class ParquetTarget:
                 "Restore it; if it was deleted on purpose, delete the directory of the latter too "
                 "and load again."
             )
+        self._storage.note_newest(commit.sequence, commit.load_id)
         self._storage.discard_stage(commit.load_id)
+
+    def _refuse_lost(self, newest: Commit | None, noted: int) -> None:
+        """Raises TargetError where commits are gone that there were once."""
+        found = newest.sequence if newest else 0
+        if noted > found:
+            raise TargetError(
+                f"the commits of {self._storage} once came to {noted}, and the newest one there is "
+                f"now {found or 'none'}: what the others published is still there, and would be "
+                "loaded again; nothing was written. Restore the commits after it from a backup; or "
+                f"delete the files that they published, and then {self._storage.path_of(NEWEST)}."
+            )
 
     def _check_unmoved(
         self,

@@ -23,6 +23,7 @@ from pyspark_kafkalog.errors import TargetError
 COMMITS = "_kafkalog/commits"
 COMMIT_FILE = re.compile(r"\d{20}\.json")
 STAGING = "_kafkalog/staging"
+NEWEST = "_kafkalog/newest"
 STAGED_SUFFIX = ".staged"
 
 # Where others keep what they know of the files in a directory, hidden from those who read it.
@@ -62,6 +63,13 @@ class Storage(Protocol):
 
     def sync_commits(self) -> None:
         """Makes every commit that can be seen now survive a power failure."""
+
+    def note_newest(self, sequence: int, load_id: str) -> None:
+        """Writes down, beside the commits, how far they have come. `load_id` is as for
+        `create_commit`. It may be lost, or replaced by an older note of another process."""
+
+    def noted_newest(self) -> int:
+        """What was written down last; 0 without a note."""
 
     def make_stage(self, load_id: str) -> str:
         """A new place for staged files; its path. Raises OSError where `create_commit` could not
@@ -129,6 +137,11 @@ class Sink(Protocol):
 def staged_name(name: str) -> str:
     """What a file is called in its stage: without the directories of its partition."""
     return name.rpartition("/")[2]
+
+
+def sequence_of(note: bytes) -> int:
+    """What a note of the newest commit says; a power failure may have left it empty."""
+    return int(note) if note.isdigit() else 0
 
 
 def is_of_others(name: str) -> bool:
@@ -220,6 +233,21 @@ class DirectoryStorage:
 
     def sync_commits(self) -> None:
         sync_directory(self._commits)
+
+    def note_newest(self, sequence: int, load_id: str) -> None:
+        scratch = os.path.join(self.stage_path(load_id), f"newest-{uuid.uuid4().hex}")
+        # Another process may have put the commit in place, and discarded the stage with it.
+        with suppress(FileNotFoundError):
+            with open(scratch, "wb") as file:
+                file.write(b"%d" % sequence)
+            os.rename(scratch, os.path.join(self._root, NEWEST))
+
+    def noted_newest(self) -> int:
+        try:
+            with open(os.path.join(self._root, NEWEST), "rb") as file:
+                return sequence_of(file.read())
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
 
     def make_stage(self, load_id: str) -> str:
         path = self.stage_path(load_id)

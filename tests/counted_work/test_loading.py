@@ -99,6 +99,6 @@ def test_a_commit_into_a_store_costs_the_same_requests_after_others(tmp_path):
     counted = [asked(number) for number in range(1, 5)]
     assert counted[1] == counted[-1]
     assert counted[-1]["COPY"] == 2
-    # The files, the commit, and the stage's mark, which is put twice to try the store.
-    assert counted[-1]["PUT"] == 5
-    assert counted[-1].total() <= 24
+    # The files, the commit, its note, and the stage's mark, which is put twice to try the store.
+    assert counted[-1]["PUT"] == 6
+    assert counted[-1].total() <= 26

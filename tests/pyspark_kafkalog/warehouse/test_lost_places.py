@@ -1,5 +1,6 @@
 """A table that lost where a load goes on, and still tells that it was loaded, is no first load."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, expected_rows
+from tests.pyspark_kafkalog.warehouse.tables import (
+    DeltaLakeTable,
+    IcebergTable,
+    ParquetTable,
+    S3Table,
+    expected_rows,
+)
+from tests.s3_server import BUCKET
 
 
 def iceberg(table):
@@ -162,3 +170,33 @@ def test_a_first_commit_of_a_rival_since_the_table_was_opened_is_no_loss(tmp_pat
     monkeypatch.setattr(DeltaTarget, "_table", open_and_be_late)
     assert target.position("nightly") == NOWHERE
     assert table.rows() == expected_rows("hourly", 3) + expected_rows("nightly", 3)
+
+
+@pytest.mark.parametrize("table_of", [ParquetTable, S3Table])
+@pytest.mark.parametrize("kept", [1, 0])
+def test_commits_that_are_gone_are_not_loaded_again(tmp_path, table_of, kept):
+    table = table_of(tmp_path)
+    for until_offset in (2, 4, 6):
+        load(table.open(), "nightly", until_offset)
+    for number in range(kept + 1, 4):
+        name = f"_kafkalog/commits/{number:020}.json"
+        if table_of is ParquetTable:
+            (tmp_path / "table" / name).unlink()
+        else:
+            table.files().delete_file(f"{BUCKET}/{table.prefix}/{name}")
+    for read_only in (False, True):
+        with pytest.raises(TargetError, match=f"came to 3, .* {kept or 'none'}"):
+            table.open().position("nightly", read_only)
+    with pytest.raises(TargetError, match="once came to 3"):
+        load(table.open(), "nightly", 6)
+
+
+def test_a_copy_of_a_parquet_target_as_it_was_earlier_goes_on(tmp_path):
+    table = ParquetTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    shutil.copytree(tmp_path / "table", tmp_path / "earlier")
+    load(table.open(), "nightly", 5)
+    shutil.rmtree(tmp_path / "table")
+    (tmp_path / "earlier").rename(tmp_path / "table")
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
