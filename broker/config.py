@@ -407,6 +407,15 @@ class LogConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = option(
         "follower.replication.throttled.replicas", _LIST, (), _STORED
     )
+    remote_storage_enable: bool = option(
+        "remote.storage.enable", _BOOLEAN, False, "Always false: this broker has no tiered storage."
+    )
+    local_retention_ms: int = option("local.retention.ms", _LONG, -2, _STORED, at_least(-2))
+    local_retention_bytes: int = option("local.retention.bytes", _LONG, -2, _STORED, at_least(-2))
+    remote_log_copy_disable: bool = option("remote.log.copy.disable", _BOOLEAN, False, _STORED)
+    remote_log_delete_on_disable: bool = option(
+        "remote.log.delete.on.disable", _BOOLEAN, False, _STORED
+    )
     overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What was set on the topic, as text, under Kafka's names."""
 
@@ -1113,6 +1122,11 @@ class BrokerConfig:
             if strict:
                 raise ConfigError(f"Unknown topic config name: {name}")
             _log.warning("config.unknown topic_config=%s %s", name, _nearest(name, keys))
+        if strict and values.get("remote_storage_enable"):
+            raise ConfigError(
+                "Tiered Storage functionality is disabled in the broker. Topic cannot be "
+                "configured with remote log storage."
+            )
         for field_name, key in keys.items():
             if field_name not in values:
                 values[field_name] = self._inherited(key)

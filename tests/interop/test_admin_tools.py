@@ -142,6 +142,26 @@ def test_configs(java, name):
     assert "InvalidRequestException: Cannot update these configs dynamically: [log.dirs]" in refused
 
 
+def test_configs_of_groups_and_credentials_of_users(java, name):
+    group = ("--entity-type", "groups", "--entity-name", name)
+    java.configs("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000")
+    assert (
+        "synonyms={DYNAMIC_GROUP_CONFIG:consumer.session.timeout.ms=50000, "
+        "DEFAULT_CONFIG:group.consumer.session.timeout.ms=45000}"
+    ) in java.configs("--describe", *group)
+    java.configs("--alter", *group, "--delete-config", "consumer.session.timeout.ms")
+    user = ("--entity-type", "users", "--entity-name", name)
+    credential = "SCRAM-SHA-256=[iterations=8192,password=secret]"
+    java.configs("--alter", *user, "--add-config", credential)
+    assert f"'{name}' are SCRAM-SHA-256=iterations=8192" in java.configs("--describe", *user)
+    java.configs("--alter", *user, "--delete-config", "SCRAM-SHA-256")
+
+
+def test_a_broker_without_an_authorizer(java):
+    refused = java("AclCommand", "--list", check=False)
+    assert "SecurityDisabledException: No Authorizer is configured on the broker" in refused
+
+
 def test_every_api_is_usable_by_the_java_client(java):
     listed = java("BrokerApiVersionsCommand")
     for usable in (

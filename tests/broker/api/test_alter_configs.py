@@ -231,6 +231,26 @@ def test_all_is_replaced(client, create, version):
     assert replace(client, TOPIC, name, ("nope", "1"))[0] == INVALID_CONFIG
 
 
+def test_topics_that_were_made_for_tiered_storage(client, topic, eventually):
+    """Clients that copy a topic set all that it has."""
+    plain = (
+        ("remote.storage.enable", "false"),
+        ("remote.log.copy.disable", "true"),
+        ("remote.log.delete.on.disable", "false"),
+        ("local.retention.ms", "-2"),
+        ("local.retention.bytes", "5"),
+    )
+    changes = [(name, SET, value) for name, value in plain]
+    assert incremental(client, TOPIC, topic, *changes) == (0, None)
+    for name, value in plain:
+        eventually(lambda name=name: describe(client, TOPIC, topic, name)[:2], (value, OWN_TOPIC))
+    assert incremental(client, TOPIC, topic, ("remote.storage.enable", SET, "true")) == (
+        INVALID_CONFIG,
+        "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with "
+        "remote log storage.",
+    )
+
+
 class TestBroker:
     """Each test sets what no other does, and takes it back."""
 
