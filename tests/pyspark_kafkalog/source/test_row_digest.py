@@ -65,3 +65,13 @@ def test_strings_and_binaries_of_either_width_are_equal():
         digest.update(batch)
         texts.add(digest.text())
     assert len(texts) == 1
+
+
+def test_the_same_bytes_in_other_values_are_other_rows():
+    def text(*values):
+        digest = RowDigest()
+        digest.update(pa.record_batch({"value": pa.array(values, pa.binary())}))
+        return digest.text()
+
+    found = {text(b"ab", b"c"), text(b"a", b"bc"), text(b"abc", b""), text(b"abc", None)}
+    assert len(found) == 4

@@ -25,6 +25,7 @@ from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.errors import InvalidRowError, TransactionError
 from pyspark_kafkalog.record.batch import read_header
+from pyspark_kafkalog.source import writer
 from pyspark_kafkalog.source.decisions import decisions_topic
 from pyspark_kafkalog.source.options import sink_options, warn_once
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, TransactionalWrites
@@ -226,6 +227,7 @@ class Collected:
 
     def __init__(self):
         self.records = {}
+        self.unflushed = 0
 
     def partitions_for(self, topic):
         return [0]
@@ -234,7 +236,12 @@ class Collected:
         return 1 << 20
 
     def send(self, tp, batch):
-        self.records[tp.topic] = self.records.get(tp.topic, 0) + read_header(batch).record_count
+        count = read_header(batch).record_count
+        self.records[tp.topic] = self.records.get(tp.topic, 0) + count
+        self.unflushed += count
+
+    def flush(self):
+        self.unflushed = 0
 
 
 def test_the_last_rows_of_every_topic_are_sent():
@@ -246,3 +253,23 @@ def test_the_last_rows_of_every_topic_are_sent():
         writing.write(pa.record_batch(columns))
     writing.finish()
     assert producer.records == {"t0": 6, "t1": 6, "t2": 4, "t3": 4, "t4": 4}
+
+
+def test_a_task_counts_all_of_its_rows_and_waits_for_them():
+    """Before it says in which transaction they are."""
+    producer = Collected()
+    options = sink_options({"kafka.bootstrap.servers": "unused:1", "topic": "t"})
+    batches = [pa.record_batch({"value": pa.array([b"x"] * n, pa.binary())}) for n in (3, 0, 4)]
+    assert writer._write_rows(options, lambda: producer, iter(batches)) == 7
+    assert (producer.records, producer.unflushed) == ({"t": 7}, 0)
+
+
+@pytest.mark.parametrize(("micros", "is_record"), [(0, True), (-1, False), (None, True)])
+def test_no_record_is_from_before_1970(micros, is_record):
+    times = pa.array([1_000_000, micros], COLUMN_TYPES["timestamp"])
+    rows = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "timestamp": times})
+    if is_record:
+        assert record_columns(rows).num_rows == 2
+    else:
+        with pytest.raises(InvalidRowError, match="before 1970"):
+            record_columns(rows)
