@@ -475,6 +475,8 @@ def test_an_end_is_asked_for_until_it_is_answered(passing):
         assert {each.transactional_id for each in asked} == {"mine", "theirs"}
         assert all(each.committed for each in asked)
         assert [each.transactional_id for each in asked].count("mine") == 2
+        # Who says so is not asked again where it may have moved.
+        assert len(broker.asked(FIND_COORDINATOR)) == (1 if passing == CONCURRENT else 2)
 
 
 def test_an_end_that_is_never_answered_is_given_up(monkeypatch):

@@ -78,6 +78,12 @@ def test_gaps_are_what_the_pieces_of_a_partition_leave_out():
     assert known.gaps(pieces, {"orders": UUID(int=8)}) == [OffsetRange("orders", 0, 20, 25)]
 
 
+def test_one_offset_that_is_gone_is_a_gap():
+    known = Position({ORDERS_0: 5}, {})
+    assert known.gaps([OffsetRange("orders", 0, 5, 9)], {}) == []
+    assert known.gaps([OffsetRange("orders", 0, 6, 9)], {}) == [OffsetRange("orders", 0, 5, 6)]
+
+
 def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay():
     pieces = [OffsetRange("orders", 0, 5, 10), OffsetRange("orders", 0, 10, 20)]
     gone = [OffsetRange("orders", 0, 5, 7), OffsetRange("orders", 0, 12, 15)]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.decoding.decoder import open_decoder
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -27,6 +28,7 @@ from pyspark_kafkalog.warehouse.landing import (
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.progress import passed_in
 from pyspark_kafkalog.warehouse.staged_files import write_files
+from pyspark_kafkalog.warehouse.values import Values
 
 WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
 
@@ -229,3 +231,12 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
 def test_a_landing_travels_to_tasks(tmp_path):
     landing = a_landing(str(tmp_path))
     assert pickle.loads(pickle.dumps(landing)) == landing
+
+
+@pytest.mark.parametrize(("on_error", "expected"), [("fail", 10), ("null", 10), ("deadletter", 8)])
+def test_bad_records_are_rows_unless_they_become_dead_letters(on_error, expected):
+    options = batch_options({"kafka.bootstrap.servers": "unused:1", "subscribe": "orders"})
+    values = Values(open_decoder("string"), on_error)
+    landed = Landed(OffsetRange("orders", 0, 0, 10), records=10, bad_records=2)
+    assert Reading(options, DEFAULT_COLUMNS, values=values).rows_of(landed) == expected
+    assert Reading(options, DEFAULT_COLUMNS, transform=lambda rows: rows).rows_of(landed) is None

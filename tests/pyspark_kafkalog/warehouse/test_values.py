@@ -137,6 +137,23 @@ class Letterbox:
             self.sent.append((topic, {**row, "headers": found}))
 
 
+def test_each_dead_letter_has_its_own_reason(monkeypatch):
+    monkeypatch.setattr(landing, "DeadLetters", Letterbox)
+    monkeypatch.setattr(Letterbox, "sent", [], raising=False)
+    reading = Reading(OPTIONS, ("value", "offset"), {}, Values(Objects(), "deadletter"))
+    assert rows_of(read_as(monkeypatch, [b"no", b"nor this", b"{}"], reading))
+    said = [(sent["value"], sent["headers"][-1]["value"]) for _, sent in Letterbox.sent]
+    assert said == [(b"no", b"no JSON: b'no'"), (b"nor this", b"no JSON: b'nor this'")]
+
+
+@pytest.mark.parametrize("name", ["topic", "Topic", "timestamptype"])
+def test_a_field_that_is_called_as_a_column_of_topics_in_any_case_is_told_from_it(name):
+    values = Values(Objects(pa.struct([(name, pa.string())])))
+    schema = Reading(OPTIONS, DEFAULT_COLUMNS, {}, values).schema()
+    assert f"value_{name}" in schema.names
+    assert len({each.lower() for each in schema.names}) == len(schema.names)
+
+
 def test_with_deadletter_the_record_goes_to_a_topic_as_it_came(monkeypatch, tmp_path):
     monkeypatch.setattr(landing, "DeadLetters", Letterbox)
     monkeypatch.setattr(Letterbox, "sent", [], raising=False)
