@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VENV_42 := .venv-4.2
+# The folder's tree is compiled in place, by a recipe of its own: pip would say nothing meanwhile.
+PIP := KAFKALOG_EXT=skip $(BIN)/pip install --disable-pip-version-check
+COMPILED := $(addsuffix .py,$(shell sed -nE 's/^    "((pyspark_kafkalog|broker)\.[a-z_.]+)",$$/\1/p' setup.py | tr . /))
 PEERS := .peers
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Each has a JVM of its own, and is slow until that is warm: few more than processors.
@@ -34,12 +37,12 @@ CORE_42 := $(addprefix tests/parity/, \
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-quickstart: $(VENV)/.quickstart ## 336,776 real flights through broker, DataFrame, stream and warehouse
+quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame, stream and warehouse
 	@$(BIN)/kafkalog quickstart
 
-install: $(VENV)/.development ## the development environment in .venv
+install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: $(VENV)/.development peers /usr/bin/kcat /usr/lib/postgresql ## all tests, the long suites in their short version
+test: install peers /usr/bin/kcat /usr/lib/postgresql ## all tests, the long suites in their short version
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 check: $(VENV)/.development ## style, types and layers
@@ -48,25 +51,25 @@ check: $(VENV)/.development ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-crash: $(VENV)/.development peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
+crash: install peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
-loads: $(VENV)/.development peers /usr/lib/postgresql ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
+loads: install peers /usr/lib/postgresql ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
 	KAFKALOG_CRASH_KILLS=300 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
 
-transactions: $(VENV)/.development peers ## 200 SIGKILLs of broker and of clients that copy in transactions
+transactions: install peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
-interop: $(VENV)/.development peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
+interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
 	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
-mutants: $(VENV)/.development ## plant one-line bugs, and list those that no test notices (names or -j in MUTANTS)
+mutants: install ## plant one-line bugs, and list those that no test notices (names or -j in MUTANTS)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
 
-property: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each
+property: install $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each
 	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
 
 uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
@@ -93,7 +96,7 @@ bench-quick: $(VENV_42)/.development peers ## most of it with a twentieth of the
 bench-growth: $(VENV_42)/.development peers ## charts of time and memory against size, in 8 minutes
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks.growth
 
-notebooks: $(VENV)/.development ## execute the notebooks
+notebooks: install ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
 
 peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 $(PEERS)/moto ## Kafka's jars, those of Spark's connector, and an S3 server, to test with
@@ -108,28 +111,34 @@ preflight:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python has no venv module: apt-get install python3-venv" >&2; exit 1; }
 	@test -w . || { echo "the folder $(CURDIR) is not writable: .venv goes there" >&2; exit 1; }
 
+# One environment for the quick start and for development, in which this folder's own tree runs.
 $(VENV)/.quickstart: setup.py | preflight
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --progress-bar on ".[quickstart]"
+	$(PIP) --progress-bar on -e ".[quickstart,build]"
 	@touch $@
 
-$(VENV)/.development: setup.py | preflight
-	$(PYTHON) -m venv $(VENV)
-	KAFKALOG_EXT=$${KAFKALOG_EXT:-require} $(BIN)/pip install --disable-pip-version-check --progress-bar off -q -e ".[test,check]"
+$(VENV)/.development: $(VENV)/.quickstart
+	$(PIP) --progress-bar off -q -e ".[test,check,build]"
 	$(BIN)/kafkalog compile-pyspark
 	@touch $@
 
+# Without a C compiler the quick start warns and runs uncompiled; all else needs one.
+$(VENV)/.compiled: setup.py $(COMPILED) | $(VENV)/.quickstart
+	KAFKALOG_EXT=$${KAFKALOG_EXT:-$(if $(filter quickstart,$(MAKECMDGOALS)),auto,require)} \
+	    $(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
 # All packages but PySpark are those of the first environment, and so are the extension modules.
-$(VENV_42)/.development: setup.py | $(VENV)/.development
+$(VENV_42)/.development: setup.py | $(VENV)/.development $(VENV)/.compiled
 	$(BIN)/python -m venv --without-pip $(VENV_42)
 	own=$$($(VENV_42)/bin/python $(PACKAGES_PATH)) && \
 	    echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES_PATH))')" > $$own/shared.pth && \
-	    $(BIN)/pip install --disable-pip-version-check --progress-bar off -q --no-deps --upgrade --target $$own pyspark==4.2.0
+	    $(PIP) --progress-bar off -q --no-deps --upgrade --target $$own pyspark==4.2.0
 	$(VENV_42)/bin/python -m pyspark_kafkalog.cli compile-pyspark
 	@touch $@
 
-$(VENV)/.fuzz: $(VENV)/.development
-	$(BIN)/pip install --disable-pip-version-check -q -e ".[fuzz]"
+$(VENV)/.fuzz: | $(VENV)/.development $(VENV)/.compiled
+	$(PIP) -q -e ".[fuzz]"
 	@touch $@
 
 $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 &:
@@ -138,7 +147,7 @@ $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/spark-4.2 &:
 
 # Apart from the environment: its boto wants an older python-dateutil.
 $(PEERS)/moto: | $(VENV)/.development
-	$(BIN)/pip install --disable-pip-version-check -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
+	$(PIP) -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
 	mv $@.new $@
 
 /usr/bin/kcat:
