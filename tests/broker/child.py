@@ -32,9 +32,7 @@ from pyspark_kafkalog.protocol.produce import (
     decode_produce_response,
     encode_produce_request,
 )
-
-START_TIMEOUT_S = 20
-STOP_TIMEOUT_S = 20
+from tests.patience import EVENT_S
 
 
 class BrokerChild:
@@ -95,7 +93,7 @@ class BrokerChild:
 
     def wait(self) -> int:
         try:
-            return self.process.wait(STOP_TIMEOUT_S)
+            return self.process.wait(EVENT_S)
         finally:
             self.close()
 
@@ -103,7 +101,7 @@ class BrokerChild:
         """Kills what is left and closes our ends; safe to call twice."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(STOP_TIMEOUT_S)
+            self.process.wait(EVENT_S)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -116,6 +114,11 @@ class BrokerChild:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def cpu_s(self) -> float:
+        """What it has used of the processors so far, whatever else these have to do."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def resident_bytes(self) -> int:
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -124,7 +127,7 @@ class BrokerChild:
 class RawClient:
     """One connection; every request in the version the test says."""
 
-    def __init__(self, host: str, port: int, timeout_s: float = 10) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float = EVENT_S) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0

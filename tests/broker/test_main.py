@@ -28,6 +28,7 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, read
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of, values_of
+from tests.patience import EVENT_S
 
 
 def run_broker(*arguments, stdin=None):
@@ -36,7 +37,7 @@ def run_broker(*arguments, stdin=None):
         [sys.executable, "-m", "broker", *arguments],
         stdin=stdin or subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=EVENT_S,
         text=True,
         check=False,
     )
@@ -181,7 +182,7 @@ def test_the_end_of_the_parent_stops_the_broker(tmp_path):
     with BrokerChild(tmp_path) as child:
         assert child.process.stdin is not None
         child.process.stdin.close()
-        assert child.process.wait(20) == 0
+        assert child.process.wait(EVENT_S) == 0
 
 
 def test_ephemeral_leaves_nothing(tmp_path):
@@ -215,7 +216,7 @@ def test_ephemeral_goes_when_the_parent_is_killed(tmp_path):
         assert parent.stdout.readline().startswith(b"listening")
         assert data_dir.exists()
         parent.kill()
-        parent.wait(20)
+        parent.wait(EVENT_S)
         # The broker has the other end of this pipe until it exits.
         assert parent.stdout.read() == b""
     assert not data_dir.exists()
@@ -370,7 +371,7 @@ def test_logs_that_lost_their_topic_are_kept_until_somebody_says_otherwise(tmp_p
         with RawClient(child.host, child.port) as client:
             create_topic(client, "not-kept", retention_ms="1")
             assert client.produce("not-kept", 0, old).error_code == 0
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + EVENT_S
             while first_of(client, "not-kept")[0] != OffsetOutOfRangeError.errno:
                 assert time.monotonic() < deadline
             assert first_of(client, "kept") == (0, [(0, b"old")])

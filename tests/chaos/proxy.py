@@ -23,6 +23,8 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tests.patience import EVENT_S
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -112,7 +114,7 @@ class ChaosProxy:
         _close(self._listener)
         self.cut_all()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(EVENT_S)
             assert not thread.is_alive()
 
     @property

@@ -31,12 +31,12 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from tests.broker.child import RawClient
+from tests.patience import EVENT_S
 
 MEMBER_ID_REQUIRED = 79
 COORDINATOR_NOT_AVAILABLE = 15
 COORDINATOR_LOAD_IN_PROGRESS = 14
 NOT_COORDINATOR = 16
-_FIND_TIMEOUT_S = 20
 _COMMIT_TOPIC = OffsetCommitRequest.OffsetCommitRequestTopic
 _FETCH_TOPIC = OffsetFetchRequest.OffsetFetchRequestTopic
 _FETCH_GROUP = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -53,7 +53,7 @@ class GroupClient:
 
     def find_coordinator(self) -> None:
         """Until it is there; Apache Kafka makes the topic in the background."""
-        deadline = time.monotonic() + _FIND_TIMEOUT_S
+        deadline = time.monotonic() + EVENT_S
         while True:
             request = FindCoordinatorRequest(key_type=0, key=self.group_id)
             found = self.client.call(request, FindCoordinatorResponse, 1)

@@ -16,6 +16,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of
+from tests.patience import EVENT_S
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -87,7 +88,7 @@ def entry_of(client, broker, key):
 
 def assert_described(client, kind, name, key, expected):
     """Apache Kafka's brokers hear of a change some moments after it is answered."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + EVENT_S
     while describe(client, kind, name, key) != expected and time.monotonic() < deadline:
         time.sleep(0.02)
     assert describe(client, kind, name, key) == expected

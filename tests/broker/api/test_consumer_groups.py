@@ -31,6 +31,7 @@ from tests.broker.api.consumer_group_client import (
     settle,
 )
 from tests.broker.api.transaction_client import TransactionClient
+from tests.patience import EVENT_S
 
 UNKNOWN_MEMBER_ID = 25
 UNSUPPORTED_VERSION = 35
@@ -271,7 +272,7 @@ def test_an_expression_finds_topics(create, member):
     one = member()
     joined = one.join(None, subscribed_topic_regex=topic[:-1] + "[0-9]+")
     assert (joined.error_code, one.count()) == (0, 0)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + EVENT_S
     while not one.assigned:
         assert one.ask().error_code == 0
         assert time.monotonic() < deadline

@@ -29,6 +29,7 @@ from tests.broker.api.test_group_offsets import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from tests.broker.api.transaction_client import TransactionClient
+from tests.patience import EVENT_S
 
 INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
@@ -55,7 +56,7 @@ def transaction(connect, group):
 
 def stable(group, topics=None):
     """Offset by partition, -1 where there is none, when no transaction may change one any more."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + EVENT_S
     while True:
         response = group.fetch_response(topics)
         parts = [part for each in response.topics for part in each.partitions]

@@ -27,6 +27,7 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafkalog.record.batch import HEADER_BYTES, seal
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import NOW_MS, batch_of
+from tests.patience import BUSY_S
 
 TOPIC = "hostile"
 NAMES_OF_OTHER_FILES = ["../up", "..", ".", "a/b", "/tmp/x", "a\\b", "a\0b", "", "é", "x" * 250]
@@ -94,7 +95,7 @@ def many(count):
 def test_no_request_keeps_the_broker_from_others_for_long(victim, number):
     for count, answers in ((10_000, True), (100_000, False)):
         key, version, body = list(many(count))[number]
-        began = time.monotonic()
+        before_s = victim.cpu_s()
         with (
             RawClient(victim.host, victim.port, timeout_s=30) as client,
             contextlib.suppress(ConnectionError, EOFError),
@@ -102,7 +103,7 @@ def test_no_request_keeps_the_broker_from_others_for_long(victim, number):
             client.send_body(key, version, body)
             client.receive_body(key, version)
             assert answers, "so large a request should close its connection"
-        assert time.monotonic() - began < 3
+        assert victim.cpu_s() - before_s < 3
     assert victim.resident_bytes() < 200 << 20
 
 
@@ -128,12 +129,12 @@ def test_others_are_served_while_many_markers_are_written(victim, client, topic)
 def test_tagged_fields_without_end(victim):
     for key, version in ((0, 9), (1, 12), (3, 12)):
         with RawClient(victim.host, victim.port) as client:
-            began = time.monotonic()
+            before_s = victim.cpu_s()
             head = struct.pack(">hhih", key, version, 1, -1)
             frame = head + b"\xff\xff\x7f" + b"\0\0" * 2_000_000
             client.socket.sendall(struct.pack(">i", len(frame)) + frame)
             assert client.is_closed_by_broker()
-            assert time.monotonic() - began < 1
+            assert victim.cpu_s() - before_s < 1
 
 
 def test_what_is_named_often_is_answered_once(client):
@@ -227,7 +228,7 @@ def test_records_that_lead_nowhere_end_a_search(client, records):
     assert produced.error_code == 0
     began = time.monotonic()
     assert listed(client, NOW_MS + 5_000)[0] == 2  # CORRUPT_MESSAGE
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2 + BUSY_S
 
 
 def test_a_bomb_is_searched_while_others_are_served(tmp_path):
@@ -268,7 +269,7 @@ def test_a_fetch_waits_no_longer_than_a_connection_may(tmp_path):
         ask = FetchPartition(TOPIC, 0, 0, 100)
         began = time.monotonic()
         assert client.fetch(FetchRequest(11, 2**31 - 1, 1, [ask])).partitions[0].error_code == 0
-        assert 0.5 < time.monotonic() - began < 3
+        assert 0.5 < time.monotonic() - began < 3 + BUSY_S
         client.socket.sendall(struct.pack(">i", 100) + b"half")
         assert client.is_closed_by_broker()
 

@@ -18,12 +18,13 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.conftest import wait_until_served
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of, values_of
+from tests.patience import EVENT_S
 
 INVALID_PARTITIONS, INVALID_ASSIGNMENT, INVALID_REQUEST, UNKNOWN_PARTITION = 37, 39, 42, 3
 OUT_OF_RANGE, POLICY_VIOLATION = 1, 44
 
 
-def eventually(check, within_s=10.0):
+def eventually(check, within_s=EVENT_S):
     """Apache Kafka answers before all its parts know; this broker after."""
     deadline = time.monotonic() + within_s
     while not check() and time.monotonic() < deadline:

@@ -40,10 +40,10 @@ from pyspark_kafkalog.protocol.produce import (
 from tests.broker.api.group_client import GroupClient
 from tests.broker.child import RawClient
 from tests.broker.records import batch_of
+from tests.patience import EVENT_S
 
 CONCURRENT_TRANSACTIONS = 51
 _RETRIED = (CONCURRENT_TRANSACTIONS, 14, 15, 16)
-_TIMEOUT_S = 20
 _ADD = AddPartitionsToTxnRequest
 _COMMIT_TOPIC = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 _MARKER = WriteTxnMarkersRequest.WritableTxnMarker
@@ -144,7 +144,7 @@ class TransactionClient:
 
     def add(self, topic: str, *partitions: int, **options: Any) -> int:
         """The one error code that all partitions have, once no transaction is ending any more."""
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = time.monotonic() + EVENT_S
         while True:
             (code,) = set(self.add_partitions({topic: partitions or (0,)}, **options).values())
             if code != CONCURRENT_TRANSACTIONS or time.monotonic() > deadline:
@@ -280,7 +280,7 @@ class TransactionClient:
 
     def state(self) -> str:
         """Once it is known, and not on its way to another one."""
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = time.monotonic() + EVENT_S
         while True:
             found = self.describe()
             is_passing = found.transaction_state.startswith("Prepare")
@@ -291,7 +291,7 @@ class TransactionClient:
 
 def until_settled(ask: Callable[[], Any]) -> Any:
     """The first answer that is no reason to ask again."""
-    deadline = time.monotonic() + _TIMEOUT_S
+    deadline = time.monotonic() + EVENT_S
     while True:
         answer = ask()
         if answer.error_code not in _RETRIED or time.monotonic() > deadline:

@@ -14,6 +14,7 @@ from broker.log.files import DiskFiles
 from broker.log.manager import LogManager
 from tests.broker.log.batches import NOW_MS, batch, contents
 from tests.broker.log.memory_files import MemoryFiles
+from tests.patience import EVENT_S
 
 ORDERS = TopicPartition("orders", 0)
 DASHED = TopicPartition("a-b-delete", 12)
@@ -335,7 +336,7 @@ class TestUpkeep:
             log = manager.create(ORDERS)
             log.append(batch([b"a"]), 0)
             log.roll()
-            assert flushed.wait(10)
+            assert flushed.wait(EVENT_S)
             assert "orders 0 1\n" in data(files, "recovery-point-offset-checkpoint")
         finally:
             manager.close()
@@ -348,11 +349,11 @@ class TestUpkeep:
             broken, fine = manager.create(ORDERS), manager.create(DASHED)
             files.fail_next("sync")
             broken.append(batch([b"a"]), 0)
-            assert files.failed.wait(10)
+            assert files.failed.wait(EVENT_S)
             fine.append(batch([b"a"]), 0)
             files.synced.clear()
             fine.roll()
-            assert files.synced.wait(10)
+            assert files.synced.wait(EVENT_S)
         finally:
             manager.close()
 

@@ -20,6 +20,7 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of
 from tests.broker.test_main import run_broker
+from tests.patience import EVENT_S
 
 LISTEN = ("--metrics-listen=127.0.0.1:0",)
 
@@ -31,7 +32,7 @@ def address_of(child):
 
 def get(address, path, method="GET", headers=None):
     """(status, body)."""
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=EVENT_S)
     with contextlib.closing(connection):
         connection.request(method, path, headers=headers or {})
         answer = connection.getresponse()
@@ -197,17 +198,17 @@ def test_half_requests_and_many_connections_do_no_harm(child, address):
     with contextlib.ExitStack() as stack:
         for head in (b"", b"GET /metr", b"GET / HTTP/1.1\r\n" + b"x" * 4000, b"\0\xff" * 100):
             for _ in range(20):
-                sock = stack.enter_context(socket.create_connection(address, timeout=10))
+                sock = stack.enter_context(socket.create_connection(address, timeout=EVENT_S))
                 with contextlib.suppress(ConnectionError):
                     sock.sendall(head)
-        with socket.create_connection(address, timeout=10) as sock:
+        with socket.create_connection(address, timeout=EVENT_S) as sock:
             with contextlib.suppress(ConnectionError):
                 sock.sendall(b"x" * 1_000_000)
             with contextlib.suppress(ConnectionError):
                 assert sock.recv(1) == b""
         with RawClient(child.host, child.port) as client:
             create(client, "unharmed")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + EVENT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(ConnectionError, http.client.HTTPException):
             assert get(address, "/healthz")[0] == 200

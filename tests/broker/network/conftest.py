@@ -11,6 +11,7 @@ import pytest
 from broker.network.connection import Answer, BrokerConnection, ConnectionLimits
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
+from tests.patience import EVENT_S
 
 
 class Echo:
@@ -66,20 +67,20 @@ class Served:
             done.set()
 
         self.loop.call_soon_threadsafe(step)
-        assert done.wait(5)
+        assert done.wait(EVENT_S)
 
     def release(self, answer: bytes) -> None:
         """Answers the first waiting frame."""
         self.call(lambda: self.echo.waiting.pop(0).set_result([answer]))
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.close(), self.loop).result(5)
+        asyncio.run_coroutine_threadsafe(self.server.close(), self.loop).result(EVENT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5)
+        self._thread.join(EVENT_S)
         assert not self._thread.is_alive()
 
     def connect(self) -> socket.socket:
-        sock = socket.create_connection(self.address, timeout=5)
+        sock = socket.create_connection(self.address, timeout=EVENT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 

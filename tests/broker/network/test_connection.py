@@ -12,6 +12,7 @@ import pytest
 
 from broker.network.connection import ConnectionLimits
 from broker.network.server import SocketOptions
+from tests.patience import EVENT_S
 
 LIMIT_BYTES = 1 << 20
 
@@ -108,7 +109,7 @@ def test_a_half_closed_peer_gets_its_answers(served):
     with served.connect() as sock:
         sock.sendall(framed(b"wait", b"second"))
         sock.shutdown(socket.SHUT_WR)
-        assert served.echo.received.acquire(timeout=5)
+        assert served.echo.received.acquire(timeout=EVENT_S)
         served.release(b"first")
         assert receive_frame(sock) == b"first"
         assert receive_frame(sock) == b"second"
@@ -118,7 +119,7 @@ def test_a_half_closed_peer_gets_its_answers(served):
 def test_requests_behind_a_waiting_one_wait_too(served):
     with served.connect() as sock:
         sock.sendall(framed(b"wait", b"two", b"three"))
-        assert served.echo.received.acquire(timeout=5)
+        assert served.echo.received.acquire(timeout=EVENT_S)
         with served.connect() as other:  # others do not wait
             other.sendall(framed(b"other"))
             assert receive_frame(other) == b"other"
@@ -160,7 +161,7 @@ def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(serve):
     with served.connect() as sock:
         sock.sendall(framed(b"wait"))
         assert_closed_by_server(sock)
-    assert served.echo.cancelled.wait(5)
+    assert served.echo.cancelled.wait(EVENT_S)
 
 
 def test_idle_connections_are_closed(serve):
@@ -186,4 +187,4 @@ def test_close_lets_an_answer_on_its_way_out_go(serve):
         closing = asyncio.run_coroutine_threadsafe(served.server.close(), served.loop)
         assert len(receive_exactly(sock, 30 << 20)) == 30 << 20
         assert_closed_by_server(sock)
-        closing.result(5)
+        closing.result(EVENT_S)

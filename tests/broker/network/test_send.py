@@ -8,6 +8,7 @@ from typing import IO
 import pytest
 
 from broker.network.send import Part, SendQueue
+from tests.patience import EVENT_S
 
 
 @dataclass
@@ -25,7 +26,7 @@ def pair():
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    theirs.settimeout(5)
+    theirs.settimeout(EVENT_S)
     with ours, theirs:
         yield ours, theirs
 

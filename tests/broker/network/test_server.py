@@ -5,6 +5,7 @@ import socket
 from broker.network.connection import ConnectionLimits
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
+from tests.patience import EVENT_S
 
 
 def test_no_host_is_every_interface():
@@ -13,6 +14,6 @@ def test_no_host_is_every_interface():
     server = NetworkServer(ConnectionLimits(100), SocketOptions(), loop)
     _, port = server.bind("", 0)
     server.start(lambda frame, connection: None)
-    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    socket.create_connection(("127.0.0.1", port), timeout=EVENT_S).close()
     loop.run_until_complete(server.close())
     loop.close()

@@ -19,6 +19,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.protocol import frames
+from tests.patience import EVENT_S
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -93,7 +94,7 @@ class ScriptedBroker:
         for each in (self._listener, *self._sockets):
             _shut(each)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(EVENT_S)
             assert not thread.is_alive()
 
     @property
@@ -228,7 +229,7 @@ class RawPeer:
         for each in (self._listener, *self._sockets):
             _shut(each)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(EVENT_S)
             assert not thread.is_alive()
 
     @property

@@ -28,6 +28,7 @@ from pyspark_kafkalog.errors import (
     InvalidTopicNameError,
     UnknownTopicError,
 )
+from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.client.conftest import batches_of, write
 from tests.pyspark_kafkalog.client.scripted import (
     FETCH,
@@ -158,7 +159,7 @@ def test_no_broker_at_all_is_an_error_in_time_that_names_the_option():
     began = time.monotonic()
     with Cluster(config) as cluster, pytest.raises(BrokersUnreachableError) as raised:
         cluster.topics()
-    assert 0.25 < time.monotonic() - began < 1
+    assert 0.25 < time.monotonic() - began < 1 + BUSY_S
     assert f"kafka.bootstrap.servers={config.servers}" in str(raised.value)
     assert "kafka.request.timeout.ms=300" in str(raised.value)
     assert "refused" in str(raised.value)
@@ -172,7 +173,7 @@ def test_brokers_that_all_refuse_are_given_up_soon_where_somebody_waits():
         pytest.raises(BrokersUnreachableError, match=r"No broker runs at .*Connection refused"),
     ):
         cluster.topics()
-    assert 1 < time.monotonic() - began < 10
+    assert 1 < time.monotonic() - began < 10 + BUSY_S
 
 
 def test_a_broker_that_was_there_may_restart_also_where_somebody_waits(monkeypatch):
@@ -214,7 +215,7 @@ def test_silent_brokers_are_given_up_in_time_overall(call):
         began = time.monotonic()
         with Cluster(config) as cluster, pytest.raises(BrokersUnreachableError):
             call(cluster)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY_S
 
 
 def test_a_broker_that_greets_but_never_answers_is_given_up_in_time():
@@ -223,7 +224,7 @@ def test_a_broker_that_greets_but_never_answers_is_given_up_in_time():
         config = broker.config(request_timeout_ms="300")
         with Cluster(config) as cluster, pytest.raises(BrokersUnreachableError):
             cluster.topics()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY_S
 
 
 def test_bootstrap_servers_are_tried_in_turn():
@@ -250,7 +251,7 @@ def test_an_http_server_is_an_error_at_once():
             pytest.raises(BrokersUnreachableError, match="but an HTTP server"),
         ):
             cluster.topics()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 2 + BUSY_S
 
 
 def test_an_advertised_address_that_leads_nowhere_is_named():

@@ -26,6 +26,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.protocol import produce
 from pyspark_kafkalog.record.batch import BatchHeader, check_crc, read_header
+from tests.patience import BUSY_S, EVENT_S
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
@@ -213,7 +214,7 @@ def test_at_most_five_requests_are_under_way_and_memory_is_bounded():
     class Slow(LogBroker):
         def on_produce(self, request: Request) -> Any:
             arrived.append(request)
-            release.wait(5)
+            release.wait(EVENT_S)
             return super().on_produce(request)
 
     size_bytes = len(one_batch("0"))
@@ -235,7 +236,7 @@ def test_at_most_five_requests_are_under_way_and_memory_is_bounded():
         time.sleep(0.05)  # What must not happen has no event of its own.
         assert len(sent) == 7
         release.set()
-        thread.join(5)
+        thread.join(EVENT_S)
         assert broker.texts(T0) == [str(number % 10) for number in range(40)]
 
 
@@ -247,7 +248,7 @@ def test_five_requests_are_sent_ahead_of_their_answers():
     class Slow(LogBroker):
         def on_produce(self, request: Request) -> Any:
             if self.batches_per_request:
-                release.wait(5)
+                release.wait(EVENT_S)
             frames_seen.release()
             return super().on_produce(request)
 
@@ -384,7 +385,7 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered():
     class Slow(LogBroker):
         def on_produce(self, request: Request) -> Any:
             if self.logs:
-                release.wait(5)
+                release.wait(EVENT_S)
             return super().on_produce(request)
 
     with ScriptedBroker(node_id=3) as other, Slow() as one, LogBroker() as two:
@@ -464,7 +465,7 @@ def test_delivery_is_given_up_in_time():
         says = r"kafka\.delivery\.timeout\.ms=200 .* NotEnoughReplicas"
         with pytest.raises(DeliveryTimeoutError, match=says):
             producer.flush()
-        assert 0.15 < time.monotonic() - began < 1
+        assert 0.15 < time.monotonic() - began < 1 + BUSY_S
         producer.close()
 
 
@@ -476,7 +477,7 @@ def test_delivery_to_a_broker_that_does_not_answer_is_given_up_in_time(fault):
         began = time.monotonic()
         with pytest.raises(DeliveryTimeoutError):
             producer.flush()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY_S
         producer.close()
 
 
@@ -490,7 +491,7 @@ def test_delivery_to_a_broker_that_went_away_is_given_up_in_time():
     began = time.monotonic()
     with pytest.raises(DeliveryTimeoutError, match="could be used within"):
         producer.flush()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1 + BUSY_S
     producer.close()
 
 
@@ -502,9 +503,9 @@ def test_a_producer_that_never_finds_a_broker_says_so_in_time():
 
 
 def test_a_time_without_calls_is_not_counted_against_what_was_never_sent():
-    with LogBroker() as broker, Producer(broker.config(delivery_timeout_ms="30")) as producer:
+    with LogBroker() as broker, Producer(broker.config(delivery_timeout_ms="1500")) as producer:
         producer.send(T0, one_batch("x"))
-        time.sleep(0.06)  # The time itself is what is tested.
+        time.sleep(1.6)  # The time itself is what is tested.
         producer.flush()
         assert broker.texts(T0) == ["x"]
 
@@ -525,7 +526,7 @@ def test_a_leader_that_comes_back_is_used_at_once_also_without_a_pause_between_a
 
             broker.handlers[METADATA] = elect
             producer.flush()
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 2 + BUSY_S
 
 
 def test_retries_are_bounded_where_that_is_asked_for():
@@ -579,15 +580,15 @@ def test_a_cluster_that_was_given_stays_open():
 
 
 def test_partitions_whose_leaders_are_gone_are_given_up_together():
-    with LogBroker(partitions=30) as broker:
+    with LogBroker(partitions=100) as broker:
         config = broker.config(
             request_timeout_ms="300", delivery_timeout_ms="900", retry_backoff_ms="10"
         )
         producer = Producer(config)
-        for number in range(30):
+        for number in range(100):
             producer.send(TopicPartition("t", number), one_batch("x"))
     began_s = time.monotonic()
     with pytest.raises(DeliveryTimeoutError):
         producer.flush()
-    # 30 times request.timeout.ms would be 9 s.
-    assert time.monotonic() - began_s < 5
+    # 100 times request.timeout.ms would be 30 s.
+    assert time.monotonic() - began_s < 5 + BUSY_S

@@ -18,6 +18,7 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.security import tls_context
 from pyspark_kafkalog.errors import AuthenticationError, InvalidOptionError
+from tests.patience import EVENT_S
 from tests.pyspark_kafkalog.client.scripted import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -181,7 +182,7 @@ class TokenEndpoint:
     def __exit__(self, *args: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(EVENT_S)
 
 
 def test_oauthbearer_asks_the_endpoint_for_a_token():
