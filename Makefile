@@ -74,7 +74,7 @@ property: install $(PEERS)/moto /usr/lib/postgresql ## the property tests with 2
 
 uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled
-	cp -r pyspark_kafkalog pyspark_kafkalog_load.py broker tests pyproject.toml build/uncompiled
+	cp -r pyspark_kafkalog broker tests pyproject.toml build/uncompiled
 	find build/uncompiled -name '*.so' -delete
 	cd build/uncompiled && export PYTHONPATH=$$PWD KAFKALOG_PEERS=$(CURDIR)/$(PEERS) && \
 	    $(CURDIR)/$(BIN)/python -c 'from pyspark_kafkalog.arrow import decode as d; assert d.__file__.endswith("/build/uncompiled/pyspark_kafkalog/arrow/decode.py"), d.__file__' && \

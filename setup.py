@@ -191,7 +191,6 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
-    py_modules=["pyspark_kafkalog_load"],
     package_data={
         "pyspark_kafkalog": ["py.typed"],
         "broker": ["py.typed", "api/schemas/*.json"],

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "tests/pyspark_kafkalog/unactivated_job.py"
 SOURCES = ("pyspark_kafkalog", "broker")
-FILES = ("pyspark_kafkalog_load.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 def _clean_environment(folder: Path, **more: str) -> dict[str, str]:

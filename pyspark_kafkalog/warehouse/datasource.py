@@ -1,4 +1,4 @@
-"""`format("kafkalog_load")`: Spark finds the class by the module `pyspark_kafkalog_load`.
+"""`format("kafkalog_load")`: the class that a user registers with Spark.
 
 Light to import; sink.py brings Arrow and the targets when a writer is made.
 """
@@ -13,6 +13,7 @@ from pyspark_kafkalog.source.plain_errors import PlainErrors
 class LoadSink(DataSource):
     """Rows of topics, transformed or not, into a warehouse: each once, also without a checkpoint.
 
+        spark.dataSource.register(LoadSink)
         query = (
             rows.writeStream.format("kafkalog_load")
             .option("target", "delta:/lake/orders")

@@ -1,4 +1,6 @@
-"""A user's job: a topic is written, read and landed by the formats' names, nothing registered.
+"""A user's job: a topic is written, read and landed by the formats' names.
+
+Only where the import comes first is the second format to be registered: Spark finds one.
 
 python unactivated_job.py "import first" | "session first"
 """
@@ -19,9 +21,11 @@ def session() -> SparkSession:
 def main(order: str) -> None:
     if order == "session first":
         session()
-    from pyspark_kafkalog import EmbeddedBroker
+    from pyspark_kafkalog import EmbeddedBroker, LoadSink
 
     spark = session()
+    if order == "import first":
+        spark.dataSource.register(LoadSink)
     with EmbeddedBroker() as broker, tempfile.TemporaryDirectory() as folder:
         servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
         numbers = spark.range(10).selectExpr("cast(id as string) as value")

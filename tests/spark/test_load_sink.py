@@ -33,6 +33,11 @@ def parquet(tmp_path):
     return KINDS["parquet"](tmp_path / "place")
 
 
+@pytest.fixture(autouse=True)
+def _registered(spark):
+    spark.dataSource.register(pyspark_kafkalog.LoadSink)
+
+
 @pytest.fixture
 def stream(spark, servers):
     def source(topic, **options):
