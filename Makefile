@@ -32,7 +32,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test check crash loads transactions interop mutants fuzz property uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
+.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop mutants fuzz property uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,8 +42,15 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install peers /usr/bin/kcat /usr/lib/postgresql ## all tests, the long suites in their short version
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql ## every promise tried, in 8 minutes
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
+
+test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
+	$(MAKE) -j2 core42 uncompiled
+
+test-slow: install peers /usr/bin/kcat /usr/lib/postgresql
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(PYTEST_ARGS)
+
 
 check: $(VENV)/.development ## style, types and layers
 	$(BIN)/ruff check .

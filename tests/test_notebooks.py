@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 pytestmark = [
     pytest.mark.notebook,
+    pytest.mark.slow,
     pytest.mark.spark,
     # Jupyter's own parts warn of their own deprecations.
     pytest.mark.filterwarnings("default"),

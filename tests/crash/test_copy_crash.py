@@ -33,7 +33,7 @@ from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
 from tests.interop.kafka_server import PEERS, require_kafka
 
-pytestmark = [pytest.mark.crash, pytest.mark.interop]
+pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.slow]
 
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "5"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))

@@ -15,7 +15,7 @@ import pytest
 from tests.broker.child import broker_under_test
 from tests.interop.kafka_server import PEERS, require_kafka
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TIMEOUT_S = 120
 LINES = [f"value {number}" for number in range(200)]

@@ -19,7 +19,7 @@ from tests.interop.kafka_server import KafkaServer, require_kafka
 from tests.interop.test_kafka_log_tools import JARS
 from tests.interop.test_kafka_log_tools import dump as dump_or_fail
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPIC = "table"
 RECORDS = 20_000

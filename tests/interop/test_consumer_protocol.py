@@ -197,6 +197,7 @@ def groups_command(broker, *arguments: str) -> list[list[str]]:
 
 
 @needs_jars
+@pytest.mark.slow
 def test_java_consumers_and_tools(broker, group, member):
     topic = create_topic(broker.address)
     values = produce(broker.address, topic, 0)

@@ -22,6 +22,7 @@ JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not shutil.which("java") or not list(JARS.glob("kafka-tools-*.jar")),
         reason=f"needs java and Kafka's jars in {JARS}",

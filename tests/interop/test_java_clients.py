@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.broker.child import broker_under_test
 from tests.interop.kafka_server import PEERS, require_kafka
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TIMEOUT_S = 120
 PARTITIONS = 2

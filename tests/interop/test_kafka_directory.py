@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.broker.child import BrokerChild
 from tests.interop.kafka_server import KafkaServer, require_kafka
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 KafkaDirectory = tuple[Path, dict[tuple[str, int], list[bytes]]]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

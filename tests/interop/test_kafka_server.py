@@ -30,7 +30,7 @@ from tests.interop.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, requ
 from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.client.conftest import batches_of
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 LOGIN = "org.apache.kafka.common.security"
 TRUST = {"ssl.truststore.location": str(CERTIFICATES / "trusted.pem")}

@@ -23,7 +23,7 @@ import pytest
 from tests.broker.child import broker_under_test
 from tests.interop.kafka_server import PEERS
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 OLD_CODECS = ["none", "gzip", "snappy", "lz4"]
 TIMEOUT_S = 60

@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import AuthenticationError, InvalidOptionError
 from tests.interop.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
 from tests.pyspark_kafkalog.client.test_security import TokenEndpoint
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 TRUSTED = (CERTIFICATES / "trusted.pem").read_text()

@@ -15,7 +15,7 @@ from tests.broker.child import broker_under_test
 from tests.interop.kafka_server import require_kafka
 from tests.interop.test_java_clients import java
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

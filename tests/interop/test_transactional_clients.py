@@ -156,6 +156,7 @@ def test_a_consumer_transforms_and_commits_in_the_transaction(broker, client):
 
 
 @needs_java
+@pytest.mark.slow
 def test_javas_producer_uses_version_2(broker, client):
     """Its epoch grows with each of its transactions, and it adds no partitions itself."""
     java(
@@ -184,6 +185,7 @@ def test_javas_producer_uses_version_2(broker, client):
 
 
 @needs_java
+@pytest.mark.slow
 def test_the_tools_find_and_end_transactions(broker, client):
     def tool(*arguments: str) -> list[list[str]]:
         output = java("TransactionsCommand", "--bootstrap-server", broker.address, *arguments)
