@@ -56,7 +56,7 @@ def planned_from(checkpoint: str | None, batch: int) -> str:
         state = files.get_file_info(f"{root}/state")
         has_state = state.type is not pyarrow.fs.FileType.NotFound
         starts, ends = _topic_offsets(before), _topic_offsets(plan)
-    except (OSError, ValueError):
+    except (OSError, ValueError, NotImplementedError):
         return ""
     if starts and ends and starts != ends and not has_state:
         plan = json.dumps([starts, ends], sort_keys=True).encode()

@@ -489,10 +489,11 @@ class TransactionalWrites:
         return DecisionsLostError(
             f"The transactionalIdPrefix {self._prefix} was used before, and topic "
             f"{decisions_topic(self._prefix)} does not say what was committed with it: it was "
-            "deleted, created again or emptied. Choose another prefix: a streaming query then "
-            "writes its next micro-batch whole, and where that was committed before, its records "
-            "are there twice (CHECKPOINT/commits has no file of its number, so look in the output "
-            "for its rows first); a df.write that failed may be visible in part."
+            "deleted, created again or emptied, or an earlier release had committed nothing yet. "
+            "Choose another prefix: a streaming query then writes its next micro-batch whole, and "
+            "where that was committed before, its records are there twice (CHECKPOINT/commits has "
+            "no file of its number, so look in the output for its rows first); a df.write that "
+            "failed may be visible in part."
         )
 
     def _why_aborted(self) -> str:

@@ -73,7 +73,7 @@ def micro_batch(checkpoint: str, batch: int) -> MicroBatch | None:
         files, path = pyarrow.fs.FileSystem.from_uri(place)
         untils = _ends(files, f"{path}/offsets/{batch}", unequal)
         starts = _ends(files, f"{path}/offsets/{batch - 1}", unequal) if batch else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, NotImplementedError):
         return None
     return MicroBatch(starts, untils, frozenset(unequal), is_first=batch == 0)
 
