@@ -1,6 +1,9 @@
 """Streaming queries written to topics, through Spark."""
 
+import os
+import random
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -35,7 +38,7 @@ def copy(spark, servers, tmp_path):
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         if query.exception() is not None:
             raise query.exception()
 
@@ -148,3 +151,46 @@ def test_a_micro_batch_of_the_same_offsets_is_the_committed_one_whatever_its_row
     exactly_once(source, target, f"p-{target}", statements=statements, limit=50)
     found = sorted(value.split(b"|")[0] for value in committed_values_of(read, target))
     assert found == values_of(read, source)
+
+
+HISTORY_SEED = int(
+    os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000))
+)
+
+
+@pytest.mark.long
+def test_a_history_of_limits_and_old_checkpoints_shows_each_row_once(
+    exactly_once, read, topics, tmp_path, capsys
+):
+    """What `tests/property/test_sink_property.py` does without Spark, for a few runs with it."""
+    chance = random.Random(HISTORY_SEED)
+    source, target = topics.create(2), topics.create(2)
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    prefix, refused, twice = f"p-{target}", 0, Counter()
+    for number in range(6):
+        values = [b"%d-%d" % (number, row) for row in range(chance.choice([8, 16, 24]))]
+        topics.append(source, values, partition=chance.randrange(2))
+        if checkpoint.exists() and chance.random() < 0.5:
+            if copy.exists() and chance.random() < 0.7:
+                shutil.rmtree(checkpoint)
+                shutil.copytree(copy, checkpoint)
+            else:
+                shutil.rmtree(copy, ignore_errors=True)
+                shutil.copytree(checkpoint, copy)
+        error = None
+        try:
+            exactly_once(source, target, prefix, limit=chance.choice([8, 12]))
+        except Exception as raised:
+            error = str(raised)
+        if error is not None:
+            assert "PrefixInUseError: Micro-batch" in error
+            refused += 1
+            prefix = f"p-{target}-{refused}"
+            # As the error says: what this checkpoint has not is there twice from here on.
+            seen = Counter(committed_values_of(read, target))
+            exactly_once(source, target, prefix, limit=1000)
+            twice += (Counter(committed_values_of(read, target)) - seen) & seen
+        found = Counter(committed_values_of(read, target))
+        assert found - twice == Counter(values_of(read, source))
+    with capsys.disabled():
+        print(f"\nKAFKALOG_CRASH_SEED={HISTORY_SEED}: {refused} of 6 runs refused")
