@@ -170,13 +170,12 @@ def test_a_history_of_limits_and_old_checkpoints_shows_each_row_once(
     for number in range(6):
         values = [b"%d-%d" % (number, row) for row in range(chance.choice([8, 16, 24]))]
         topics.append(source, values, partition=chance.randrange(2))
-        if checkpoint.exists() and chance.random() < 0.5:
-            if copy.exists() and chance.random() < 0.7:
-                shutil.rmtree(checkpoint)
-                shutil.copytree(copy, checkpoint)
-            else:
-                shutil.rmtree(copy, ignore_errors=True)
-                shutil.copytree(checkpoint, copy)
+        if number % 2:
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(checkpoint, copy)
+        elif number and chance.random() < 0.8:
+            shutil.rmtree(checkpoint)
+            shutil.copytree(copy, checkpoint)
         error = None
         try:
             exactly_once(source, target, prefix, limit=chance.choice([8, 12]))

@@ -1,6 +1,7 @@
 """A client of transactions, against an embedded broker, and a scripted one for what that never
 does."""
 
+import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -44,10 +45,12 @@ from pyspark_kafkalog.client.transaction import (
     ProducerIdentity,
     TransactionDescription,
     Transactions,
+    _MarkerSearch,
     ended_by_commit,
 )
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from pyspark_kafkalog.record.batch import batches
+from pyspark_kafkalog.record.batch import batches, mark_transactional, seal
+from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
     INIT_PRODUCER_ID,
@@ -226,6 +229,50 @@ def test_a_marker_that_outlives_its_batch_still_counts(compacted):
     mine = (producer.producer_id, producer.epoch, False)
     compact(tp, lambda left: mine not in left)
     assert ended_by_commit(cluster, producer, tp, offset, TIMEOUT_MS) is True
+
+
+DATA, COMMIT, ABORT = "data", "commit", "abort"
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        # (offset, producer id, epoch, what it is), of a transaction of (7, 3) with a batch at 5.
+        ([(5, 7, 3, DATA), (6, 7, 3, COMMIT)], True),
+        ([(5, 7, 3, DATA), (6, 7, 3, ABORT)], False),
+        ([(5, 7, 3, DATA), (6, 7, 4, ABORT)], False),
+        ([(5, 7, 3, DATA), (6, 8, 3, COMMIT), (7, 7, 4, ABORT)], False),
+        ([(2, 7, 2, DATA), (3, 7, 2, COMMIT), (5, 7, 3, DATA), (6, 7, 3, ABORT)], False),
+        ([(6, 7, 3, COMMIT)], True),
+        ([(6, 7, 3, ABORT)], False),
+        # Somebody else's: of a successor that wrote there, or nothing, or whose batch is gone.
+        ([(6, 7, 4, ABORT)], None),
+        ([(6, 7, 4, COMMIT), (7, 7, 3, COMMIT)], None),
+        ([(6, 7, 4, DATA), (7, 7, 4, COMMIT)], None),
+        ([(5, 7, 3, DATA), (6, 7, 4, COMMIT)], None),
+        ([(5, 7, 3, DATA), (6, 7, 5, ABORT)], None),
+        ([(5, 7, 3, DATA), (6, 7, 4, DATA), (7, 7, 4, ABORT)], None),
+        ([(5, 8, 3, DATA), (6, 8, 3, COMMIT)], None),
+        ([], None),
+    ],
+)
+def test_only_a_marker_that_must_be_the_transactions_own_counts(left, expected):
+    """By the rules of Kafka's cleaner: no marker goes before the batches of its transaction."""
+    log = bytearray()
+    for offset, producer_id, epoch, what in left:
+        if what == DATA:
+            batch = keyed_batch(b"k", b"value")
+            mark_transactional(batch)
+            seal(batch, producer_id, epoch, 0)
+        else:
+            marker = TransactionMarker(what == COMMIT, 0)
+            batch = encode_marker(marker, producer_id, epoch, 0)
+        struct.pack_into(">q", batch, 0, offset)
+        log += batch
+    search = _MarkerSearch(ProducerIdentity("mine", 7, 3), 5)
+    search.is_over(memoryview(log))
+    assert search.is_committed is expected
+    assert search.has_batch is ((5, 7, 3, DATA) in left)
 
 
 # Beginning, adding and ending.
