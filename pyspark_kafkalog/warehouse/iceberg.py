@@ -10,9 +10,10 @@
 
 The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
 the property together. The property is the truth: it outlives the expiry of snapshots, which the
-summary does not; a load that has none is refused where a summary names it. Files are written with
-the table's field ids and stay where they are; what a killed load left behind is in no snapshot, and
-Iceberg's own removal of orphan files deletes it.
+summary does not; a load that has none is refused where a summary names it, or where files of loads
+are in the table and no load has one. Files are written with the table's field ids and stay where
+they are; what a killed load left behind is in no snapshot, and Iceberg's own removal of orphan
+files deletes it.
 
 Fenced: every commit makes a snapshot, also one without files, and requires that the table's current
 snapshot, schema and partition spec are still those that were compared with the plan. pyiceberg's
@@ -91,6 +92,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.iceberg_rules import TRANSFORMS, refuse_other_ids, refuse_unfit
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.staging import (
     check_rows,
     check_staged,
@@ -105,6 +107,8 @@ from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 CATALOG = "kafkalog"
 LOAD_ID = "kafkalog.load-id"
 
+_OFFSETS_OF_A_LOAD = re.compile(r"kafkalog\..*\.offsets", re.DOTALL)
+_FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
 _MISSING_FILE = (
     "The table's location has to be on a file system that the driver and all executors share. If "
     "it is, a removal of orphan files took what this load had written: run it again."
@@ -124,6 +128,7 @@ class IcebergTarget:
         self.identifier = identifier
         self._properties = dict(properties)
         self._catalog: Catalog | None = None
+        self._foreign_manifests: set[str] = set()
 
     def __repr__(self) -> str:
         return f"IcebergTarget({self.identifier!r})"
@@ -139,7 +144,7 @@ class IcebergTarget:
             if not read_only:
                 data = _data_directory(table)
                 restore_aside(data, lambda: self._named_files(data))
-            return _position(table, name)
+            return self._position(table, name)
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()
@@ -173,7 +178,7 @@ class IcebergTarget:
                 # Again, after the table was loaded: see sweep_directories.
                 check_staged(stage, files, _MISSING_FILE)
                 try:
-                    current = _position(table, name)
+                    current = self._position(table, name)
                     check_unmoved(name, str(self), current.offsets, planned_from, ranges)
                     # Again, others may have altered the table since the load began.
                     refuse_unfit(table, stage.schema, partition_by, self.identifier)
@@ -196,7 +201,7 @@ class IcebergTarget:
         emptied: a property that is gone is no first load, but one that was lost."""
         with self._explained(f"forget load {name!r} in {self}"):
             while (table := self._existing_table()) is not None:
-                if _kept_position(table, name) == NOWHERE and not _is_lost(table, name):
+                if _kept_position(table, name) == NOWHERE and not self._is_lost(table, name):
                     return False
                 base = table.metadata_location
                 table.metadata.properties.update(_IN_MEMORY)
@@ -220,6 +225,48 @@ class IcebergTarget:
             return sweep_directories(
                 data, idle_s, dry_run, lambda: self._named_files(data), self._fence
             )
+
+    def _position(self, table: Table, name: str) -> Position:
+        """Where load `name` goes on, in the table's metadata as it was loaded.
+
+        Raises TargetError where that is lost."""
+        if not self._is_lost(table, name):
+            return _kept_position(table, name)
+        witness, known = f"its snapshots name load {name!r}", _ends_in_snapshots(table, name)
+        if not _is_named(table, name):
+            witness = "files of loads are in it, while no load has such a property"
+        ends = f"at least {json.dumps(to_json(known))}, and " if known else ""
+        raise TargetError(
+            f"the Iceberg table {'.'.join(table.name())} has no property {_offsets_property(name)} "
+            f"any more, and {witness}: to begin again would double rows; nothing was written. Set "
+            f"the property to where the load ended: {ends}every {'other ' if known else ''}"
+            "partition at max(offset) + 1 of its rows, as one that is left out is loaded from the "
+            'beginning ({"TOPIC": {"PARTITION": OFFSET}}; {} for a load that is new). Or let the '
+            "load land everything again (pyspark_kafkalog.forget, kafkalog load --forget)."
+        )
+
+    def _is_lost(self, table: Table, name: str) -> bool:
+        """Whether a load has no property, though it made snapshots; or no load has one, though
+        files of loads are there. One that was forgotten has a property."""
+        if _offsets_property(name) in table.metadata.properties:
+            return False
+        if _is_named(table, name):
+            return True
+        if any(_OFFSETS_OF_A_LOAD.fullmatch(key) for key in table.metadata.properties):
+            return False
+        return self._has_files_of_loads(table)
+
+    def _has_files_of_loads(self, table: Table) -> bool:
+        """By the paths in the current snapshot. A manifest never changes, and is read once: others
+        may commit so often that whoever reads them all is always late."""
+        snapshot = table.current_snapshot()
+        for manifest in snapshot.manifests(table.io) if snapshot else ():
+            if manifest.manifest_path not in self._foreign_manifests:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    if _FILE_OF_A_LOAD.search(entry.data_file.file_path):
+                        return True
+                self._foreign_manifests.add(manifest.manifest_path)
+        return False
 
     def _named_files(self, data: str) -> set[str]:
         """The files that any snapshot names, relative to the directory `data`."""
@@ -514,24 +561,9 @@ def _ids_property(name: str) -> str:
     return f"kafkalog.{name}.topic-ids"
 
 
-def _position(table: Table, name: str) -> Position:
-    """Where load `name` goes on, in the table's metadata as it was loaded.
-
-    Raises TargetError where that is lost."""
-    if _is_lost(table, name):
-        raise TargetError(
-            f"the Iceberg table {'.'.join(table.name())} has no property {_offsets_property(name)} "
-            f"any more, and its snapshots name load {name!r}: to begin again would double rows; "
-            "nothing was written. Set the property to where the load ended (by the snapshots that "
-            f"are left: {json.dumps(to_json(_ends_in_snapshots(table, name)))}), or let the load "
-            "land everything again (pyspark_kafkalog.forget, kafkalog load --forget)."
-        )
-    return _kept_position(table, name)
-
-
-def _is_lost(table: Table, name: str) -> bool:
-    """Whether a load has no property, though it made snapshots. One that was forgotten has one."""
-    return _offsets_property(name) not in table.metadata.properties and any(
+def _is_named(table: Table, name: str) -> bool:
+    """Whether a snapshot says that it is of load `name`."""
+    return any(
         snapshot.summary and snapshot.summary.get("kafkalog.name") == name
         for snapshot in table.snapshots()
     )

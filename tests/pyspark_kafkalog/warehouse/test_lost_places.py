@@ -1,18 +1,22 @@
 """A table that lost where a load goes on, and still tells that it was loaded, is no first load."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import ManifestFile
 
 from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
-from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DeltaLakeTable,
     IcebergTable,
@@ -74,6 +78,77 @@ def test_an_iceberg_load_whose_place_is_lost_can_be_forgotten(tmp_path):
     assert not forget(table.name, "nightly")
     load(table.open(), "nightly", 3)
     assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 3)
+
+
+def expire_all_but_the_current_snapshot(table):
+    found = iceberg(table)
+    current = found.current_snapshot().snapshot_id
+    older = [one.snapshot_id for one in found.snapshots() if one.snapshot_id != current]
+    found.maintenance.expire_snapshots().by_ids(older).commit()
+
+
+def test_the_advice_for_an_iceberg_property_says_what_snapshots_cannot_say(tmp_path):
+    table = IcebergTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    target = table.open()
+    last = target.position("nightly").offsets
+    stage, piece = target.stage(row_schema()), OffsetRange("orders", 1, 3, 5)
+    target.commit(stage, "nightly", last, [piece], write_rows(stage, "nightly", piece))
+    expire_all_but_the_current_snapshot(table)
+    unset(table, "nightly")
+    with pytest.raises(TargetError, match=r'at least \{"orders": \{"1": 5\}\}') as raised:
+        load(table.open(), "nightly", 7)
+    assert "every other partition at max(offset) + 1 of its rows" in str(raised.value)
+
+
+def test_iceberg_files_of_loads_whose_snapshots_have_expired_still_tell_of_them(tmp_path):
+    table = IcebergTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    iceberg(table).append(table.iceberg().scan().to_arrow().slice(0, 0))
+    expire_all_but_the_current_snapshot(table)
+    unset(table, "nightly")
+    for read_only in (False, True):
+        with pytest.raises(TargetError, match=r"files of loads.*max\(offset\) \+ 1") as raised:
+            table.open().position("nightly", read_only)
+    assert "at least" not in str(raised.value)
+    assert forget(table.name, "nightly")
+    assert not forget(table.name, "nightly")
+    load(table.open(), "nightly", 2)
+    assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 2)
+
+
+def test_an_iceberg_table_of_others_is_no_loss(tmp_path):
+    catalog = load_catalog("kafkalog", uri=IcebergTable(tmp_path).uri, warehouse=f"{tmp_path}/lake")
+    catalog.create_namespace("lake.raw")
+    others = catalog.create_table("lake.raw.orders", row_schema())
+    piece = OffsetRange("orders", 0, 0, 2)
+    others.append(pa.Table.from_batches([rows("others", piece, row_schema())]))
+    table = IcebergTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    assert table.rows() - expected_rows("nightly", 3) == Counter([b"others 0 0", b"others 0 1"])
+
+
+def test_manifests_of_others_are_read_once(tmp_path, monkeypatch):
+    """Else the first load into a busy table of others would be late each time."""
+    catalog = load_catalog("kafkalog", uri=IcebergTable(tmp_path).uri, warehouse=f"{tmp_path}/lake")
+    catalog.create_namespace("lake.raw")
+    others = catalog.create_table("lake.raw.orders", row_schema())
+    some = pa.Table.from_batches([rows("others", OffsetRange("orders", 0, 0, 2), row_schema())])
+    others.append(some)
+    read = []
+    read_really = ManifestFile.fetch_manifest_entry
+
+    def note(manifest, *arguments, **options):
+        read.append(manifest.manifest_path)
+        return read_really(manifest, *arguments, **options)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", note)
+    target = IcebergTable(tmp_path).open()
+    for _ in range(3):
+        assert target.position("nightly", read_only=True) == NOWHERE
+        others.refresh().append(some)
+    assert len(read) == 3
+    assert len(set(read)) == 3
 
 
 def without_transactions(table):
