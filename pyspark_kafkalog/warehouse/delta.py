@@ -144,12 +144,14 @@ class DeltaTarget:
             sync_directory(stage.path)
             statistics = [_statistics(staged_path(stage, file.name), file) for file in files]
             partition_by = stage.partitioning.fields if stage.partitioning else ()
+            seen_version = None
             while True:
                 table = DeltaTable(self.path)
                 # Again, after the table was opened: see sweep_directories.
                 check_staged(stage, files, _MISSING_FILE)
                 try:
-                    current = self._position(table, name)
+                    current = self._position(table, name, seen_version)
+                    seen_version = None if current.offsets else table.version()
                     offsets = _without_dropped(current.offsets)
                     check_unmoved(name, self.path, offsets, planned_from, ranges)
                     # Again, others may have altered the table since the load began.
@@ -241,8 +243,9 @@ class DeltaTarget:
             # Another loader was faster, and killed or not, what it made is a table.
             return DeltaTable(self.path)
 
-    def _position(self, table: DeltaTable, name: str) -> Position:
-        """Where load `name` goes on, in the table version that `table` was opened at."""
+    def _position(self, table: DeltaTable, name: str, seen_version: int | None = None) -> Position:
+        """Where load `name` goes on, in the table version that `table` was opened at. For
+        `seen_version` see `_is_lost`."""
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
         versions = self._versions(table, name)
@@ -252,7 +255,7 @@ class DeltaTarget:
             elif version != _DROPPED:
                 found = version, UUID(rest.removeprefix(_ID))
                 newest[topic] = max(newest.get(topic, found), found)
-        if self._is_lost(table, name, versions):
+        if self._is_lost(table, name, versions, seen_version):
             raise TargetError(
                 f"the log of the Delta table {self.path} does not hold all offsets of load "
                 f"{name!r}, so it is unknown where it goes on; nothing was written. Restore the "
@@ -263,23 +266,28 @@ class DeltaTarget:
         return Position(offsets, {topic: topic_id for topic, (_, topic_id) in newest.items()})
 
     def _is_lost(
-        self, table: DeltaTable, name: str, versions: Mapping[tuple[str, str], int]
+        self,
+        table: DeltaTable,
+        name: str,
+        versions: Mapping[tuple[str, str], int],
+        seen_version: int | None = None,
     ) -> bool:
         """Whether load `name` had txns that are gone: fewer or more than were counted; or none,
-        where the history names the load, or files of loads are there and no txn of any load."""
+        where the history names the load, or files of loads are there and no txn of any load.
+
+        At `seen_version` there was nothing of the load, so only later entries are read: others may
+        commit so often that whoever reads the whole history each time is always late."""
         count = table.transaction_version(_app_id(name))
         kept = sum(rest.isdecimal() for _, rest in versions)
         if count is not None or kept:
             return count != kept
         log_path = os.path.join(self.path, "_delta_log")
-        for entry in sorted(os.listdir(log_path)):
-            version = entry.partition(".")[0]
-            # A rival may have made the load's first commit since the table was opened.
-            if entry.endswith(".json") and version.isdecimal() and int(version) <= table.version():
-                for action in _actions(os.path.join(log_path, entry), "commitInfo"):
-                    if action["commitInfo"].get("kafkalog.name") == name:
-                        return True
-        if any(app_id.startswith(f"{_APP}:") for app_id in _app_ids(log_path)):
+        oldest = 0 if seen_version is None else seen_version + 1
+        if _names_load(log_path, name, range(oldest, table.version() + 1)):
+            return True
+        if seen_version is not None or any(
+            app_id.startswith(f"{_APP}:") for app_id in _app_ids(log_path)
+        ):
             return False
         return any(_FILE_OF_A_LOAD.search(uri) for uri in table.file_uris())
 
@@ -373,6 +381,18 @@ def _append(
 
 def _without_dropped(offsets: Offsets) -> Offsets:
     return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
+
+
+def _names_load(log_path: str, name: str, versions: range) -> bool:
+    """Whether the history says that one of these versions is of load `name`. Not of later ones: a
+    rival may have made the load's first commit since the table was opened."""
+    for entry in sorted(os.listdir(log_path)):
+        version = entry.partition(".")[0]
+        if entry.endswith(".json") and version.isdecimal() and int(version) in versions:
+            for action in _actions(os.path.join(log_path, entry), "commitInfo"):
+                if action["commitInfo"].get("kafkalog.name") == name:
+                    return True
+    return False
 
 
 def _app_ids(log_path: str) -> set[str]:

@@ -173,6 +173,34 @@ def test_a_rival_between_the_comparison_and_the_commit_is_noticed(table, monkeyp
     assert table.rows() == expected_rows("nightly", 2) + expected_rows("hourly", 2)
 
 
+def test_a_first_load_reads_the_history_once_however_often_others_are_faster(
+    table, path, monkeypatch
+):
+    """Else it would be late each time in a table of many versions. What lay there at first says
+    something else by then; the checkpoint has what it was."""
+    for until_offset in (1, 2, 3):
+        load(table.open(), "hourly", until_offset)
+    DeltaTable(path).create_checkpoint()
+    old = sorted(Path(path, "_delta_log").glob("*.json"))[:-1]
+    later = iter((4, 5, 6))
+    commit_really = DeltaTable.create_write_transaction
+
+    def commit_after_a_rival(*arguments, **options):
+        for entry in old:
+            entry.write_text('{"commitInfo": {"kafkalog.name": "nightly"}}')
+        until_offset = next(later, None)
+        if until_offset:
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_really)
+            load(table.open(), "hourly", until_offset)
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_after_a_rival)
+        return commit_really(*arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_after_a_rival)
+    load(table.open(), "nightly", 5)
+    assert next(later, None) is None
+    assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 6)
+
+
 def test_a_log_that_lost_offsets_is_refused(table, path):
     """As with delta.setTransactionRetentionDuration; to go on would double what was loaded."""
     load(table.open(), "nightly", 3)
