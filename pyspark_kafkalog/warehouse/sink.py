@@ -3,7 +3,7 @@
     plan     the driver asks the target where the load of this name goes on, and makes a stage
     write    each task leaves out the rows that are there already, writes the others into files of
              the stage, and reports these with the offsets of their rows
-    commit   one commit of the target publishes all files, and moves each partition to behind the
+    commit   one commit of the target publishes all files, and moves each partition to after the
              greatest offset of its rows; it is refused if the load has moved since the plan
 
 So the target's own offsets are the only truth. A micro-batch that is run again, after a kill or
@@ -11,7 +11,7 @@ because the checkpoint is gone, finds its rows there and leaves them out; a twin
 to nobody; of two queries that move one name at a time one gets a LoadConflictError. Rows of one
 partition may be spread over the tasks of a batch in any way, and a record may become many rows or
 none. A micro-batch moves each partition to where it was read to, also without a row; a batch write
-to behind its rows. written_ranges.py says when that would leave records out.
+to after its rows. written_ranges.py says when that would leave records out.
 
 Rows do not say of which incarnation of their topic they are. So the brokers are asked for the ids
 of topics before the tasks begin: commits keep them, and a topic that was deleted and created again
@@ -29,10 +29,12 @@ aborts, though it may have published: files are dropped only where a task failed
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -45,7 +47,12 @@ from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, String
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    InvalidRowError,
+    KafkalogError,
+)
 from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
 from pyspark_kafkalog.source.partitions import OffsetRange, offsets_at
@@ -83,6 +90,9 @@ _OPTIONS = (
     "uncheckedTopicIds",
     "failOnDataLoss",
 )
+
+_MOST_MS_FOR_OTHERS = 5_000
+"""For where logs begin of topics that a load does not know: it goes on without."""
 
 _log = logging.getLogger(__name__)
 
@@ -151,8 +161,8 @@ class SinkPlan:
     """What was found out before the tasks began.
 
     The target was at `planned_from`; rows are new from `next_offsets` on, which differ from these
-    where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where the
-    partitions of those with a place begin, where brokers were asked.
+    where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where their
+    partitions begin, where brokers were asked.
     """
 
     stage: Stage
@@ -167,7 +177,8 @@ class LoadedRows(WriterCommitMessage):
     """What one task reports: its files, and the places of its rows.
 
     `seen` are those of all its rows, also of those that it left out. With it goes the plan, which
-    the commit needs in another process, with the ids of its rows' topics alone.
+    the commit needs in another process: with the first task's all that brokers said, with the
+    others' nothing of it.
     """
 
     plan: SinkPlan
@@ -219,10 +230,10 @@ class LoadSinkWriter:
         files = tuple(write_files(stage, label, rows.of(iterator), layout))
         if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
-        # A cluster may have many topics, and each task reports.
-        written = {tp.topic for tp in rows.seen}
-        ids = {topic: one for topic, one in self._plan.topic_ids.items() if topic in written}
-        plan = replace(self._plan, topic_ids=ids)
+        plan = self._plan
+        if context.partitionId():
+            # A cluster may have many topics, and each task reports.
+            plan = replace(plan, topic_ids=NO_IDS, earliest={})
         return LoadedRows(plan, files, rows.seen, rows.left_out_count)
 
     def _commit(
@@ -254,10 +265,9 @@ class LoadSinkWriter:
         if not ranges:
             target.discard(stage)
             return None
-        ids = {topic: one for report in reports for topic, one in report.plan.topic_ids.items()}
-        silent = {piece.topic for piece in ranges} - ids.keys()
-        if silent and self._options.client is not None:
-            ids |= {t: one for t, one in _asked(self._options.client, {})[0].items() if t in silent}
+        # Asked before the read, so never the id of a topic that was created again since then.
+        moved = {piece.topic for piece in ranges}
+        ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
         name, planned_from = self._options.name, plan.planned_from
         return target.commit(stage, name, planned_from, ranges, files, ids)
 
@@ -272,7 +282,8 @@ class LoadSinkWriter:
             elif starting is None:
                 # Of such a query nothing is known but its rows.
                 starting = OffsetLimit(everywhere=EARLIEST)
-        begins = Begins(starting, plan.earliest, options.fail_on_data_loss)
+        is_blind = reads is None and batch is not None and (options.starting is None or batch > 0)
+        begins = Begins(starting, plan.earliest, options.fail_on_data_loss, is_blind)
         return written_ranges(options.name, plan.next_offsets, seen, reads, begins)
 
     def _micro_batch(self, batch: int) -> MicroBatch | None:
@@ -344,17 +355,19 @@ def check_place_columns(schema: StructType) -> None:
 
 
 def _asked(client: ClientConfig | None, places: Offsets) -> tuple[TopicIds, Offsets]:
-    """The ids of all topics that are there, as far as brokers say them, and where the partitions of
-    those with a place begin."""
+    """The ids of all topics that are there, as far as brokers say them, and where their partitions
+    begin: surely for topics with a place, for others if that is soon known."""
     if client is None:
         return NO_IDS, {}
+    known = {tp.topic for tp in places}
     with Cluster(client) as cluster:
         topics = cluster.topics()
         ids = {topic: cluster.topic_id(topic) for topic in topics}
-        there = [
-            TopicPartition(topic, number)
-            for topic in sorted({tp.topic for tp in places} & topics.keys())
-            for number in topics[topic]
-        ]
-        earliest = offsets_at(cluster, there, EARLIEST)
+        there = [TopicPartition(t, number) for t in sorted(topics) for number in topics[t]]
+        earliest = offsets_at(cluster, [tp for tp in there if tp.topic in known], EARLIEST)
+    others = [tp for tp in there if tp.topic not in known]
+    hasty = replace(client, request_timeout_ms=min(client.request_timeout_ms, _MOST_MS_FOR_OTHERS))
+    # One may be without a leader, or deleted meanwhile, and have nothing to do with this write.
+    with suppress(KafkalogError, KafkaError), Cluster(hasty) as cluster:
+        earliest |= offsets_at(cluster, others, EARLIEST)
     return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}, earliest

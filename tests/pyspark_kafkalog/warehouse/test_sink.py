@@ -73,7 +73,7 @@ def made(kind: str, tmp_path: Path) -> Table:
 
 @pytest.fixture(autouse=True)
 def task_context(monkeypatch):
-    context = SimpleNamespace(partitionId=lambda: 3)
+    context = SimpleNamespace(partitionId=lambda: 0)
     monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
@@ -109,6 +109,13 @@ def run(table, tasks, batch=0, name="nightly", **options):
     writer = planned(table, name, **options)
     messages = [writer.write(iter([rows(*places)])) for places in tasks]
     a_writer(table, name, **options).commit(pickle.loads(pickle.dumps(messages)), batch)
+
+
+def write(table, places, name="nightly", **options):
+    """A batch write: one task gets these places."""
+    writer = pickle.loads(pickle.dumps(a_writer(table, name, kind=LoadWriter, **options)))
+    message = writer.write(iter([rows(*places)]))
+    pickle.loads(pickle.dumps(writer)).commit([message])
 
 
 def expected(*counts):
@@ -212,7 +219,7 @@ def test_files_are_laid_out_as_those_of_a_load(parquet):
     writer = pickle.loads(pickle.dumps(a_writer(parquet, **options)))
     message = writer.write(iter([rows((0, 0), (1, 0), (1, 1))]))
     a_writer(parquet, **options).commit([message], 0)
-    [file] = parquet.directory.glob("table/partition=1/part-task-3-*.parquet")
+    [file] = parquet.directory.glob("table/partition=1/part-task-0-*.parquet")
     content = pq.ParquetFile(file)
     assert content.read().column("offset").to_pylist() == [1, 0]
     assert content.metadata.row_group(0).column(0).compression == "SNAPPY"
@@ -291,23 +298,67 @@ def test_what_retention_took_before_a_query_began_again_is_refused(table, monkey
     assert table.rows()[b"nightly 0 9"] == 1
 
 
-def test_a_backfill_in_pieces_goes_on_where_the_last_one_ended(table):
-    def write(*offsets, **options):
-        writer = pickle.loads(pickle.dumps(a_writer(table, kind=LoadWriter, **options)))
-        message = writer.write(iter([rows(*((0, n) for n in offsets))]))
-        pickle.loads(pickle.dumps(writer)).commit([message])
+def test_a_topic_that_retention_has_trimmed_is_taken_by_a_new_name(table, monkeypatch):
+    brokers = Brokers(None)
+    brokers.earliest = 5
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    with pytest.raises(DataLossError, match=r"goes on at offset 5 of orders-0, which is new to it"):
+        write(table, [(0, 6)], **asks)
+    write(table, [(0, 5), (0, 6)], **asks)
+    assert table.offsets("nightly")[0] == 7
 
+
+def test_a_log_of_which_nobody_knows_where_it_begins_hides_no_loss(table):
+    write(table, [(0, 0), (0, 1)])
+    with pytest.raises(DataLossError, match=r"goes on at offset 2 of orders-0.*from offset 4 on"):
+        write(table, [(0, 4)], startingOffsets="earliest")
+
+
+def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
+    parquet, monkeypatch, tmp_path
+):
+    brokers = Brokers(None)
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text('v1\n{}\n{"orders":{"0":7}}')
+    asks = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "startingOffsets": "earliest",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+    }
+    message = planned(parquet, **asks).write(iter([rows()]))
+    brokers.ids["orders"] = UUID(int=2)
+    a_writer(parquet, **asks).commit([message], 0)
+    assert parquet.open().position("nightly").topic_ids == {"orders": UUID(int=1)}
+    with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
+        planned(parquet, **asks)
+
+
+def test_only_the_first_task_carries_what_brokers_said(parquet, monkeypatch):
+    monkeypatch.setattr(sink_module, "Cluster", Brokers)
+    writer = planned(parquet, **{"kafka.bootstrap.servers": "localhost:9092"})
+    first = writer.write(iter([rows((0, 0))]))
+    context = SimpleNamespace(partitionId=lambda: 1)
+    monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
+    second = writer.write(iter([rows((1, 0))]))
+    assert first.plan.topic_ids == {"orders": UUID(int=1)}
+    assert (second.plan.topic_ids, second.plan.earliest) == ({}, {})
+
+
+def test_a_backfill_in_pieces_goes_on_where_the_last_one_ended(table):
     with pytest.raises(DataLossError, match=r"goes on at offset 0 .*from offset 5 on.*loaded_offs"):
-        write(5, 6)
+        write(table, [(0, 5), (0, 6)])
     assert table.rows() == Counter()
-    write(0, 1, 2)
+    write(table, [(0, 0), (0, 1), (0, 2)])
     with pytest.raises(DataLossError, match=r"goes on at offset 3 .*from offset 5 on"):
-        write(5, 6)
+        write(table, [(0, 5), (0, 6)])
     # What lies between was read, and filtered away.
-    write(5, 6, startingOffsets='{"orders":{"0":3}}')
+    write(table, [(0, 5), (0, 6)], startingOffsets='{"orders":{"0":3}}')
     with pytest.raises(DataLossError, match=r"goes on at offset 7 .*from offset 8 on"):
-        write(9, startingOffsets='{"orders":{"0":8}}')
-    write(9, failOnDataLoss="false")
+        write(table, [(0, 9)], startingOffsets='{"orders":{"0":8}}')
+    write(table, [(0, 9)], failOnDataLoss="false")
     assert table.offsets("nightly") == {0: 10}
     assert sum(table.rows().values()) == 6
 
