@@ -9,6 +9,7 @@ Runs on the driver, also with Spark Connect; several loads may run at a time, in
 Rows never reach the driver or the JVM.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from pyspark_kafkalog.source.offsets import (
     RelativeLimit,
     describe,
     resolve,
+    to_json,
 )
 from pyspark_kafkalog.source.options import (
     SourceOptions,
@@ -510,9 +512,9 @@ def plan(
     are new to it or have something new, sorted.
 
     A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
-    commit knows at 0. A range of no offsets records the place of an empty partition, or one that
-    lost data moved (failOnDataLoss=false): otherwise the next load would not know what came, and
-    went, in between.
+    commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
+    records the place of an empty partition, or one that lost data moved (failOnDataLoss=false):
+    otherwise the next load would not know what came, and went, in between.
     """
     ending = locate(cluster, options.ending, partitions)
     loaded = {tp.topic for tp in last}
@@ -524,9 +526,11 @@ def plan(
     untils = resolve("endingOffsets", ending, partitions, bounds)
     chosen = resolve("startingOffsets", begins, first, bounds)
     added = [tp for tp in partitions if tp.topic in loaded and tp not in last]
+    told = _named_offsets(options.starting, added)
     wanted = {tp: last.get(tp, chosen.get(tp, bounds.earliest[tp])) for tp in partitions}
-    wanted |= dict.fromkeys(added, 0)
-    _check_added(added, bounds, options.fail_on_data_loss, name)
+    wanted |= dict.fromkeys(added, 0) | told
+    new = [tp for tp in added if tp not in told]
+    _check_added(new, bounds, options.fail_on_data_loss, name)
     bounds = beyond_open_transactions(cluster, wanted, bounds)
     try:
         starts = clamp_starts(wanted, bounds, options.fail_on_data_loss)
@@ -555,16 +559,28 @@ def plan(
     )
 
 
+def _named_offsets(starting: Limit, partitions: Sequence[TopicPartition]) -> Offsets:
+    """The offsets that the user gives for some of these very partitions."""
+    if not isinstance(starting, OffsetLimit):
+        return {}
+    return {tp: n for tp, n in starting.named_offsets().items() if tp in partitions}
+
+
 def _check_added(
     added: Sequence[TopicPartition], bounds: LogBounds, fail_on_data_loss: bool, name: str
 ) -> None:
-    late = [tp for tp in added if bounds.earliest[tp] > 0]
+    late = {tp: bounds.earliest[tp] for tp in added if bounds.earliest[tp] > 0}
     if late and fail_on_data_loss:
+        first = min(late)
         raise DataLossError(
-            f"Partitions that are new since the last commit of load {name!r} do not begin at "
-            f"offset 0: {describe(late)}, {describe(late[:1])} at {bounds.earliest[late[0]]}. "
-            "Retention took records before they were loaded. To load what is there, and record "
-            "the rest as given up, set the option failOnDataLoss to false."
+            f"Load {name!r} has commits of the topic and sees these partitions for the first time, "
+            f"which do not begin at offset 0: {describe(late)}, {describe([first])} at "
+            f"{late[first]}. Retention may have taken records before they were loaded. If nothing "
+            "was lost (the name was made by an earlier release, which kept no place of an empty "
+            "partition, or other partitions were assigned), name them in the option "
+            f"startingOffsets: '{json.dumps(to_json(late))}', with the other partitions of the "
+            "load, whose offsets have no effect. To load what is there, and record the rest as "
+            "given up, set the option failOnDataLoss to false."
         )
 
 

@@ -89,7 +89,8 @@ def test_the_first_load_takes_all_there_is_and_records_what_is_empty():
 
 
 def test_a_partition_that_is_new_in_a_topic_with_a_place_begins_at_0():
-    with pytest.raises(DataLossError, match=r"not begin at offset 0: orders-1, orders-1 at 5\."):
+    first_sight = r"first time, .*not begin at offset 0: orders-1, orders-1 at 5\..*\{\"1\": 5\}"
+    with pytest.raises(DataLossError, match=first_sight):
         planned((0, 10), (5, 7), last={ORDERS_0: 10})
     with pytest.raises(DataLossError, match=r"orders-1 at 5\."):
         planned((0, 10), (5, 5), last={ORDERS_0: 10})
@@ -97,6 +98,19 @@ def test_a_partition_that_is_new_in_a_topic_with_a_place_begins_at_0():
     assert planned((0, 10), (5, 7), **goes_on) == [(1, 5, 7)]
     elsewhere = {TopicPartition("payments", 0): 3}
     assert planned((4, 10), (5, 7), last=elsewhere) == [(0, 4, 10), (1, 5, 7)]
+
+
+def test_an_offset_that_is_given_for_a_partition_that_is_new_in_its_topic_counts():
+    told = {"last": {ORDERS_0: 10}, "startingOffsets": '{"orders":{"0":0,"1":5}}'}
+    assert planned((0, 10), (5, 7), **told) == [(1, 5, 7)]
+    assert planned((0, 10), (5, 5), **told) == [(1, 5, 5)]
+    assert planned((0, 10), (0, 7), **told) == [(1, 5, 7)]
+    # Retention has passed the offset.
+    with pytest.raises(DataLossError, match="orders-1"):
+        planned((0, 10), (6, 7), **told)
+    for start in ('{"orders":{"0":0,"1":-2}}', '{"orders":{"0":0}}', "earliest"):
+        with pytest.raises(DataLossError, match="for the first time"):
+            planned((0, 10), (5, 7), last={ORDERS_0: 10}, startingOffsets=start)
 
 
 def test_a_place_behind_an_open_transaction_waits_for_its_end(caplog):
@@ -123,8 +137,8 @@ def test_the_first_load_begins_at_starting_offsets():
 
 def test_later_loads_go_on_and_take_new_partitions_from_their_beginning():
     last = {ORDERS_0: 6, TopicPartition("payments", 0): 9}
-    starting = '{"orders":{"0":4,"1":4}}'
-    assert planned((0, 10), (0, 7), last=last, startingOffsets=starting) == [(0, 6, 10), (1, 0, 7)]
+    for start in ("earliest", '{"orders":{"0":4}}', '{"orders":{"0":4,"1":-2}}'):
+        assert planned((0, 10), (0, 7), last=last, startingOffsets=start) == [(0, 6, 10), (1, 0, 7)]
 
 
 def test_a_choice_of_a_first_load_is_kept_where_there_is_nothing_to_read_yet():
