@@ -6,7 +6,8 @@ becomes `value_<field>`. With `null`, a record that could not be decoded keeps i
 columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
 instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value or a header
 with it in any text is bad, too: it would fail the commit, and every later one. So is a record whose
-timestamp is no time, whatever its value: with `null` that is what is null in its row. Made on the
+timestamp is no time, or one of whose headers has no key, whatever its value: with `null` that is
+what is null in its row. Made on the
 driver; travels pickled to tasks, where one thread uses it.
 """
 
@@ -91,7 +92,7 @@ class Values:
             if errors:
                 raise BadRecordError(_told(records, errors))
         else:
-            errors = {**self._bad_beside_value(records), **errors}
+            errors = {**self._bad_beside_value(records, schema), **errors}
         columns = self._columns(records, decoded)
         if self.on_error == NULL and "headers" in columns and not self.takes_nul:
             columns["headers"] = _nulled(columns["headers"], rows_with_nul(columns["headers"]))
@@ -104,12 +105,15 @@ class Values:
             rows = rows.filter(pc.invert(_mask(bad, records.num_rows)))
         return rows, len(errors)
 
-    def _bad_beside_value(self, records: pa.RecordBatch) -> dict[int, str]:
-        """Which records are bad whatever their values are, and why."""
+    def _bad_beside_value(self, records: pa.RecordBatch, schema: pa.Schema) -> dict[int, str]:
+        """Which records are bad whatever their values are, and why: headers if they are loaded."""
         errors = _without_time(records.column("timestamp"))
-        if not self.takes_nul and "headers" in records.schema.names:
-            rows = rows_with_nul(records.column("headers"))
-            errors |= dict.fromkeys(rows, f"a header's key {_HOLDS_NUL}")
+        if "headers" in schema.names:
+            headers = records.column("headers")
+            errors |= dict.fromkeys(_without_header_key(headers), "a header has no key")
+            if not self.takes_nul:
+                rows = rows_with_nul(headers)
+                errors |= dict.fromkeys(rows, f"a header's key {_HOLDS_NUL}")
         return errors
 
     def _value_fields(self, schema: pa.Schema) -> list[pa.Field]:
@@ -194,6 +198,13 @@ def _without_time(timestamps: pa.Array) -> dict[int, str]:
         return {}
     rows = pc.indices_nonzero(pc.is_null(timestamps)).to_pylist()
     return dict.fromkeys(rows, "its timestamp is later or earlier than any time")
+
+
+def _without_header_key(headers: pa.Array) -> set[int]:
+    keys = pc.list_flatten(headers).field("key")
+    if not keys.null_count:
+        return set()
+    return set(pc.list_parent_indices(headers).filter(pc.is_null(keys)).to_pylist())
 
 
 def _reasons(errors: Mapping[int, str], count: int) -> pa.Array:

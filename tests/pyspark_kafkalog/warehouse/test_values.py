@@ -251,6 +251,37 @@ def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(monkeypatch):
     assert [row["value"] for row in rows] == [b"v"] * 3
 
 
+@pytest.mark.parametrize("takes_nul", [True, False])
+def test_a_header_without_a_key_is_told(monkeypatch, takes_nul):
+    def read(*_) -> Iterator[pa.RecordBatch]:
+        row = {"value": b"v", "topic": "orders", "partition": 3, "timestamp": 0}
+        headers = [
+            None,
+            [{"key": "a", "value": b"x"}, {"key": None, "value": b"y"}],
+            [{"key": "c", "value": None}],
+        ]
+        rows = [{**row, "offset": n, "headers": one} for n, one in enumerate(headers)]
+        names = ("value", "topic", "partition", "offset", "timestamp", "headers")
+        yield pa.RecordBatch.from_pylist(rows, row_schema(names))
+
+    values = open_values("binary", None, None, "null", None)
+    values = replace(values, takes_nul=takes_nul)
+    reading = Reading(OPTIONS, ("offset", "value", "headers"), {}, values)
+    monkeypatch.setattr(landing, "read_range", read)
+    records = Records(Cluster(reading.options.client), reading, PIECE, None)
+    rows = rows_of(records)
+    assert [row["value_error"] for row in rows] == [None, "a header has no key", None]
+    assert [row["value"] for row in rows] == [b"v"] * 3
+    assert records.landed().bad_records == 1
+    # Letters take headers along, and the rows do not.
+    monkeypatch.setattr(landing, "DeadLetters", Letterbox)
+    values = open_values("binary", None, None, "deadletter", None)
+    reading = Reading(OPTIONS, ("offset", "value"), {}, replace(values, takes_nul=takes_nul))
+    records = Records(Cluster(reading.options.client), reading, PIECE, None)
+    assert [row["offset"] for row in rows_of(records)] == [0, 1, 2]
+    assert records.landed().bad_records == 0
+
+
 def test_values_as_they_are_need_nothing():
     assert open_values("binary", None, None, "fail", None) is None
 
