@@ -522,6 +522,7 @@ def test_an_end_is_asked_for_until_it_is_answered(passing):
         assert {each.transactional_id for each in asked} == {"mine", "theirs"}
         assert all(each.committed for each in asked)
         assert [each.transactional_id for each in asked].count("mine") == 2
+        assert len(broker.asked(FIND_COORDINATOR)) == (1 if passing == CONCURRENT else 2)
         # Who says so is not asked again where it may have moved.
         assert len(broker.asked(FIND_COORDINATOR)) == (1 if passing == CONCURRENT else 2)
 
