@@ -72,7 +72,7 @@ from pyspark_kafkalog.warehouse.row_places import NewRows, Spans, joined
 from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
-from pyspark_kafkalog.warehouse.written_ranges import Begins, written_ranges
+from pyspark_kafkalog.warehouse.written_ranges import Begins, quiet_places, written_ranges
 
 _INTEGERS = (ShortType, IntegerType, LongType)
 _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
@@ -284,7 +284,8 @@ class LoadSinkWriter:
                 starting = OffsetLimit(everywhere=EARLIEST)
         is_blind = reads is None and batch is not None and (options.starting is None or batch > 0)
         begins = Begins(starting, plan.earliest, options.fail_on_data_loss, is_blind)
-        return written_ranges(options.name, plan.next_offsets, seen, reads, begins)
+        ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
+        return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)]
 
     def _micro_batch(self, batch: int) -> MicroBatch | None:
         checkpoint = self._options.checkpoint_location

@@ -118,6 +118,19 @@ def written_ranges(
     return ranges
 
 
+def quiet_places(
+    next_offsets: Offsets, ranges: list[OffsetRange], begins: Begins
+) -> list[OffsetRange]:
+    """Ranges of no offsets: where the partitions begin that gave no row, of topics that are new
+    with `ranges`. Without a place they would be taken for partitions that retention trimmed since;
+    those that begin at 0 need none."""
+    new = {piece.topic for piece in ranges} - {tp.topic for tp in next_offsets}
+    moved = {piece.topic_partition for piece in ranges}
+    quiet = [tp for tp in begins.earliest if tp.topic in new and tp not in moved]
+    places = {tp: begins.of(tp) if begins.says(tp) else begins.earliest[tp] for tp in quiet}
+    return [OffsetRange(tp.topic, tp.partition, n, n) for tp, n in places.items() if n]
+
+
 def _start(
     tp: TopicPartition, until: int, seen: Spans, batch: MicroBatch | None, begins: Begins
 ) -> int:
