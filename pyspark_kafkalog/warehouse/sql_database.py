@@ -114,6 +114,12 @@ def _set_up_postgresql(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LONGEST_WAIT_S * 1000:.0f}ms'")
 
 
+def may_succeed_again(error: Exception) -> bool:
+    """Whether PostgreSQL gave a transaction up for others of its time: a serialization failure, or
+    a deadlock."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in ("40001", "40P01")
+
+
 def psycopg_cursor(connection: sa.Connection) -> Any:
     """psycopg's own cursor in the transaction of `connection`."""
     raw: Any = connection.connection.driver_connection

@@ -1,18 +1,22 @@
 """What a database keeps of loads, beside the tables that they load into.
 
-    kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records;
-                       one of load id `forgotten-...` where the name was told to start over
+    kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records,
+                       and how many rows the name then had in kafkalog_offsets; one of load id
+                       `forgotten-...` where the name was told to start over
     kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
     kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
 
-They are in the schema of the table. A name has committed and has offsets, or neither: one without
-the other is lost, not new. Called by the driver, within a transaction of the caller, which is what
-makes rows and records one. Numbers fence: the primary key lets one loader take the next one.
+They are in the schema of the table. A name has committed and has as many offsets as its newest
+commit counted, or neither: what is without the other is lost, not new. Databases of an earlier
+layout do not count; they get the column where that may be altered, and go on without it elsewhere.
+Called by the driver, within a transaction of the caller, which is what makes rows and records one.
+Numbers fence: the primary key lets one loader take the next one.
 """
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +24,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from kafka.structs import TopicPartition
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from pyspark_kafkalog.errors import TargetError
@@ -29,6 +34,10 @@ from pyspark_kafkalog.warehouse.commit import NOWHERE, Position, TopicIds
 from pyspark_kafkalog.warehouse.staging import new_load_id
 
 _FORGOTTEN = "forgotten-"
+_COUNT = "partitions"
+
+# Also of tables that lack a column.
+_ALL: sa.ColumnClause[Any] = sa.literal_column("*")
 
 # By the columns that are a key's and their values: one more column and its value.
 _Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], tuple[str, Any]]
@@ -58,6 +67,7 @@ def _tables(schema: str) -> _Tables:
             sa.Column("load_id", sa.Text, nullable=False),
             sa.Column("committed_at", sa.DateTime(timezone=True), nullable=False),
             sa.Column("records", sa.BigInteger, nullable=False),
+            sa.Column(_COUNT, sa.BigInteger),
         ),
         offsets=table(
             "offsets",
@@ -95,6 +105,25 @@ class Records:
         for table in self._tables:
             if not self._is_there(table):
                 self._connection.execute(CreateTable(table, if_not_exists=True))
+        if not self._counts():
+            self._add_count()
+
+    def _add_count(self) -> None:
+        preparer = self._connection.dialect.identifier_preparer
+        table = preparer.format_table(self._tables.commits)
+        statement = f"ALTER TABLE {table} ADD COLUMN {_COUNT} BIGINT"
+        if self._connection.dialect.name != "postgresql":
+            self._connection.exec_driver_sql(statement)
+            return
+        # Of another role, or while a load of others is at its commit: the next one may add it.
+        with suppress(DBAPIError), self._connection.begin_nested():
+            self._connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            self._connection.exec_driver_sql(statement)
+
+    def _counts(self) -> bool:
+        """Whether commits count the offsets, which those of an earlier layout do not."""
+        none = sa.select(_ALL).select_from(self._tables.commits).limit(0)
+        return _COUNT in set(self._connection.execute(none).keys())
 
     def spellings(self) -> set[str]:
         """The tables that any load went into, as they were called."""
@@ -130,19 +159,27 @@ class Records:
 
     def place(self, name: str) -> Position:
         """Where a load goes on. Raises TargetError when that is lost."""
-        position, newest = self.position(name), self._newest(name)
+        newest, position = self._newest(name), self.position(name)
+        while (newer := self._newest(name)) != newest:
+            # A rival's commit came between the two.
+            newest, position = newer, self.position(name)
+        there, counted = len(position.offsets), newest and newest._mapping.get(_COUNT)
         lost, kept = self._tables.offsets.fullname, self._tables.commits.fullname
-        if position.offsets:
-            lost, kept = kept, lost
-        if (position.offsets and newest is None) or (not position.offsets and _commits(newest)):
-            raise TargetError(
-                f"{kept} says that load {name!r} went into {self._table}, and {lost} has no row of "
-                f"it: where it goes on cannot be trusted. Restore {lost} from a backup; or let the "
-                "name start over, which loads everything again: pyspark_kafkalog.forget(target, "
-                f"{name!r}) or kafkalog load --forget; or go on under another name, with "
-                "`starting` at what the table does not have yet"
-            )
-        return position
+        if there and newest is None:
+            lost, kept, rows = kept, lost, "no row"
+        elif not there and _commits(newest):
+            rows = "no row"
+        elif counted not in (None, there):
+            rows = f"{there} of {counted} rows"
+        else:
+            return position
+        raise TargetError(
+            f"{kept} says that load {name!r} went into {self._table}, and {lost} has {rows} of it: "
+            f"where it goes on cannot be trusted. Restore {lost} from a backup; or let the name "
+            "start over, which loads everything again: pyspark_kafkalog.forget(target, "
+            f"{name!r}) or kafkalog load --forget; or go on under another name, with `starting` at "
+            "what the table does not have yet"
+        )
 
     def position(self, name: str) -> Position:
         """What is recorded of where a load goes on."""
@@ -155,13 +192,17 @@ class Records:
             {row.topic: UUID(row.topic_id) for row in self._rows_of(topics, name)},
         )
 
-    def take_number(self, name: str, number: int, load_id: str, records: int) -> None:
+    def take_number(
+        self, name: str, number: int, load_id: str, records: int, position: Position
+    ) -> None:
+        """Inserts the row of a commit that moves the load to `position`."""
         values = {
             **self._key(name),
             "commit_number": number,
             "load_id": load_id,
             "committed_at": datetime.now(timezone.utc),
             "records": records,
+            **({_COUNT: len(position.offsets)} if self._counts() else {}),
         }
         self._connection.execute(self._tables.commits.insert(), values)
 
@@ -183,7 +224,7 @@ class Records:
 
     def forget(self, name: str, number: int) -> None:
         """As a commit that takes `number`: a load at work finds itself overtaken."""
-        self.take_number(name, number, _FORGOTTEN + new_load_id(), 0)
+        self.take_number(name, number, _FORGOTTEN + new_load_id(), 0, NOWHERE)
         self.move(name, self.position(name), NOWHERE)
 
     def _has_committed(self, name: str) -> bool:
@@ -191,7 +232,7 @@ class Records:
 
     def _newest(self, name: str) -> Any:
         commits = self._tables.commits
-        query = sa.select(commits).filter_by(**self._key(name))
+        query = sa.select(_ALL).select_from(commits).filter_by(**self._key(name))
         newest_first = query.order_by(commits.c.commit_number.desc()).limit(1)
         return self._connection.execute(newest_first).first() if self._is_there(commits) else None
 

@@ -16,6 +16,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog import forget, loaded_offsets
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql_database
 from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.target import open_target
@@ -163,6 +164,87 @@ def test_records_that_are_lost_are_not_taken_for_those_of_a_new_load(table, loss
     run(table, "DELETE FROM orders")
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7)
+
+
+ONE_OFFSET = "DELETE FROM kafkalog_offsets WHERE load_name = 'nightly' AND partition = 1"
+
+
+def test_one_offset_that_is_lost_is_not_taken_for_a_partition_that_is_new(table):
+    load(table.open(), "nightly", 3)
+    load(table.open(), "nightly", 5)
+    load(table.open(), "hourly", 3)
+    run(table, ONE_OFFSET)
+    with pytest.raises(TargetError, match=r"kafkalog_offsets has 1 of 2 rows.*forget"):
+        load(table.open(), "nightly", 7)
+    load(table.open(), "hourly", 4)
+    assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 4)
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+    load(table.open(), "nightly", 2)
+    assert table.offsets("nightly") == {0: 2, 1: 2}
+
+
+def test_one_offset_that_is_lost_while_rows_land_is_noticed(table):
+    target = table.open()
+    load(target, "nightly", 5)
+    last = target.position("nightly").offsets
+    stage, piece = target.stage(row_schema()), OffsetRange("orders", 0, 5, 7)
+    files = write_rows(stage, "nightly", piece)
+    run(table, ONE_OFFSET)
+    with pytest.raises(TargetError, match="1 of 2 rows"):
+        target.commit(stage, "nightly", last, [piece], files)
+    assert table.rows() == expected_rows("nightly", 5)
+
+
+EARLIER_LAYOUT = """
+CREATE TABLE kafkalog_commits (table_name TEXT NOT NULL, load_name TEXT NOT NULL,
+    commit_number BIGINT NOT NULL, load_id TEXT NOT NULL,
+    committed_at TIMESTAMP WITH TIME ZONE NOT NULL, records BIGINT NOT NULL,
+    PRIMARY KEY (table_name, load_name, commit_number));
+CREATE TABLE kafkalog_offsets (table_name TEXT NOT NULL, load_name TEXT NOT NULL,
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset BIGINT NOT NULL,
+    PRIMARY KEY (table_name, load_name, topic, partition));
+INSERT INTO kafkalog_commits VALUES
+    ('orders', 'nightly', 1, '20260101T000000Z-0123456789ab', '2026-01-01 00:00:00', 6);
+INSERT INTO kafkalog_offsets VALUES ('orders', 'nightly', 'orders', 0, 3),
+    ('orders', 'nightly', 'orders', 1, 3)"""
+
+
+def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(table):
+    run(table, EMPTY[kind_of(table)])
+    for statement in EARLIER_LAYOUT.split(";"):
+        run(table, statement)
+    assert table.open().position("nightly").offsets == {ORDERS_0: 3, ORDERS_1: 3}
+    commit = load(table.open(), "nightly", 5)
+    assert commit is not None
+    assert commit.sequence == 2
+    assert table.rows() == expected_rows("nightly", 5, 3)
+    run(table, ONE_OFFSET)
+    with pytest.raises(TargetError, match="1 of 2 rows"):
+        load(table.open(), "nightly", 7)
+
+
+def test_a_name_of_the_earlier_layout_can_be_forgotten(table):
+    run(table, EMPTY[kind_of(table)])
+    for statement in EARLIER_LAYOUT.split(";"):
+        run(table, statement)
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+
+
+def test_a_role_that_may_not_alter_the_earlier_layout_goes_on_without_the_count(lake):
+    load(lake.open(), "nightly", 5)
+    role = f"r{lake.schema}"
+    lake.query(
+        "ALTER TABLE kafkalog_commits DROP COLUMN partitions; "
+        f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA {lake.schema} TO {role}; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {lake.schema} TO {role}"
+    )
+    place = f"sql:postgresql://{role}:x@/postgres?host={postgres().directory}#{lake.schema}.orders"
+    load(open_target(place), "nightly", 7)
+    assert forget(place, "nightly")
+    load(open_target(place), "nightly", 2)
+    assert lake.rows() == expected_rows("nightly", 7) + expected_rows("nightly", 2)
 
 
 def test_what_was_forgotten_stays_in_the_history(table):
