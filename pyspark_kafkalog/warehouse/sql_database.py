@@ -26,6 +26,9 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 KINDS = ("postgresql", "sqlite", "duckdb")
 LONGEST_WAIT_S = 600
 
+# The first that lists its tables (pragma_table_list).
+_OLDEST_SQLITE = (3, 37)
+
 # A file that one thread closes cannot be opened by another one at the same instant.
 _duckdb_turn = threading.Lock()
 
@@ -35,7 +38,8 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """Connects to nothing. Raises InvalidOptionError for a URL that is not one or of a database
-        that is not known here, ImportError without its driver."""
+        that is not known here, ImportError without its driver, TargetError for a SQLite that is
+        too old."""
         try:
             self._url = sa.make_url(url)
         except (ArgumentError, ValueError):
@@ -54,9 +58,15 @@ class Database:
         if not self._url.database or self._url.database == ":memory:":
             raise InvalidOptionError(f"{self} names no database that outlives a load")
         try:
-            self._url.get_dialect().import_dbapi()
+            driver: Any = self._url.get_dialect().import_dbapi()
         except NoSuchModuleError:
             raise ModuleNotFoundError(name=f"{self.kind}_engine") from None
+        if self.kind == "sqlite" and driver.sqlite_version_info < _OLDEST_SQLITE:
+            raise TargetError(
+                f"this Python has SQLite {driver.sqlite_version}, and loads into {self} need "
+                f"{'.'.join(map(str, _OLDEST_SQLITE))} or newer: use a Python with a newer one, "
+                "or another target"
+            )
 
     def __str__(self) -> str:
         return self._url.set(query={}).render_as_string(hide_password=True)

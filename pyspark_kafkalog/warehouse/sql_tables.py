@@ -109,8 +109,10 @@ def find(connection: sa.Connection, wanted: TableName) -> Found:
         )
     there = connection.execute(query, {"schema": schema}).scalars().all()
     name = _spelled(wanted.name, there)
-    spellings = Records(connection, schema, name).spellings()
-    return Found(schema, name, name in there, _spelled(name, sorted(spellings)))
+    records = Records(connection, schema, name)
+    # To look for other spellings reads all commits ever made.
+    recorded = name if records.any() else _spelled(name, sorted(records.spellings()))
+    return Found(schema, name, name in there, recorded)
 
 
 def _find_in_postgresql(connection: sa.Connection, wanted: TableName) -> Found:

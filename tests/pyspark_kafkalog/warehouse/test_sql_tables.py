@@ -12,6 +12,7 @@ import duckdb
 import psycopg
 import pyarrow as pa
 import pytest
+from sqlalchemy import Engine, event
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -19,6 +20,7 @@ from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.postgres import postgres
+from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
     PostgresTable,
@@ -603,3 +605,28 @@ def test_other_databases_keep_long_names_apart(database, tmp_path):
         for last in "abc"
     ]
     assert [list(position.offsets.values()) for position in found] == [[3], [3], []]
+
+
+def test_a_sqlite_that_is_too_old_is_said_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite3.dbapi2, "sqlite_version_info", (3, 36, 0))
+    monkeypatch.setattr(sqlite3.dbapi2, "sqlite_version", "3.36.0")
+    with pytest.raises(TargetError, match=r"SQLite 3\.36\.0.*need 3\.37 or newer"):
+        SqliteTable(tmp_path).open()
+
+
+@pytest.mark.parametrize("table_of", [SqliteTable, DuckTable])
+def test_a_load_does_not_look_through_all_commits_for_its_table(tmp_path, table_of):
+    table = table_of(tmp_path)
+    load(table.open(), "nightly", 3)
+    statements = []
+
+    def note(connection, cursor, statement, *_):
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        load(table.open(), "nightly", 5)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert statements
+    assert not [one for one in statements if "DISTINCT" in one]
