@@ -13,6 +13,7 @@ the client's own bound, max.request.size, does not count.
 A task has one thread and one DeadLetters; the producer is made for the first letter.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -104,7 +105,12 @@ class BesideLetters:
         found = self.subscription.partitions(cluster, missing_ok)
         topics = {tp.topic for tp in found}
         letters = topics & {dead_letter_topic(topic, self.letters_to) for topic in topics}
-        if letters and not isinstance(self.subscription, SubscribePattern):
+        if isinstance(self.subscription, SubscribePattern):
+            # A topic's letters stay what they are when it is deleted.
+            own = re.compile(self.subscription.pattern).search
+            bases = {topic.removesuffix(SUFFIX) for topic in topics if topic.endswith(SUFFIX)}
+            letters |= topics & {dead_letter_topic(t, self.letters_to) for t in bases if own(t)}
+        elif letters:
             raise InvalidOptionError(
                 f"the dead letters would go to {min(letters)}, which this load reads: name another "
                 "dead_letter_topic, or leave it out of the subscription"
