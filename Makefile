@@ -76,8 +76,9 @@ mutants: install ## plant one-line bugs, and list those that no test notices (na
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
 
-property: install $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each
+property: install $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each; nine of loads for 500 s each (KAFKALOG_PROPERTY_SECONDS)
 	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
+	KAFKALOG_PROPERTY_SECONDS=$${KAFKALOG_PROPERTY_SECONDS:-500} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m long tests/property/test_load_property.py $(PYTEST_ARGS)
 
 uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled

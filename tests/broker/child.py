@@ -170,10 +170,17 @@ class RawClient:
         return found
 
     def produce(
-        self, topic: str, partition: int, batch: bytes, *, version: int = 9, acks: int = -1
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        version: int = 9,
+        acks: int = -1,
+        transactional_id: str | None = None,
     ) -> ProducedPartition:
         parts = [ProducePartition(topic, partition, batch)]
-        request = ProduceRequest(version, None, acks, 5000, parts)
+        request = ProduceRequest(version, transactional_id, acks, 5000, parts)
         self.send_body(0, version, b"".join(bytes(p) for p in encode_produce_request(request)))
         ((produced,), _) = decode_produce_response(self.receive_body(0, version), version)
         return produced

@@ -11,13 +11,13 @@ import os
 import random
 import subprocess
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.crash.kill_before_call import kill_library
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, IcebergTable, Table, expected_rows
 
@@ -32,13 +32,7 @@ NEVER = -1
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """kill_before_call.c, compiled by what compiles the package's own modules."""
-    path = tmp_path_factory.mktemp("library") / "kill_before_call.so"
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()
-    source = Path(__file__).with_name("kill_before_call.c")
-    command = [*compiler, "-O1", "-shared", "-fPIC", "-o", path, source, "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
-    return str(path)
+    return kill_library(tmp_path_factory.mktemp("library"))
 
 
 class Loader:

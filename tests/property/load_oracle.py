@@ -1,0 +1,220 @@
+"""What is due of a load: which offsets it passes, what it gives up, or which errors.
+
+The promises, written down without a look at how they are kept. `due` says what a load of some
+partitions has to do, given where its name is and what the log holds; `Account` then takes each
+offset that was passed and asks where it went: into the target once, into the gaps, or nowhere
+because no reader was to see it. Knows no broker, no target and nothing of pyspark_kafkalog but the
+names of its errors.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    KafkalogError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
+from tests.property.topic_model import Record, Seen
+
+Key = tuple[str, int]
+"""A partition: its topic's short name and its number."""
+
+Row = tuple[str, int, bytes]
+"""What is looked at of a row in the target: its topic's short name, its offset, its value."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a load name is: the next offset of each partition that it has seen, and which topics
+    of that name these were."""
+
+    offsets: dict[Key, int] = field(default_factory=dict)
+    incarnations: dict[str, int] = field(default_factory=dict)
+
+    def start(self, key: Key, seen: Seen) -> int | None:
+        """Where it goes on in a partition: of a topic that it has seen, new partitions begin at 0,
+        and so does all of a topic that was created again; None at the first sight of a topic."""
+        if key[0] not in self.incarnations:
+            return None
+        if self.incarnations[key[0]] != seen.incarnation:
+            return 0
+        return self.offsets.get(key, 0)
+
+    def is_recreated(self, key: Key, seen: Seen) -> bool:
+        return self.incarnations.get(key[0], seen.incarnation) != seen.incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a load is asked for: which partitions, from where at first sight, up to where.
+
+    `starting` is `earliest`, `latest`, a number of offsets to count back, or an offset of each.
+    """
+
+    keys: tuple[Key, ...]
+    is_all_there: bool = True
+    fails_on_loss: bool = True
+    committed: bool = True
+    starting: str | int | Mapping[Key, int] = "earliest"
+    until: Mapping[Key, int] | None = None
+    keeps_bad: bool = False
+
+
+@dataclass(slots=True)
+class Due:
+    """What has to come of it: one of `errors`, if there are any, or the `ranges` passed from where
+    they begin to where they end, with `gaps` before them given up. `anew` are topics that begin
+    from their beginning."""
+
+    errors: set[type[Exception]] = field(default_factory=set)
+    ranges: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    gaps: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    anew: set[str] = field(default_factory=set)
+
+
+def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
+    found = Due() if asked.is_all_there else Due(_of_missing(asked))
+    for key in asked.keys:
+        seen = log[key]
+        end = seen.stable_end if asked.committed else seen.end
+        if place.is_recreated(key, seen):
+            found.anew.add(key[0])
+        start = place.start(key, seen)
+        if start is None:
+            start = _first(asked.starting, key, seen, end)
+        elif key in place.offsets and _is_beyond(asked.starting, key, start):
+            found.errors.add(InvalidOptionError)
+        if asked.fails_on_loss and key[0] in found.anew:
+            found.errors.add(TopicRecreatedError)
+        elif asked.fails_on_loss and start < seen.start:
+            found.errors.add(DataLossError)
+        if start < seen.start:
+            found.gaps[key] = start, seen.start
+            start = seen.start
+        until = end if asked.until is None else min(end, asked.until[key])
+        found.ranges[key] = start, max(start, until)
+    if not asked.keeps_bad and any(absurd(asked, found.ranges, log)):
+        found.errors.add(KafkalogError)
+    return found
+
+
+def _of_missing(asked: Asked) -> set[type[Exception]]:
+    if asked.until is not None or isinstance(asked.starting, Mapping):
+        # Offsets are given of partitions that are there, and not of the others.
+        return {UnknownTopicError, InvalidOptionError}
+    return {UnknownTopicError}
+
+
+def _first(starting: str | int | Mapping[Key, int], key: Key, seen: Seen, end: int) -> int:
+    if isinstance(starting, Mapping):
+        return starting[key]
+    if isinstance(starting, int):
+        return max(seen.start, end - starting)
+    return end if starting == "latest" else seen.start
+
+
+def _is_beyond(starting: str | int | Mapping[Key, int], key: Key, start: int) -> bool:
+    """Whether a name that has a place is told to begin behind it, and so to leave records out."""
+    return isinstance(starting, Mapping) and starting[key] > start
+
+
+def visible(
+    asked: Asked, ranges: Mapping[Key, tuple[int, int]], log: Mapping[Key, Seen]
+) -> Iterable[Record]:
+    """The records that a reader of these ranges has to see."""
+    for key, (start, until) in ranges.items():
+        for record in log[key].records:
+            if start <= record.offset < until and record.is_visible(asked.committed):
+                yield record
+
+
+def absurd(
+    asked: Asked, ranges: Mapping[Key, tuple[int, int]], log: Mapping[Key, Seen]
+) -> Iterable[bool]:
+    return (record.is_absurd for record in visible(asked, ranges, log))
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One load and all that may be known of it.
+
+    `before` and `after` are what the log held when it began and when it ended, `passed` what the
+    target says of each partition now, from where the load had to begin to where it goes on, `new`
+    the rows that came, `gaps` what the load or its commit calls given up (None where nobody says).
+    """
+
+    asked: Asked
+    before: Mapping[Key, Seen]
+    after: Mapping[Key, Seen]
+    passed: Mapping[Key, tuple[int, int]]
+    new: Counter[Row]
+    gaps: Mapping[Key, set[int]] | None
+    keeps: Callable[[Record], bool]
+    """Whether a record becomes a row."""
+    anew: frozenset[str] = frozenset()
+
+    def problems(self) -> list[str]:
+        """What is wrong, in words; empty if nothing is."""
+        found = []
+        left = Counter(self.new)
+        for key in self.passed:
+            found += self._of_partition(key, left)
+        found += [f"a row that is not due ({times} x): {row}" for row, times in (+left).items()]
+        found += [
+            f"offsets {sorted(offsets)} of {key} are called gaps and were not passed"
+            for key, offsets in (self.gaps or {}).items()
+            if offsets and key not in self.passed
+        ]
+        return found
+
+    def _of_partition(self, key: Key, left: Counter[Row]) -> list[str]:
+        start, until = self.passed[key]
+        before = self.before[key]
+        records = {record.offset: record for record in before.records}
+        gaps = None if self.gaps is None else self.gaps.get(key, set())
+        found = []
+        for offset in range(start, until):
+            record = records.get(offset)
+            is_gap = None if gaps is None else offset in gaps
+            wrong = self._wrong(key, offset, record, is_gap, left)
+            if wrong:
+                found.append(f"offset {offset} of {key}: {wrong}")
+        outside = (gaps or set()) - set(range(start, until))
+        if outside:
+            found.append(f"offsets {sorted(outside)} of {key} are called gaps and lie elsewhere")
+        return found
+
+    def _wrong(
+        self,
+        key: Key,
+        offset: int,
+        record: Record | None,
+        is_gap: bool | None,
+        left: Counter[Row],
+    ) -> str | None:
+        later = self.after.get(key)
+        before = self.before[key]
+        was_gone = offset < before.start
+        is_gone = later is None or later.incarnation != before.incarnation or offset < later.start
+        if was_gone:
+            # At the first load of a topic that was created again, either is a way to count.
+            is_missing = is_gap is False and key[0] not in self.anew
+            return "was gone, was passed, and is in no gap" if is_missing else None
+        if is_gap:
+            return None if is_gone else "is called a gap, and is there"
+        if record is None or not record.is_visible(self.asked.committed):
+            return None
+        wanted = self.keeps(record)
+        row = (record.topic, record.offset, record.value)
+        if not wanted:
+            return None
+        if left[row]:
+            left[row] -= 1
+            return None
+        if is_gone and is_gap is None:
+            return None
+        return "was passed, and its row is not there, nor in a gap"

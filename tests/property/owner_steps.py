@@ -1,0 +1,116 @@
+"""What other owners do to a target in a history, and what is lost there: steps of load_model.py."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pyspark_kafkalog
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.warehouse.target import open_target
+from tests.property.load_model import NAMES, Step, World
+from tests.property.load_oracle import Place
+from tests.property.load_steps import Load
+from tests.property.task_session import TaskSession
+from tests.property.topic_model import picked
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Owner(Step):
+    """`what`: drop, add_column, optimize, vacuum, roll_back, our_vacuum."""
+
+    what: str = "optimize"
+    back: int = 0
+
+    def do(self, world: World) -> str:
+        if not world.is_made:
+            return "there is no table yet"
+        return str(getattr(self, f"_{self.what}")(world))
+
+    def _drop(self, world: World) -> str:
+        world.target.drop()
+        if world.target.keeps_offsets_when_dropped():
+            world.dropped |= world.places.keys()
+        else:
+            world.places.clear()
+        world.rows = Counter()
+        world.versions.clear()
+        world.has_new_column = False
+        world.is_made = False
+        return "dropped"
+
+    def _add_column(self, world: World) -> str:
+        if world.has_new_column or world.dropped:
+            return "nothing"
+        world.target.add_column()
+        world.has_new_column = world.target.is_table
+        world.versions.clear()
+        return "added"
+
+    def _optimize(self, world: World) -> str:
+        if world.dropped:
+            return "nothing"
+        world.target.optimize()
+        return "done"
+
+    def _vacuum(self, world: World) -> str:
+        if world.dropped:
+            return "nothing"
+        world.target.vacuum()
+        world.versions.clear()
+        return "done"
+
+    def _our_vacuum(self, world: World) -> str:
+        return f"swept {len(open_target(world.target.name).vacuum(0, False))}"
+
+    def _roll_back(self, world: World) -> str:
+        if not world.versions or world.dropped:
+            return "nothing"
+        version, rows = world.versions[-1 - self.back % len(world.versions)]
+        world.target.roll_back(version)
+        world.rows = Counter(rows)
+        world.versions.clear()
+        return f"to {version}, {sum(rows.values())} rows"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LoseOffsets(Step):
+    """What a name keeps in the target is lost, a load of it is refused, it is brought back."""
+
+    name: int = 0
+
+    def do(self, world: World) -> str:
+        name = picked(NAMES, self.name)
+        if not world.places.get(name, Place()).offsets or world.dropped:
+            return "nothing"
+        if not world.rows:
+            return "nothing"
+        restore = world.target.lose_offsets(name)
+        if restore is None:
+            return "nothing"
+        shorts = sorted({key[0] for key in world.places[name].offsets} & world.topics.topics.keys())
+        error: BaseException | None = None
+        try:
+            if shorts:
+                load = Load(name=self.name, topics=tuple(shorts), fails_on_loss=False)
+                load.call(world, load.asked(world), TaskSession())
+                raise AssertionError(f"the offsets of load {name} are lost, and it loads")
+        except TargetError as refused:
+            error = refused
+        finally:
+            restore()
+        world.check_unchanged()
+        return f"refused: {error}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Forget(Step):
+    name: int = 0
+
+    def do(self, world: World) -> str:
+        name = picked(NAMES, self.name)
+        had = bool(world.places.get(name, Place()).offsets)
+        done = pyspark_kafkalog.forget(world.target.name, name)
+        assert done == had, f"forget returned {done}"
+        world.places.pop(name, None)
+        world.dropped.discard(name)
+        world.check_unchanged()
+        return str(done)

@@ -1,0 +1,290 @@
+"""Random histories of topics, loads and owners into every kind of target, beside what is due.
+
+load_model.py carries them out, load_oracle.py says what is due. A history that fails is printed as
+a story, with what each step did, and as Python that `replay` runs again; KAFKALOG_PROPERTY_SEED
+runs all of a run again. With KAFKALOG_PROPERTY_SECONDS each test goes on for so long
+(`make property`).
+"""
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, seed, settings
+from hypothesis import strategies as st
+
+from pyspark_kafkalog import EmbeddedBroker
+from tests.broker.child import RawClient
+from tests.property import load_steps, owner_steps, row_steps, topic_steps
+from tests.property.killed_load import KillableLoads
+from tests.property.load_model import History, World
+from tests.property.task_session import TaskFunction
+from tests.property.topic_model import BROKER
+from tests.pyspark_kafkalog.warehouse.tables import KINDS
+
+pytestmark = pytest.mark.long
+
+SECONDS = float(os.environ.get("KAFKALOG_PROPERTY_SECONDS", "0"))
+SEED = int(os.environ.get("KAFKALOG_PROPERTY_SEED", random.SystemRandom().randrange(1 << 32)))
+LOCAL_EXAMPLES, SERVED_EXAMPLES = 30, 6
+SPARK_EXAMPLES = 2
+"""Of each kind, in a run without KAFKALOG_PROPERTY_SECONDS."""
+
+LOCAL = [kind for kind in KINDS if kind not in ("s3", "postgresql")]
+SERVED = ["s3", "postgresql"]
+MOST_EPISODES = 6
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with EmbeddedBroker(config=BROKER) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(broker):
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with RawClient(host, int(port), timeout_s=60) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def killable(tmp_path_factory):
+    loads = KillableLoads(tmp_path_factory.mktemp("library"))
+    yield loads
+    loads.close()
+
+
+@pytest.fixture
+def tasks_in_this_process(monkeypatch):
+    monkeypatch.setattr("pyspark.sql.functions.udf", TaskFunction)
+
+
+def replay(
+    history: History,
+    servers: str,
+    client: RawClient,
+    killable: KillableLoads | None = None,
+    spark: Any = None,
+) -> None:
+    """Carries a history out; its story is in the report of what fails."""
+    directory = Path(tempfile.mkdtemp(prefix="history-"))
+    world = World(history, servers, client, directory, killable, spark)
+    try:
+        world.run()
+    except BaseException:
+        note("\n".join(world.story))
+        raise
+    finally:
+        world.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# Small numbers: which partition, topic or name, by counting around; -1 is the newest.
+PLACES = st.sampled_from([0, 0, 1, 2, -1])
+TOPICS = st.sampled_from([("a", "b"), ("a", "b"), ("a",), ("b",)])
+NAME = st.sampled_from([0, 0, 0, 0, 1])
+MOSTLY = st.sampled_from([True, True, True, False])
+SELDOM = st.sampled_from([False, False, False, False, True])
+KEEP = st.integers(0, 3)
+
+
+def maybe(values: st.SearchStrategy, never: int = 3) -> st.SearchStrategy:
+    """None `never` times for each value."""
+    return st.one_of(*[st.none()] * never, values)
+
+
+def produce(**fixed: st.SearchStrategy) -> st.SearchStrategy:
+    how = st.sampled_from(["plain", "plain", "idempotent", "committed", "aborted", "open"])
+    wanted = {"partition": PLACES, "records": st.integers(1, 6), "how": how, **fixed}
+    return st.builds(topic_steps.Produce, **wanted)
+
+
+def load(**fixed: st.SearchStrategy) -> st.SearchStrategy:
+    return st.builds(
+        load_steps.Load, **{"name": NAME, "topics": TOPICS, "fails_on_loss": MOSTLY} | fixed
+    )
+
+
+DELETE_RECORDS = st.builds(topic_steps.DeleteRecords, partition=PLACES, keep=KEEP)
+RECREATE = st.builds(
+    topic_steps.Recreate, topic=PLACES, partitions=st.integers(1, 2), records=st.integers(0, 6)
+)
+MEANWHILE = st.one_of(DELETE_RECORDS, DELETE_RECORDS, RECREATE, produce(), load(name=st.just(0)))
+LOAD = load(
+    names_missing=SELDOM,
+    way=st.sampled_from(["subscribe", "subscribe", "pattern", "assign"]),
+    committed=MOSTLY,
+    says_isolation=SELDOM,
+    starting=maybe(st.sampled_from(["earliest", -2, 0, 1, 3])),
+    until=maybe(st.integers(0, 6)),
+    max_bytes=maybe(st.integers(1, 400), 6),
+    chunk_bytes=maybe(st.integers(1, 400)),
+    transform=maybe(st.sampled_from(["odd", "same"])),
+    runs_twice=SELDOM,
+    dry_run=SELDOM,
+    meanwhile=maybe(MEANWHILE, 2),
+    at=st.sampled_from([0, 0, 1, 2]),
+    kill=maybe(st.integers(1, 120), 4),
+)
+ROWWISE = st.builds(
+    row_steps.Rowwise,
+    name=NAME,
+    topics=TOPICS,
+    names_missing=SELDOM,
+    way=st.sampled_from(["stream", "stream", "write"]),
+    checkpoint=st.sampled_from(["kept", "kept", "lost", "older"]),
+    most_offsets=maybe(st.integers(1, 4), 1),
+    says_servers=MOSTLY,
+)
+LOADS = st.one_of(load(), load(), LOAD, ROWWISE)
+GOES = st.one_of(DELETE_RECORDS, st.builds(topic_steps.Retention, topic=PLACES))
+OWNER = st.builds(
+    owner_steps.Owner,
+    what=st.sampled_from(["drop", "add_column", "optimize", "vacuum", "roll_back", "our_vacuum"]),
+    back=PLACES,
+)
+LOSE = st.builds(owner_steps.LoseOffsets, name=NAME)
+OWNERS = st.one_of(OWNER, LOSE, st.builds(owner_steps.Forget, name=NAME))
+END = st.builds(topic_steps.EndTransaction, transaction=PLACES, commit=MOSTLY)
+ABSURD = produce(records=st.just(1), is_absurd=st.just(True))
+OTHERS = st.one_of(
+    st.builds(topic_steps.Create, topic=PLACES, partitions=st.integers(1, 2)),
+    st.builds(topic_steps.AddPartition, topic=PLACES),
+    GOES,
+    RECREATE,
+    END,
+    st.builds(topic_steps.Delete, topic=PLACES),
+    st.builds(topic_steps.Compact, topic=PLACES),
+    OWNERS,
+    ABSURD,
+)
+
+
+SHAPES = [("binary", "fail")] * 3 + [
+    ("string", "null"),
+    ("binary", "null"),
+    ("string", "deadletter"),
+]
+"""The format of values, and what becomes of what cannot be a row."""
+
+
+def told(*steps: st.SearchStrategy) -> st.SearchStrategy:
+    return st.tuples(*steps)
+
+
+NEWEST = st.just(-1)
+SOME = st.integers(2, 6)
+# What often goes together, so that it does: a step alone, or a few that are about one thing.
+EPISODES = st.one_of(
+    told(produce()),
+    told(LOADS),
+    told(OTHERS),
+    told(produce(), LOADS),
+    # A partition that is new, or was empty, is half gone before it is loaded.
+    told(
+        LOADS,
+        st.builds(topic_steps.AddPartition, topic=NEWEST),
+        produce(partition=NEWEST, records=SOME, how=st.just("plain")),
+        st.builds(topic_steps.DeleteRecords, partition=NEWEST, keep=KEEP),
+        LOADS,
+    ),
+    told(
+        LOADS,
+        produce(partition=NEWEST, records=SOME),
+        st.builds(topic_steps.DeleteRecords, partition=NEWEST, keep=KEEP),
+        LOADS,
+    ),
+    # A topic is created again.
+    told(produce(partition=NEWEST), LOADS, RECREATE, LOADS),
+    # Retention is faster than a load of many commits.
+    told(
+        produce(partition=NEWEST, records=SOME, how=st.just("plain")),
+        produce(partition=NEWEST, records=SOME, how=st.just("plain")),
+        load(
+            topics=st.just(("a", "b")),
+            fails_on_loss=st.booleans(),
+            chunk_bytes=st.integers(1, 300),
+            meanwhile=st.builds(topic_steps.DeleteRecords, partition=NEWEST, keep=KEEP),
+            at=st.integers(0, 3),
+        ),
+    ),
+    # A transaction is open, and ends, while others load.
+    told(produce(how=st.just("open")), LOADS, END, LOADS),
+    told(load(committed=st.just(False)), produce(how=st.just("open")), LOADS, LOADS),
+    # A checkpoint comes back.
+    told(produce(), ROWWISE, produce(), ROWWISE),
+    # Owners.
+    told(produce(), LOADS, OWNERS, produce(), LOADS),
+)
+
+
+@st.composite
+def histories(draw, target):
+    is_sql = target in ("sqlite", "duckdb", "postgresql")
+    partition_by = "" if is_sql else draw(st.sampled_from(["", "", "partition", "days(timestamp)"]))
+    shape = draw(st.sampled_from(SHAPES))
+    first = topic_steps.Create(topic=0, partitions=draw(st.integers(1, 2)))
+    episodes = draw(st.lists(EPISODES, min_size=1, max_size=MOST_EPISODES))
+    steps = [step for episode in episodes for step in episode]
+    return History(
+        target=target,
+        steps=(first, *steps),
+        headers=draw(st.booleans()),
+        partition_by=partition_by,
+        value_format=shape[0],
+        on_error=shape[1],
+    )
+
+
+def check(kind, broker, client, examples, killable=None, spark=None):
+    """Random histories into one kind of target: so many, or as many as there is time for."""
+    until = time.monotonic() + SECONDS
+    tried = count()
+    for turn in count():
+
+        @seed(SEED + turn)
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            # To explain takes longer than to shrink, and says less than the story.
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+        )
+        @given(history=histories(kind))
+        def test(history):
+            next(tried)
+            replay(history, broker.bootstrap_servers, client, killable, spark)
+
+        try:
+            test()
+        finally:
+            print(f"{next(tried)} histories, KAFKALOG_PROPERTY_SEED={SEED}")
+        if time.monotonic() >= until:
+            return
+
+
+@pytest.mark.usefixtures("tasks_in_this_process")
+@pytest.mark.parametrize("kind", LOCAL)
+def test_each_record_is_there_once_or_is_told_of(kind, broker, client, killable):
+    check(kind, broker, client, LOCAL_EXAMPLES, killable)
+
+
+@pytest.mark.usefixtures("tasks_in_this_process")
+@pytest.mark.parametrize("kind", SERVED)
+def test_so_it_is_on_servers(kind, broker, client, killable):
+    check(kind, broker, client, SERVED_EXAMPLES, killable)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["parquet", "sqlite"])
+def test_so_it_is_with_spark(kind, broker, client, spark):
+    check(kind, broker, client, SPARK_EXAMPLES, spark=spark)
