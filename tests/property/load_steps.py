@@ -184,7 +184,7 @@ class LoadCheck:
             result = self.step.call(self.world, self.asked, session)
         except Killed as killed:
             error = killed
-            self.world.target.table.settle()
+            self.world.target.settle()
         except KafkalogError as raised:
             error = raised
         if self.step.dry_run:
@@ -275,7 +275,7 @@ class LoadCheck:
             # A place that begins anew, or that was read further before, is where it was.
             was = self.place.offsets.get(key, begins)
             fits = end == was or begins <= end <= most
-            end = end if begins <= end else begins
+            end = begins if end == was or end < begins else end
         elif self.step.max_bytes is not None:
             fits = min(start + 1, until) <= end <= until or end == start == until
         else:
@@ -335,7 +335,8 @@ class LoadCheck:
         if commit:
             unread |= world.observed(self.name).offsets
         if isinstance(step, Load):
-            self._rival(step)
+            if commit == 0:
+                self._rival(step)
             return
         story = f"    meanwhile, before commit {commit}: {step!r}"
         world.story.append(story)

@@ -69,6 +69,10 @@ class Owned:
         """Loses what load `name` keeps in the target, its rows not; what brings it back."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """After a kill."""
+        self.table.settle()
+
     def add_column(self) -> None: ...
 
     def optimize(self) -> None: ...
@@ -357,6 +361,12 @@ class OwnedPostgres(OwnedSql):
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         self.run("SELECT 1")
         return _connection().execute(statement).fetchall()
+
+    def settle(self) -> None:
+        # It waits until nobody else is there.
+        _connection().close()
+        _connection.cache_clear()
+        super().settle()
 
     def exists(self) -> bool:
         return self.ask("SELECT to_regclass('orders') IS NOT NULL") == [(True,)]
