@@ -45,6 +45,7 @@ def test_the_python_snippets_run_as_one_program(tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_commands_run_in_a_shell(tmp_path):
     # One command changes Spark's home: that is a copy, in links.
     home = tmp_path / "spark"
