@@ -19,6 +19,7 @@ DuckDB lets one process at a time open a file.
 """
 
 import os
+import random
 import re
 import shutil
 import tempfile
@@ -47,7 +48,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.sql_copy import copy_rows
-from pyspark_kafkalog.warehouse.sql_database import Database, may_succeed_again
+from pyspark_kafkalog.warehouse.sql_database import LONGEST_WAIT_S, Database, may_succeed_again
 from pyspark_kafkalog.warehouse.sql_tables import (
     Found,
     TableName,
@@ -65,8 +66,8 @@ _MISSING_FILE = (
 )
 _STAGE = re.compile(f"kafkalog-{LOAD_ID}")
 _TIMES_TO_CREATE = 20
-_TIMES_TO_PUBLISH = 20
 _LONGEST_CREATION_S = 30
+_LONGEST_PAUSE_S = 1.0
 
 
 class SqlTarget:
@@ -183,6 +184,7 @@ class SqlTarget:
         files: Sequence[DataFile],
         topic_ids: TopicIds,
     ) -> tuple[int, Position, Sequence[OffsetRange]]:
+        began = time.monotonic()
         for attempt in count(1):
             with self._database.transaction() as connection:
                 found = find(connection, self._table)
@@ -213,11 +215,14 @@ class SqlTarget:
                     if records.has_load(stage.load_id):
                         # Only the answer was lost.
                         return newest + 1, position, gaps
-                    is_passing = attempt < _TIMES_TO_PUBLISH and may_succeed_again(error)
+                    is_late = time.monotonic() - began > LONGEST_WAIT_S
+                    is_passing = may_succeed_again(error) and not is_late
                     if records.newest(name) == newest and not is_passing:
                         raise
                 # A load of the same name was faster, perhaps with other partitions; or PostgreSQL
-                # could not tell in which order this transaction and others came.
+                # could not tell in which order this transaction and others came. Whoever waits for
+                # as long as the others meets them again.
+                time.sleep(random.random() * min(0.02 * attempt, _LONGEST_PAUSE_S))
         raise AssertionError("count has no end")
 
     def _hold(self, connection: sa.Connection, stage: Stage) -> None:

@@ -372,6 +372,23 @@ def test_a_file_of_duckdb_that_another_process_has_open_ends_a_load_at_once(tmp_
     assert table.rows() == expected_rows("nightly", 7)
 
 
+def test_a_load_that_postgresql_gives_up_many_times_goes_on(lake):
+    load(lake.open(), "nightly", 5)
+    # A sequence keeps its number when a transaction is rolled back.
+    lake.query(
+        f"SET search_path = {lake.schema};"
+        "CREATE SEQUENCE tries;"
+        "CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF nextval('{lake.schema}.tries') <= 25 THEN"
+        "  RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001';"
+        " END IF; RETURN NULL; END $$;"
+        "CREATE TRIGGER conflict BEFORE INSERT ON orders FOR EACH STATEMENT"
+        " EXECUTE FUNCTION conflict()"
+    )
+    load(lake.open(), "nightly", 7)
+    assert lake.rows() == expected_rows("nightly", 7)
+
+
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable\\ read"])
 def test_loads_in_any_isolation_take_each_record_once(lake, isolation):
     place = f"{with_path(default_transaction_isolation=isolation)}#{lake.schema}.orders"
