@@ -224,6 +224,9 @@ class SinkMachine(RuleBasedStateMachine):
             shutil.rmtree(checkpoint)
         if copy is not None:
             shutil.copytree(copy, checkpoint)
+        if self.decided is None:
+            # Nothing is written with the prefix: it begins wherever its query does.
+            self.begins_at = self.query.next_start()
 
     @precondition(lambda self: self.was_used and not self.is_lost)
     @rule(is_likely=st.integers(0, 3), is_created_again=st.booleans())
@@ -459,4 +462,17 @@ def test_a_copy_of_the_checkpoint_is_restored_and_as_many_other_rows_come() -> N
     machine.produce(0, 1, "plain")
     machine.micro_batch(1000)
     machine.restore_a_copy_of_before(limit=4, partition=0, count=8, later_limit=None)
+    machine.teardown()
+
+
+def test_a_new_prefix_goes_on_from_a_copy_of_the_checkpoint_of_before() -> None:
+    """The user's way on, and then a copy that is older than it: the rows between come again."""
+    machine = SinkMachine()
+    machine.create(is_compacted=True)
+    machine.run_well(limit=3)
+    machine.restore_a_copy_of_before(limit=6, partition=1, count=1, later_limit=None)
+    machine.copy_checkpoint()
+    machine.restore_a_copy_of_before(limit=4, partition=1, count=1, later_limit=2)
+    machine.restore_copy(back=2)
+    machine.run_well(limit=3)
     machine.teardown()
