@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 import orjson
@@ -38,7 +38,9 @@ _MICROSECOND = timedelta(microseconds=1)
 _MOST_SECONDS = (1 << 63) // 1_000_000
 _EXACT_IN_DOUBLE = 1 << 53
 _WHOLE_DIGITS = 19
-_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+_BEYOND_FLOAT32 = (2 - 2**-24) * 2.0**127
+"""No float is near. 3.4028235e38, as the largest one is written, is."""
+
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 # A double beyond 64 bits as orjson writes it; in a string it costs a second look, no more.
@@ -159,6 +161,8 @@ def _converter(data_type: pa.DataType) -> Convert | None:
         return _list_converter(_converter(data_type.value_type))
     if pa.types.is_map(data_type):
         return _map_converter(_converter(data_type.item_type))
+    if pa.types.is_decimal(data_type):
+        return _decimal_converter(data_type)
     for matches, convert in _CONVERTERS:
         if matches(data_type):
             return convert
@@ -230,7 +234,10 @@ def _text(value: Any) -> str:
     try:
         text = orjson.dumps(value, default=_number)
     except TypeError:
-        raise BadValueError("a value that cannot be kept as text: it is nested too deep") from None
+        raise BadValueError(
+            "a value that cannot be kept as text: it is nested too deep, or a text in it is no "
+            "Unicode"
+        ) from None
     if _HUGE.search(text) and _has_float(value):
         raise _InexactError
     return text.decode()
@@ -280,16 +287,29 @@ def _real(value: Any) -> Any:
 
 def _real32(value: Any) -> Any:
     real = _real(value)
-    if abs(real) > _LARGEST_FLOAT32:
+    if abs(real) >= _BEYOND_FLOAT32:
         raise BadValueError(f"{_shown(value)} is too large for a float")
     return real
 
 
-def _decimal(value: Any) -> Decimal:
-    is_number = type(value) is int or isinstance(value, Decimal)
-    if not is_number and not (type(value) is str and _DECIMAL.fullmatch(value)):
-        raise BadValueError(f"{_shown(value)} where a decimal belongs")
-    return Decimal(value)
+def _decimal_converter(data_type: pa.Decimal128Type) -> Convert:
+    unit = Decimal(1).scaleb(-data_type.scale)
+    exactly = Context(
+        data_type.precision, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact]
+    )
+
+    def convert_decimal(value: Any) -> Decimal:
+        is_number = type(value) is int or isinstance(value, Decimal)
+        if not is_number and not (type(value) is str and _DECIMAL.fullmatch(value)):
+            raise BadValueError(f"{_shown(value)} where a decimal belongs")
+        try:
+            # Arrow is given the scale that it needs: with exponents of other sizes it looks for
+            # a power of ten where its table of them has long ended.
+            return Decimal(value).quantize(unit, context=exactly)
+        except (InvalidOperation, Inexact):
+            raise BadValueError(f"{_shown(value)} does not fit {data_type}") from None
+
+    return convert_decimal
 
 
 def _binary(value: Any) -> bytes:
@@ -350,7 +370,6 @@ _CONVERTERS: Sequence[tuple[Callable[[pa.DataType], bool], Convert]] = (
     (pa.types.is_float32, _real32),
     (pa.types.is_floating, _real),
     (pa.types.is_boolean, _boolean),
-    (pa.types.is_decimal, _decimal),
     (pa.types.is_binary, _binary),
     (pa.types.is_date, _date),
 )

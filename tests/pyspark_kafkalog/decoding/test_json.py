@@ -82,6 +82,7 @@ def test_ddl_that_is_none(ddl):
         ("bigint", -(2**63), -(2**63)),
         ("bigint", 5.0, 5),
         ("float", -3.4028234663852886e38, -3.4028234663852886e38),
+        ("float", 3.4028235e38, 3.4028234663852886e38),
         ("string", 10**30, str(10**30)),
         ("string", {"a": [10**30, "1e+30"]}, '{"a":[1' + 30 * "0" + ',"1e+30"]}'),
         ("struct<s: string, d: decimal(3,1)>", {"s": [10**30]},
@@ -93,6 +94,10 @@ def test_ddl_that_is_none(ddl):
         ("string", 5, "5"),
         ("decimal(5,2)", 1.25, Decimal("1.25")),
         ("decimal(38,0)", 10**37, Decimal(10**37)),
+        ("decimal(38,38)", "-0." + 38 * "9", Decimal("-0." + 38 * "9")),
+        ("decimal(5,2)", "1.5" + 100 * "0", Decimal("1.50")),
+        ("decimal(5,2)", "0e-999999999", Decimal("0.00")),
+        ("decimal(5,2)", "0e999999999", Decimal("0.00")),
         ("decimal(5,2)", "-1.5", Decimal("-1.50")),
         ("binary", "aGk=", b"hi"),
         ("date", "2028-02-29", dt.date(2028, 2, 29)),
@@ -129,6 +134,13 @@ def test_values(ddl, value, expected):
         ("boolean", b"0"),
         ("decimal(3,1)", b"1.25"),
         ("decimal(3,1)", b"1000"),
+        ("decimal(3,1)", b"1e-77"),
+        ("decimal(3,1)", b"1e-999999999"),
+        ("decimal(3,1)", b"1e999999999"),
+        ("decimal(3,1)", b'"-1e-999999999"'),
+        ("decimal(38,38)", b"1e-39"),
+        ("decimal(38,38)", b"1"),
+        ("float", b"3.4028236e38"),
         ("decimal(3,1)", b'"x"'),
         ("decimal(3,1)", b"true"),
         ("decimal(3,1)", b"Infinity"),
@@ -224,7 +236,7 @@ def test_reasons_name_the_place():
     )
     assert found == (
         [None, None],
-        {0: "a.[1].m.l: 128 does not fit int8", 1: "d.x: 1.25 does not fit decimal128(3, 1)"},
+        {0: "a.[1].m.l: 128 does not fit int8", 1: "d: x: 1.25 does not fit decimal128(3, 1)"},
     )
 
 
