@@ -83,6 +83,9 @@ class Subscription(Protocol):
         `missing_ok`, leaves it out.
         """
 
+    def covers(self, topic: str) -> bool:
+        """Whether a topic of this name would be read, wholly or in part."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubscribeTopics:
@@ -92,6 +95,9 @@ class SubscribeTopics:
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
         return _flatten(_topics(cluster, self.names, missing_ok))
+
+    def covers(self, topic: str) -> bool:
+        return topic in self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +111,15 @@ class SubscribePattern:
     pattern: str
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
-        found = re.compile(self.pattern).search
-        topics = {
-            name: numbers
-            for name, numbers in cluster.topics(None).items()
-            if found(name) and not name.startswith(OWN_TOPICS)
-        }
+        there = cluster.topics(None)
+        topics = {name: numbers for name, numbers in there.items() if self.covers(name)}
         if not topics:
             _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
         return _flatten(topics)
+
+    def covers(self, topic: str) -> bool:
+        found = re.search(self.pattern, topic) is not None
+        return found and not topic.startswith(OWN_TOPICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,9 @@ class AssignPartitions:
                 f"There are {describe(existing)}."
             )
         return sorted(existing.intersection(self.assigned))
+
+    def covers(self, topic: str) -> bool:
+        return any(tp.topic == topic for tp in self.assigned)
 
 
 def log_bounds(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBounds:

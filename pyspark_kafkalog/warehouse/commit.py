@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 TopicIds = Mapping[str, UUID]
 NO_IDS: TopicIds = {}
+DELETED = UUID(int=0)
+"""The id that a topic has for a load that goes on without it: no topic has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,15 @@ class Position:
                 found.append(replace(piece, start_offset=start, until_offset=piece.start_offset))
             at[key] = piece.until_offset
         return found
+
+    def without_deleted(self) -> "Position":
+        """This position, without topics that the load was told to go on without: one that is there
+        again under such a name is new to it."""
+        there = {topic: one for topic, one in self.topic_ids.items() if one != DELETED}
+        if len(there) == len(self.topic_ids):
+            return self
+        gone = self.topic_ids.keys() - there.keys()
+        return Position({tp: n for tp, n in self.offsets.items() if tp.topic not in gone}, there)
 
     def _kept(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> "Position":
         """What holds still for topics that have `topic_ids` now, with these."""
@@ -270,11 +281,12 @@ def without_recreated(
     position: Position, topic_ids: TopicIds, name: str, fail_on_data_loss: bool
 ) -> Offsets:
     """The offsets where load `name` goes on, from the beginning for topics that were deleted and
-    created again since then: `topic_ids` are those of now.
+    created again since then: `topic_ids` are those of now. Without topics that it goes on without.
 
     Raises TopicRecreatedError for them unless `fail_on_data_loss` is false. Where brokers say no
     ids, or the last commit has none, only a log that ends before its offsets gives that away.
     """
+    position = position.without_deleted()
     before = position.topic_ids
     recreated = sorted(
         topic for topic in before.keys() & topic_ids.keys() if before[topic] != topic_ids[topic]

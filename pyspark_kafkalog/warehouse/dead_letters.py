@@ -13,7 +13,6 @@ the client's own bound, max.request.size, does not count.
 A task has one thread and one DeadLetters; the producer is made for the first letter.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -107,7 +106,7 @@ class BesideLetters:
         letters = topics & {dead_letter_topic(topic, self.letters_to) for topic in topics}
         if isinstance(self.subscription, SubscribePattern):
             # A topic's letters stay what they are when it is deleted.
-            own = re.compile(self.subscription.pattern).search
+            own = self.subscription.covers
             bases = {topic.removesuffix(SUFFIX) for topic in topics if topic.endswith(SUFFIX)}
             letters |= topics & {dead_letter_topic(t, self.letters_to) for t in bases if own(t)}
         elif letters:
@@ -116,6 +115,9 @@ class BesideLetters:
                 "dead_letter_topic, or leave it out of the subscription"
             )
         return [tp for tp in found if tp.topic not in letters]
+
+    def covers(self, topic: str) -> bool:
+        return self.subscription.covers(topic)
 
 
 def checked_topic(name: str | None) -> str | None:

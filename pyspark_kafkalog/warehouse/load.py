@@ -52,6 +52,7 @@ from pyspark_kafkalog.source.partitions import (
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import (
+    DELETED,
     Commit,
     DataFile,
     TopicIds,
@@ -59,6 +60,7 @@ from pyspark_kafkalog.warehouse.commit import (
     without_recreated,
 )
 from pyspark_kafkalog.warehouse.dead_letters import BesideLetters, make_topics
+from pyspark_kafkalog.warehouse.deleted_topics import partitions_now, places_of_gone
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
 from pyspark_kafkalog.warehouse.plan import (
@@ -378,7 +380,8 @@ def _find_work(
     opened = open_target(target)
     position = opened.position(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
-        partitions = source.subscription.partitions(cluster)
+        known = position.without_deleted()
+        partitions, gone = partitions_now(cluster, source, known)
         topic_ids = {
             topic: topic_id
             for topic in {tp.topic for tp in partitions}
@@ -390,8 +393,11 @@ def _find_work(
         ranges = plan(cluster, source, partitions, meant, name)
         if most_bytes is not None:
             ranges = within_bytes(cluster, ranges, most_bytes)
+    without = places_of_gone(gone, known, name, source.fail_on_data_loss)
+    ranges = sorted([*ranges, *without])
     planned = {piece.topic for piece in ranges}
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
+    ids |= {piece.topic: DELETED for piece in without}
     return _Work(source, opened, name, position.offsets, tuple(ranges), ids)
 
 
@@ -403,9 +409,10 @@ def _source_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _make_letter_topics(work: _Work, shape: Shape) -> None:
-    if work.ranges and shape.values is not None and shape.values.on_error == DEAD_LETTER:
+    topics = {piece.topic for piece in work.ranges if piece.offset_count}
+    if topics and shape.values is not None and shape.values.on_error == DEAD_LETTER:
         with Cluster(work.source.client) as cluster:
-            make_topics(cluster, (piece.topic for piece in work.ranges), shape.values.letters_to)
+            make_topics(cluster, topics, shape.values.letters_to)
 
 
 def _land(

@@ -15,8 +15,8 @@ def loaded_offsets(target: str, name: str) -> str:
     option startingOffsets: JSON such as {"orders":{"0":5000}}, or `earliest` where there is no
     commit of that name.
 
-    Partitions that are new since the last commit are not in it. Raises InvalidOptionError,
-    TargetError.
+    Partitions that are new since the last commit are not in it, nor are topics that were deleted
+    and that the load goes on without. Raises InvalidOptionError, TargetError.
     """
-    offsets = open_target(target).position(name, read_only=True).offsets
+    offsets = open_target(target).position(name, read_only=True).without_deleted().offsets
     return json.dumps(to_json(offsets), separators=(",", ":")) if offsets else "earliest"

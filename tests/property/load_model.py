@@ -152,7 +152,7 @@ class World:
 
     def observed(self, name: str) -> Place:
         """Where the target says that a load goes on."""
-        position = open_target(self.target.name).position(name)
+        position = open_target(self.target.name).position(name).without_deleted()
         return Place(
             {(self.short(tp.topic), tp.partition): n for tp, n in position.offsets.items()},
             {
@@ -170,7 +170,7 @@ class World:
         return found
 
     def moved(self, name: str, place: Place) -> None:
-        if place.offsets or place.incarnations:
+        if place.offsets or place.incarnations or name in self.places:
             self.places[name] = place
             self.is_made = True
             version = None if self.dropped else self.target.version()

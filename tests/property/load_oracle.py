@@ -53,6 +53,7 @@ class Asked:
     """What a load is asked for: which partitions, from where at first sight, up to where.
 
     `starting` is `earliest`, `latest`, a number of offsets to count back, or an offset of each.
+    `pattern` is what topics a pattern finds, there or not.
     """
 
     keys: tuple[Key, ...]
@@ -62,22 +63,30 @@ class Asked:
     starting: str | int | Mapping[Key, int] = "earliest"
     until: Mapping[Key, int] | None = None
     keeps_bad: bool = False
+    pattern: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Due:
     """What has to come of it: one of `errors`, if there are any, or the `ranges` passed from where
     they begin to where they end, with `gaps` before them given up. `anew` are topics that begin
-    from their beginning."""
+    from their beginning, `gone` those that were deleted, and that it goes on without."""
 
     errors: set[type[Exception]] = field(default_factory=set)
     ranges: dict[Key, tuple[int, int]] = field(default_factory=dict)
     gaps: dict[Key, tuple[int, int]] = field(default_factory=dict)
     anew: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
 
 
 def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
     found = Due() if asked.is_all_there else Due(_of_missing(asked))
+    there = {topic for topic, _ in log}
+    gone = {topic for topic, _ in place.offsets if topic in asked.pattern} - there
+    if gone and asked.fails_on_loss:
+        found.errors.add(DataLossError)
+    # Of one that nobody has seen, but for its rows, it could not tell the next one of its name.
+    found.gone = gone & place.incarnations.keys()
     for key in asked.keys:
         seen = log[key]
         end = seen.stable_end if asked.committed else seen.end

@@ -94,9 +94,9 @@ class Load(Step):
             else {key: offset(key, self.until) for key in keys}
         )
         keeps_bad = world.history.on_error != "fail"
-        return Asked(
-            keys, is_all_there, self.fails_on_loss, self.committed, starting, until, keeps_bad
-        )
+        pattern = shorts if self.way == "pattern" else ()
+        how = self.fails_on_loss, self.committed, starting, until, keeps_bad, pattern
+        return Asked(keys, is_all_there, *how)
 
     def call(self, world: World, asked: Asked, session: Any) -> Any:
         """The load itself, as a user calls it."""
@@ -316,8 +316,10 @@ class LoadCheck:
             ends = {key: says.offsets[key] for key in passed.keys() & says.offsets.keys()}
             ends = {key: end for key, end in ends.items() if key[0] in here}
         anew = self.due.anew & here.keys()
-        kept = {key: at for key, at in self.place.offsets.items() if key[0] not in anew}
-        return Place(kept | ends, self.place.incarnations | here)
+        gone = self.due.gone if error is None else self.due.gone - says.incarnations.keys()
+        kept = {key: at for key, at in self.place.offsets.items() if key[0] not in anew | gone}
+        were = {t: one for t, one in self.place.incarnations.items() if t not in gone}
+        return Place(kept | ends, were | here)
 
     def _keeps(self, record: Record) -> bool:
         if self.step.transform == "odd" and record.offset % 2 == 0:

@@ -1,6 +1,7 @@
 """`load()` with Spark, a broker, and the readers of a warehouse."""
 
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse import deleted_topics
 from pyspark_kafkalog.warehouse import load as load_module
 from pyspark_kafkalog.warehouse.commit import CommitLog
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
@@ -382,6 +384,72 @@ def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(load, path, topic
     assert load(subscribe=topic).records == 3
     last = ParquetTarget(path).position("nightly").offsets
     assert last == {TopicPartition(topic, 0): records + 3}
+
+
+def test_a_topic_of_a_pattern_that_was_deleted_is_refused_and_going_on_is_said_once(
+    load, path, topics, caplog, monkeypatch
+):
+    """What came since the last commit went with it; the stream says so, too."""
+    kept, gone = topics.create(prefix="day-1"), topics.create(2, prefix="day-2")
+    monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
+    asked = {"subscribePattern": f"^({kept}|{gone})$"}
+    topics.fill(kept, 4)
+    topics.fill(gone, 3, 5)
+    assert load(**asked).records == 12
+    assert load(name="other", subscribe=kept).records == 4
+    topics.fill(gone, 6)
+    topics.delete(gone)
+    topics.fill(kept, 2)
+
+    said = rf"Partitions are gone: {gone}-0, {gone}-1. Load 'nightly'.*failOnDataLoss.*One load"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=said):
+            load(**asked)
+    with pytest.raises(DataLossError, match=said):
+        load(**asked, how={"dry_run": True})
+    # The names of other loads, and other topics, have nothing to do with it.
+    assert load(name="other", subscribePattern=f"^({kept}|{gone})$").records == 2
+
+    result = load(**asked, failOnDataLoss="false", how={"chunk_bytes": "1"})
+    assert (result.records, result.gaps) == (2, ())
+    assert f"Partitions are gone: {gone}-0, {gone}-1." in caplog.text
+    assert set(json.loads(pyspark_kafkalog.loaded_offsets(f"parquet:{path}", "nightly"))) == {kept}
+    assert load(**asked).commit_id is None
+
+    # A new topic of that name is new to the load.
+    topics.create_again(gone)
+    topics.fill(gone, 7)
+    retention_takes(topics.servers, gone, 0, 2)
+    assert load(**asked).records == 5
+    topics.fill(gone, 1)
+    assert load(**asked).records == 1
+
+
+def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(load, topics):
+    topic = topics.create()
+    letters = topics.create(prefix=topic)
+    topics.fill(topic, 2)
+    topics.fill(letters, 3)
+    text = {"value_format": "string"}
+    assert load(subscribePattern=topic, how=text).records == 5
+    topics.fill(topic, 2)
+    how = {**text, "on_error": "deadletter", "dead_letter_topic": letters}
+    assert load(subscribePattern=topic, how=how).records == 2
+
+
+def test_a_deleted_topic_gets_no_topic_for_dead_letters(load, topics, monkeypatch):
+    monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
+    topic = topics.create()
+    topics.fill(topic, 2)
+    text = {"value_format": "string"}
+    assert load(subscribePattern=topic, how=text).records == 2
+    topics.delete(topic)
+    how = {**text, "on_error": "deadletter"}
+    result = load(subscribePattern=topic, failOnDataLoss="false", how=how)
+    assert (result.records, result.commits) == (0, 1)
+    assert not AdminClient({"bootstrap.servers": topics.servers}).list_topics(
+        timeout=30
+    ).topics.keys() & {f"{topic}-dead-letters"}
 
 
 def test_what_retention_took_is_an_error_or_a_recorded_gap(load, path, topics):

@@ -14,6 +14,7 @@ import pyspark_kafkalog
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import DELETED
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.storage import is_url
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
@@ -243,6 +244,28 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
     ids["orders"] = UUID(int=1)
     assert commit([OffsetRange("orders", 0, 0, 9)], ids) == ({ORDERS_0: 9, payments: 5}, ids)
     assert table.open().position("hourly").topic_ids == {}
+
+
+def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again(table):
+    def commit(pieces, topic_id):
+        target = table.open()
+        last = target.position("nightly").offsets
+        ids = {"payments": topic_id}
+        return target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+
+    load(table.open(), "nightly", 5)
+    payments = [TopicPartition("payments", number) for number in (0, 1)]
+    commit([OffsetRange("payments", number, 0, 4) for number in (0, 1)], UUID(int=1))
+    assert len(table.open().position("nightly").offsets) == 4
+    commit([OffsetRange("payments", number, 4, 4) for number in (0, 1)], DELETED)
+    left = table.open().position("nightly").without_deleted()
+    assert (left.offsets, left.topic_ids) == ({ORDERS_0: 5, ORDERS_1: 5}, {})
+    assert pyspark_kafkalog.loaded_offsets(table.name, "nightly") == '{"orders":{"0":5,"1":5}}'
+    assert load(table.open(), "nightly", 6) is not None
+    assert commit([OffsetRange("payments", 0, 2, 3)], UUID(int=1)).gaps == ()
+    found = table.open().position("nightly")
+    assert found.offsets == {ORDERS_0: 6, ORDERS_1: 6, payments[0]: 3}
+    assert found.without_deleted() == found
 
 
 def test_a_gap_is_recorded_in_the_commit(table):

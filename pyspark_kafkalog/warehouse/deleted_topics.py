@@ -1,0 +1,81 @@
+"""Topics that a load has read from and that are not there any more: nothing is lost unsaid.
+
+A topic that is subscribed by its name is missed anyway. A pattern just does not find it, and what
+came since the last commit is gone with it. Whoever chose to go on is told once: the commit keeps
+DELETED as the topic's id, and the load has no place in it from then on.
+
+Runs on the driver, with a Cluster handed in.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.errors import BrokersUnreachableError, DataLossError, UnknownTopicError
+from pyspark_kafkalog.source.offsets import describe, report_data_loss
+from pyspark_kafkalog.source.options import SourceOptions
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import Position
+
+_RETRIES = 5
+_RETRY_INTERVAL_S = 0.2
+
+
+def partitions_now(
+    cluster: Cluster, source: SourceOptions, position: Position
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """The partitions to read, and those of `position` whose topics should be read and are gone.
+
+    As a stream does: asked again while some are missing, since a broker that has just started may
+    answer without its topics. Raises UnknownTopicError.
+    """
+    partitions = source.subscription.partitions(cluster)
+    for _ in range(_RETRIES):
+        if not _gone(cluster, source, position, partitions):
+            return partitions, []
+        time.sleep(_RETRY_INTERVAL_S)
+        with suppress(UnknownTopicError, BrokersUnreachableError):
+            cluster.refresh()
+        partitions = source.subscription.partitions(cluster)
+    return partitions, _gone(cluster, source, position, partitions)
+
+
+def places_of_gone(
+    gone: Sequence[TopicPartition], position: Position, name: str, fail_on_data_loss: bool
+) -> list[OffsetRange]:
+    """Ranges of no offsets, which let load `name` go on without the partitions that are gone.
+
+    Raises DataLossError where it may not. There are none for topics without an id: one that is
+    created again could not be told from the old one.
+    """
+    if not gone:
+        return []
+    try:
+        report_data_loss(
+            f"Partitions are gone: {describe(gone)}. Load {name!r} has commits of them.",
+            fail_on_data_loss,
+        )
+    except DataLossError as error:
+        raise DataLossError(
+            f"{error} One load with it is enough: it records that they are gone."
+        ) from error
+    places = {tp: position.offsets[tp] for tp in gone if tp.topic in position.topic_ids}
+    return [OffsetRange(tp.topic, tp.partition, n, n) for tp, n in places.items()]
+
+
+def _gone(
+    cluster: Cluster,
+    source: SourceOptions,
+    position: Position,
+    partitions: Sequence[TopicPartition],
+) -> list[TopicPartition]:
+    read = {tp.topic for tp in partitions}
+    covers = source.subscription.covers
+    missing = {tp.topic for tp in position.offsets if tp.topic not in read and covers(tp.topic)}
+    if missing:
+        # Some are there, and left out: those for dead letters.
+        missing -= cluster.topics(None).keys()
+    return sorted(tp for tp in position.offsets if tp.topic in missing)
