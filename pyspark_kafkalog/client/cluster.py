@@ -26,6 +26,7 @@ from kafka.errors import (
     LeaderNotAvailableError,
     NoError,
     OffsetNotAvailableError,
+    UnknownError,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -469,7 +470,7 @@ class Cluster:
             for topic in answer.topics:
                 for p in topic.partitions:
                     tp = TopicPartition(topic.name, p.partition_index)
-                    error = for_code(p.error_code)
+                    error = read_error(p.error_code)
                     if error is NoError and p.offset < 0 and timestamp < 0:
                         # Both ends are somewhere: a leader that says neither has yet to learn them.
                         error = OffsetNotAvailableError
@@ -477,7 +478,7 @@ class Cluster:
                         found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
                         missing.discard(tp)
                     else:
-                        failed = error(f"offsets of {tp.topic}-{tp.partition}")
+                        failed = error(f"offsets of {tp.topic}-{tp.partition}{_hint(error)}")
             left_out = missing.intersection(tps)
             if left_out and failed is None:
                 tp = min(left_out)
@@ -485,6 +486,24 @@ class Cluster:
                     f"{connection.address} left {tp.topic}-{tp.partition} out of its offsets."
                 )
         return failed
+
+
+class BrokerFailedError(UnknownError):  # type: ignore[misc]
+    """UNKNOWN_SERVER_ERROR of a partition that is read: it passes, as for Kafka's own consumer,
+    since brokers answer so where their remote storage (KIP-405) fails."""
+
+    retriable = True
+    hint = ": the broker failed, perhaps at its remote storage; the broker's log says why"
+
+
+def read_error(error_code: int) -> type[KafkaError]:
+    """What an error code says of a partition that is read."""
+    error = for_code(error_code)
+    return BrokerFailedError if error is UnknownError else error
+
+
+def _hint(error: type[KafkaError]) -> str:
+    return BrokerFailedError.hint if error is BrokerFailedError else ""
 
 
 def _sentence(error: KafkaError) -> str:

@@ -35,15 +35,19 @@ from kafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
-    KafkaTimeoutError,
     NoError,
     OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
-    for_code,
 )
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
+from pyspark_kafkalog.client.cluster import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    BrokerFailedError,
+    Cluster,
+    read_error,
+)
 from pyspark_kafkalog.client.connection import LARGEST_FRAME_BYTES, Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import (
@@ -194,25 +198,24 @@ class Fetcher:
             if self._sent is None:
                 self._send(self._leader())
             connection, found = self._receive()
-            error_type = for_code(found.error_code)
+            error_type = read_error(found.error_code)
             if error_type is NoError:
                 return self._accept(found, connection)
-        except (KafkaConnectionError, KafkaTimeoutError) as error:
-            self._abandon()
-            self._cluster.forget(self._tp)
-            self._wait_after(_words(error))
-            return None
+            self._check(error_type)
         except (CorruptRecordError, KafkaProtocolError) as error:
             self._ask_anew_for_damaged(error)
-            return None
         except BrokersUnreachableError as error:
             if self._patience.expired and not self._trouble:
                 raise
             self._wait_after(str(error))
-            return None
         except UnknownTopicError:
             raise self._gone("it does not exist any more") from None
-        self._handle(error_type)
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, OffsetOutOfRangeError)):
+                raise
+            self._abandon()
+            self._cluster.forget(self._tp)
+            self._wait_after(_words(error))
         return None
 
     def _leader(self) -> Connection:
@@ -407,17 +410,16 @@ class Fetcher:
             return False  # brokers that know no such thing
         return local is not None and self.position < local.offset
 
-    def _handle(self, error: type[KafkaError]) -> None:
-        """A partition's error: raises it, or waits before the next attempt where it passes."""
+    def _check(self, error: type[KafkaError]) -> None:
+        """Raises a partition's error, or what it turns out to be."""
         if error is CorruptRecordError:
-            self._ask_anew_for_damaged(error("the broker found its records damaged"))
-            return
+            raise error("the broker found its records damaged")
         if error is OffsetOutOfRangeError:
             self._check_in_range()
-        if error in (OffsetOutOfRangeError, UnknownTopicOrPartitionError) or error.retriable:
-            self._cluster.forget(self._tp)
-            self._wait_after(error.__name__)
-            return
+        if error is BrokerFailedError:
+            raise error(f"UNKNOWN_SERVER_ERROR{error.hint}")
+        if error.retriable or error is OffsetOutOfRangeError:
+            raise error(error.__name__)
         raise error(f"{self} at offset {self.position}")
 
     def _wait_after(self, trouble: str, too_short: tuple[int, int] | None = None) -> None:
@@ -526,4 +528,4 @@ def _crc_of(records: memoryview, start: int, end: int, magic: int) -> bool:
 
 
 def _words(error: KafkaError) -> str:
-    return ", ".join(map(str, error.args)) or type(error).__name__
+    return (", ".join(map(str, error.args)) or type(error).__name__).rstrip(".")

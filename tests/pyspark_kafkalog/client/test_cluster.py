@@ -11,6 +11,7 @@ from kafka.errors import (
     LeaderNotAvailableError,
     OffsetNotAvailableError,
     TopicAuthorizationFailedError,
+    UnknownError,
 )
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
@@ -291,6 +292,26 @@ def test_a_leader_that_went_away_is_waited_for():
         broker.handlers[METADATA] = elect
         with Cluster(broker.config()) as cluster:
             assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
+
+
+def test_offsets_that_a_broker_fails_to_find_are_asked_for_again():
+    """As where its remote storage fails: Kafka answers UNKNOWN_SERVER_ERROR."""
+
+    def ends(request: Request) -> bytes:
+        return offsets_answer(request, error_code=-1 if len(broker.asked(LIST_OFFSETS)) < 3 else 0)
+
+    with ScriptedBroker({LIST_OFFSETS: ends}) as broker, Cluster(broker.config()) as cluster:
+        assert cluster.list_offsets([T0], 1000)[T0].offset == 7
+
+
+def test_offsets_that_a_broker_never_finds_are_an_error_that_says_where_to_look():
+    handlers = {LIST_OFFSETS: lambda request: offsets_answer(request, error_code=-1)}
+    with (
+        ScriptedBroker(handlers) as broker,
+        Cluster(broker.config(request_timeout_ms="200")) as cluster,
+        pytest.raises(UnknownError, match=r"offsets of t-0: .* the broker's log says why"),
+    ):
+        cluster.list_offsets([T0], 1000)
 
 
 def test_an_answer_that_leaves_a_partition_out_is_a_typed_error():

@@ -434,6 +434,74 @@ def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one():
         assert spans(fetched(one, 0, 20)) == [(0, 10), (10, 20)]
 
 
+def test_the_broker_that_is_asked_for_its_ends_may_be_away_for_longer_than_a_call():
+    """As where it restarts just when it has called the position out of range."""
+    away = 3
+
+    def serve(request: Request) -> bytes:
+        if len(broker.asked(FETCH)) == 1:
+            return answer(request, error_code=1)
+        return answer(request, stored(10, 10))
+
+    def ends(request: Request) -> Any:
+        nonlocal away
+        away -= 1
+        return offsets_answer(request, 10) if away < 0 else SILENCE
+
+    with ScriptedBroker({FETCH: serve, LIST_OFFSETS: ends}) as broker:
+        found = fetched(broker, 10, 20, request_timeout_ms="200")
+    assert spans(found) == [(10, 20)]
+
+
+def test_a_partition_may_have_no_leader_for_longer_than_a_call():
+    log = log_of(stored(0, 10))
+    with ScriptedBroker({FETCH: log}) as broker:
+        known = broker.metadata
+        broker.leader = -1
+
+        def elect(request: Request) -> bytes:
+            if len(broker.asked(METADATA)) > 10:
+                broker.leader = 1
+            return known(request)
+
+        broker.handlers[METADATA] = elect
+        assert spans(fetched(broker, 0, 10, request_timeout_ms="100")) == [(0, 10)]
+
+
+def test_a_topic_that_disappears_with_its_offsets_is_data_loss():
+    def vanish(request: Request) -> bytes:
+        broker.handlers[METADATA] = topic_error(3)
+        return answer(request, error_code=1)
+
+    with (
+        ScriptedBroker({FETCH: vanish}) as broker,
+        pytest.raises(DataLossError, match="does not exist any more"),
+    ):
+        fetched(broker, 5, 10)
+
+
+def test_a_broker_that_cannot_say_what_went_wrong_is_asked_again():
+    """UNKNOWN_SERVER_ERROR is what Kafka answers where its remote storage fails."""
+    log = log_of(stored(0, 10), stored(10, 10))
+
+    def serve(request: Request) -> bytes:
+        if asked_offset(request) == 10 and len(broker.asked(FETCH)) < 5:
+            return answer(request, error_code=-1)
+        return log(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        assert spans(fetched(broker, 0, 20)) == [(0, 10), (10, 20)]
+
+
+def test_a_broker_that_never_says_what_is_wrong_is_an_error_that_says_where_to_look():
+    with (
+        ScriptedBroker({FETCH: lambda r: answer(r, error_code=-1)}) as broker,
+        Cluster(broker.config()) as cluster,
+        pytest.raises(FetchTimeoutError, match="the broker's log says why"),
+    ):
+        list(Fetcher(cluster, T0, 0, 20, poll_timeout_ms=200).records())
+
+
 def test_a_leader_that_does_not_know_its_end_yet_is_waited_for():
     """It was just elected: the position, which is the log's end, is out of range for it."""
 
