@@ -11,6 +11,7 @@ offsets compared with the plan. A rival waits for the key (PostgreSQL) or for it
 DuckDB), and looks again. Where the answer to COMMIT was lost, the load id in kafkalog_commits tells
 whether it took place; PostgreSQL may still be at it, so a lock of that load id is waited for. As
 many rows went in as were landed, by the database's own count, or the transaction is rolled back.
+What the table must look like is looked at before rows land, and again in that transaction.
 
 A table that is gone, and records that lack one another, are refused: absent is not new.
 
@@ -54,6 +55,7 @@ from pyspark_kafkalog.warehouse.sql_tables import (
     TableName,
     create,
     find,
+    keep,
     refuse_gone,
     refuse_unfit,
 )
@@ -108,7 +110,7 @@ class SqlTarget:
         with self._database.explained(f"write to the load target {self}"):
             self._create(schema)
             with self._database.transaction() as connection:
-                refuse_unfit(connection, self._table, schema)
+                refuse_unfit(connection, find(connection, self._table), schema)
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
         return Stage(load_id, path, schema, takes_nul=self._database.kind != "postgresql")
@@ -188,6 +190,11 @@ class SqlTarget:
         for attempt in count(1):
             with self._database.transaction() as connection:
                 found = find(connection, self._table)
+                if not found.is_there:
+                    raise TargetError(
+                        f"the table {self.table} was dropped while a load was at work; nothing was "
+                        "committed"
+                    )
                 records = found.records(connection)
                 newest = records.newest(name)
                 # As the next number finds it: whoever moves it takes that number. Not read after
@@ -195,6 +202,7 @@ class SqlTarget:
                 place = records.place(name).moved(ranges, topic_ids)
             try:
                 with self._database.transaction() as connection:
+                    keep(connection, found)
                     self._hold(connection, stage)
                     records = found.records(connection)
                     landed = sum(file.records for file in files)
@@ -205,6 +213,8 @@ class SqlTarget:
                     gaps = current.gaps(ranges, topic_ids)
                     records.move(name, current, position)
                     records.add_gaps(name, newest + 1, gaps)
+                    # Again, others may have altered the table since the load began.
+                    refuse_unfit(connection, found, stage.schema)
                     self._copy(connection, found, stage, files)
                 return newest + 1, position, gaps
             except SQLAlchemyError as error:

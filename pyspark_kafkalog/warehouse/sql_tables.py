@@ -178,9 +178,18 @@ def create(connection: sa.Connection, wanted: TableName, schema: pa.Schema) -> N
         connection.execute(CreateTable(table, if_not_exists=True))
 
 
-def refuse_unfit(connection: sa.Connection, wanted: TableName, schema: pa.Schema) -> None:
+def keep(connection: sa.Connection, found: Found) -> None:
+    """Lets nobody alter the table up to the end of the transaction, whose first statement this is:
+    else PostgreSQL might tell it how the table was before. In the other databases, whoever has
+    written is alone."""
+    if connection.dialect.name == "postgresql":
+        table = found.quoted.replace("%", "%%")
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+
+
+def refuse_unfit(connection: sa.Connection, found: Found, schema: pa.Schema) -> None:
     """Raises TargetError unless rows of `schema` can be inserted and stay what they are."""
-    found, dialect = find(connection, wanted), connection.dialect.name
+    dialect = connection.dialect.name
     kind = _KINDS[dialect](connection, found)
     if kind:
         raise TargetError(f"{found.name} is {kind}: name a table that rows can be loaded into")

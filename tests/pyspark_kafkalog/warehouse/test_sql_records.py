@@ -1,5 +1,6 @@
 """Records and table belong together: what is gone is not new, and one name is one table."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pyspark_kafkalog import forget, loaded_offsets
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import sql_database
+from pyspark_kafkalog.warehouse import sql, sql_database
 from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.patience import BUSY_S
@@ -135,9 +136,60 @@ def test_a_table_dropped_while_a_load_is_at_work_fails_it(table):
     stage = target.stage(row_schema())
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     run(table, "DROP TABLE orders")
-    with pytest.raises(TargetError, match="cannot commit"):
+    with pytest.raises(TargetError, match="was dropped while a load was at work"):
         target.commit(stage, "nightly", last, ranges, files)
     assert table.offsets("nightly") == {0: 5, 1: 5}
+
+
+COARSER = {
+    "postgresql": "ALTER TABLE orders ALTER timestamp TYPE timestamptz(0)",
+    "duckdb": "ALTER TABLE orders ALTER timestamp TYPE DATE",
+    "sqlite": "DROP TABLE orders; CREATE TABLE orders (key BLOB, value BLOB, topic TEXT, partition "
+    'INTEGER, "offset" REAL, timestamp DATETIME, "timestampType" INTEGER)',
+}
+
+
+def test_a_table_that_is_altered_while_rows_land_is_refused_if_it_would_change_them(table):
+    target = table.open()
+    load(target, "nightly", 5)
+    last, ranges = plan(target, "nightly", 7)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    for statement in COARSER[kind_of(table)].split("; "):
+        run(table, statement)
+    with pytest.raises(TargetError, match=r"column (timestamp|offset) .* does not keep every"):
+        target.commit(stage, "nightly", last, ranges, files)
+    assert table.offsets("nightly") == {0: 5, 1: 5}
+    assert not os.path.exists(stage.path)
+
+
+def test_a_table_is_not_altered_between_the_last_look_and_the_commit(lake, monkeypatch):
+    load(lake.open(), "nightly", 3)
+    began = threading.Event()
+
+    def alter():
+        began.set()
+        lake.query("ALTER TABLE orders ALTER timestamp TYPE timestamptz(0)")
+
+    owner = threading.Thread(target=alter)
+    refuse_unfit = sql.refuse_unfit
+
+    def look(connection, found, schema):
+        refuse_unfit(connection, found, schema)
+        if found.records(connection).newest("nightly") == 2:
+            owner.start()
+            began.wait(BUSY_S)
+            waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+            deadline = time.monotonic() + BUSY_S
+            while not lake.query(waiting) and owner.is_alive():
+                assert time.monotonic() < deadline
+            assert owner.is_alive()
+
+    monkeypatch.setattr(sql, "refuse_unfit", look)
+    load(lake.open(), "nightly", 7)
+    owner.join(BUSY_S)
+    assert lake.offsets("nightly") == {0: 7, 1: 7}
+    assert lake.rows() == expected_rows("nightly", 7)
 
 
 @pytest.mark.parametrize(
