@@ -23,7 +23,7 @@ Functions raise InvalidOptionError, InvalidSchemaError, SchemaRegistryError or M
 where they are called.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 
 from pyspark_kafkalog.decoding.decoder import Decoder, open_decoder
+from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import InvalidOptionError, MalformedValueError
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _options(registry: str | Mapping[str, str], subject: str | None) -> Mapping[
 def _decoded(name: str, data: "Column | str", decoder: Decoder, mode: str) -> "Column":
     if mode.upper() not in _MODES:
         raise InvalidOptionError(f"mode is {mode!r}. Give one of {', '.join(_MODES)}.")
-    decode = _batch_function(decoder, fails=mode.upper() == "FAILFAST")
+    decode = _batches_function(decoder, fails=mode.upper() == "FAILFAST")
     decode.__name__ = name
     # Its stubs do not know that the kind of function can be read off its type hints.
     make: Any = arrow_udf
@@ -132,17 +133,22 @@ def _decoded(name: str, data: "Column | str", decoder: Decoder, mode: str) -> "C
     return column
 
 
-def _batch_function(decoder: Decoder, *, fails: bool) -> Callable[[Any], Any]:
-    def decode(values: pa.Array) -> pa.Array:
-        if not pa.types.is_binary(values.type):
-            values = values.cast(pa.binary())
-        decoded = decoder.decode(values)
-        if fails and decoded.errors:
-            reason = decoded.errors[min(decoded.errors)]
-            raise MalformedValueError(
-                f"{len(decoded.errors)} of {len(values)} values cannot be decoded, the first: "
-                f"{reason}. With mode='PERMISSIVE' they are null."
-            )
-        return decoded.column
+def _batches_function(
+    decoder: Decoder, *, fails: bool
+) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    """Of batches, since what one of them decodes to may be more than should be held at a time."""
+
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        for batch in batches:
+            values = batch if pa.types.is_binary(batch.type) else batch.cast(pa.binary())
+            for start, count in slices(values, decoder.type):
+                decoded = decoder.decode(values.slice(start, count))
+                if fails and decoded.errors:
+                    reason = decoded.errors[min(decoded.errors)]
+                    raise MalformedValueError(
+                        f"{len(decoded.errors)} of {count} values cannot be decoded, the first: "
+                        f"{reason}. With mode='PERMISSIVE' they are null."
+                    )
+                yield decoded.column
 
     return decode

@@ -6,9 +6,13 @@ import json
 from decimal import Decimal
 
 import fastavro
+import pyarrow as pa
 import pyspark.errors
 import pytest
 
+from pyspark_kafkalog import functions
+from pyspark_kafkalog.decoding import room
+from pyspark_kafkalog.decoding.decoder import open_decoder
 from pyspark_kafkalog.decoding.proto_files import compile_proto, message_class
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.functions import (
@@ -123,6 +127,23 @@ def test_bad_values_fail_the_query_or_are_null(spark):
         df.select(from_avro(df.value, json.dumps(SCHEMA))).collect()
     with pytest.raises(InvalidOptionError, match="FAILFAST, PERMISSIVE"):
         from_avro(df.value, json.dumps(SCHEMA), {"mode": "drop"})
+
+
+def test_values_that_could_become_much_are_decoded_a_few_at_a_time(spark):
+    """A thousand values of a kilobyte can hold a million empty records, of 300 fields each."""
+    fields = [{"name": f"f{number}", "type": ["null", "long"]} for number in range(300)]
+    wide = {"type": "record", "name": "Wide", "fields": fields}
+    items = {"type": "array", "items": ["null", wide]}
+    texts = [{"name": name, "type": kind} for name, kind in (("text", "string"), ("items", items))]
+    schema = json.dumps({"type": "record", "name": "R", "fields": texts})
+    rows = [bytes([2, 33 + row]) + b"\xd0\x0f" + bytes(1001) for row in range(60)]
+    decode = functions._batches_function(open_decoder("avro", schema), fails=True)
+    found = list(decode(iter([pa.array(rows, pa.binary())])))
+    assert sum(map(len, found)) == len(rows)
+    assert max(column.nbytes for column in found) <= room.MOST_BYTES
+    decoded = values(spark, *rows).select("value", from_avro("value", schema).alias("r"))
+    texts = decoded.selectExpr("ascii(r.text)", "size(r.items)", "substr(value, 2, 1)").collect()
+    assert [tuple(row) for row in texts] == [(33 + n, 1000, bytes([33 + n])) for n in range(60)]
 
 
 def test_a_registrys_avro_in_a_stream_goes_on_with_newer_versions(spark, registry, tmp_path):
