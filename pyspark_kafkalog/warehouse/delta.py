@@ -87,6 +87,11 @@ _ID = "id:"
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
+# Of one file, of several, or of a file that is called by a UUID.
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint"
+    r"(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)"
+)
 _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
     "VACUUM removed what this load had written: run it again."
@@ -398,10 +403,11 @@ def _names_load(log_path: str, name: str, versions: range) -> bool:
 def _app_ids(log_path: str) -> set[str]:
     """The appIds of the log's last checkpoint and of all entries after it, and perhaps of later
     ones than the table version that somebody has open."""
-    checkpoint = _last_checkpoint(log_path)
+    checkpoint, names = _newest_checkpoint(log_path)
     found: set[str] = set()
-    for path in glob.glob(os.path.join(glob.escape(log_path), f"{checkpoint:020}.checkpoint*")):
-        if path.endswith(".parquet"):
+    for name in names:
+        path = os.path.join(log_path, name)
+        if name.endswith(".parquet"):
             column = pq.read_table(path, columns=["txn"], partitioning=None).column("txn")
             found.update(txn["appId"] for txn in column.drop_null().to_pylist())
         else:
@@ -413,13 +419,18 @@ def _app_ids(log_path: str) -> set[str]:
     return found
 
 
-def _last_checkpoint(log_path: str) -> int:
-    """The table version of the last complete checkpoint; -1 when there is none."""
-    try:
-        with open(os.path.join(log_path, "_last_checkpoint"), "rb") as file:
-            return int(json.load(file)["version"])
-    except FileNotFoundError:
-        return -1
+def _newest_checkpoint(log_path: str) -> tuple[int, list[str]]:
+    """The table version of the log's last complete checkpoint and the names of its files; -1 and
+    none where there is no checkpoint. By the files alone: the log's own note of it,
+    `_last_checkpoint`, may be older, or missing."""
+    files: dict[tuple[int, int], list[str]] = {}
+    for name in os.listdir(log_path):
+        found = _CHECKPOINT.fullmatch(name)
+        if found:
+            key = int(found["version"]), int(found["parts"] or 1)
+            files.setdefault(key, []).append(name)
+    newest = max((key for key, names in files.items() if len(names) >= key[1]), default=(-1, 0))
+    return newest[0], files.get(newest, [])
 
 
 def _app_ids_in(path: str) -> set[str]:

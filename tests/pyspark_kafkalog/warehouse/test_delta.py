@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -91,6 +92,47 @@ def test_offsets_survive_checkpoints_and_the_cleaning_of_the_log(table, path):
     load(table.open(), "nightly", 5)
     assert table.open().position("nightly").offsets == {ORDERS_0: 5, ORDERS_1: 5}
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 2)
+
+
+@pytest.mark.parametrize("note", ["missing", "older", "empty"])
+def test_offsets_are_found_whatever_the_note_of_the_last_checkpoint_says(table, path, note):
+    """Delta lets writers leave `_last_checkpoint` out, and its readers look for themselves."""
+    load(table.open(), "nightly", 3)
+    load(table.open(), "hourly", 2)
+    DeltaTable(path).create_checkpoint()
+    noted = Path(path, "_delta_log", "_last_checkpoint")
+    older = noted.read_text()
+    load(table.open(), "nightly", 5)
+    DeltaTable(path).create_checkpoint()
+    noted.write_text(older if note == "older" else "")
+    if note == "missing":
+        noted.unlink()
+    *old, _newest = sorted(Path(path, "_delta_log").glob("*.json"))
+    for gone in [*old, Path(path, "_delta_log", f"{2:020}.checkpoint.parquet")]:
+        gone.unlink()
+    # A checkpoint in parts of which one was not written.
+    Path(path, "_delta_log", f"{3:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"PAR1")
+    load(table.open(), "nightly", 7)
+    load(table.open(), "hourly", 4)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
+    assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
+
+
+def test_offsets_survive_checkpoints_in_parts(table, path):
+    load(table.open(), "nightly", 3)
+    DeltaTable(path).create_checkpoint()
+    log = Path(path, "_delta_log")
+    whole = log / f"{1:020}.checkpoint.parquet"
+    actions = pq.read_table(whole)
+    for part, (start, stop) in enumerate([(0, 4), (4, None)], 1):
+        rows = actions.slice(start, None if stop is None else stop - start)
+        pq.write_table(rows, log / f"{1:020}.checkpoint.{part:010}.{2:010}.parquet")
+    whole.unlink()
+    (log / f"{0:020}.json").unlink()
+    note = {"version": 1, "size": actions.num_rows, "parts": 2}
+    (log / "_last_checkpoint").write_text(json.dumps(note))
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
 
 
 def test_offsets_survive_optimize_vacuum_and_writes_of_others(table, path):
