@@ -61,7 +61,7 @@ from broker.coordinator.offset_records import group_tombstone
 from broker.coordinator.timers import Timers
 from broker.coordinator.topic_regex import check_regex, resolve
 from broker.group_config import GroupConfig, group_config
-from broker.log.clock import Clock
+from broker.log.clock import Clock, has_passed
 
 _log = logging.getLogger(__name__)
 
@@ -293,8 +293,8 @@ class ConsumerGroupCoordinator:
             return
         now_ms = self._clock()
         interval_ms = self._config_of(group.group_id).assignment_interval_ms
-        since_ms = now_ms - group.target_timestamp_ms
-        if group.target_timestamp_ms and interval_ms and 0 <= since_ms < interval_ms:
+        last_ms = group.target_timestamp_ms
+        if last_ms and not has_passed(interval_ms, last_ms, now_ms):
             return
         name = group.assignor_name(self._config.group_consumer_assignors[0])
         # A name that was configured when the member came need not be so any more.
@@ -447,9 +447,10 @@ class ConsumerGroupCoordinator:
         is_missing = len(resolved) < len(regexes)
         now_ms = self._clock()
         last_ms = max((each.timestamp_ms for each in resolved), default=0)
-        if resolved and now_ms <= last_ms + _REGEX_MIN_INTERVAL_MS:
+        if resolved and not has_passed(_REGEX_MIN_INTERVAL_MS, last_ms, now_ms):
             return
-        is_old = now_ms > last_ms + self._config.group_consumer_regex_refresh_interval_ms
+        refresh_ms = self._config.group_consumer_regex_refresh_interval_ms
+        is_old = has_passed(refresh_ms, last_ms, now_ms)
         version = self._topics.version
         if is_missing or is_old or group.resolved_version != version:
             self._resolving.add(group_id)

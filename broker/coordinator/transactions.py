@@ -291,8 +291,12 @@ class TransactionCoordinator:
     # Time.
 
     def _schedule_timeout(self, transactional_id: str, transaction: TransactionMetadata) -> None:
-        """Set anew by the next transaction; a timer that finds none open does nothing."""
-        delay_ms = max(0, transaction.ends_ms - self._clock())
+        """Set anew by the next transaction; a timer that finds none open does nothing.
+
+        The clock only says how much is left of a transaction that was begun before a restart, and
+        never more than its whole time: it may have been set back since.
+        """
+        delay_ms = min(max(0, transaction.ends_ms - self._clock()), transaction.timeout_ms)
         self._timers.schedule(
             ("timeout", transactional_id), delay_ms, lambda: self._time_is_up(transactional_id)
         )
@@ -300,9 +304,6 @@ class TransactionCoordinator:
     def _time_is_up(self, transactional_id: str) -> None:
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.is_ongoing:
-            return
-        if transaction.ends_ms > self._clock():
-            self._schedule_timeout(transactional_id, transaction)
             return
         try:
             self._abort(transactional_id, transaction, "timeout")

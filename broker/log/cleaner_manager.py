@@ -41,7 +41,7 @@ from broker.log.cleaner_process import (
     CleaningDeferredError,
     CleaningFailedError,
 )
-from broker.log.clock import Clock
+from broker.log.clock import Clock, has_passed
 from broker.log.files import Files
 from broker.log.log import Log
 from broker.log.segment import LogSegment
@@ -130,7 +130,7 @@ class LogCleaner:
         self._changed = threading.Condition()
         self._in_progress: dict[TopicPartition, CleanerWorker] = {}
         self._uncleanable: dict[TopicPartition, Log] = {}
-        self._deferred_until_ms: dict[TopicPartition, int] = {}
+        self._deferred_ms: dict[TopicPartition, int] = {}
         self._totals = CleanerStats()
         self._cleanings = self._failures = self._last_duration_ms = 0
         self._max_dirty_ratio = 0.0
@@ -166,7 +166,7 @@ class LogCleaner:
                 worker.kill()
                 self._changed.wait_for(lambda: topic_partition not in self._in_progress)
             self._uncleanable.pop(topic_partition, None)
-            self._deferred_until_ms.pop(topic_partition, None)
+            self._deferred_ms.pop(topic_partition, None)
 
     def figures(self) -> CleanerFigures:
         with self._changed:
@@ -237,7 +237,7 @@ class LogCleaner:
                 and not log.is_closed
                 and topic_partition not in self._in_progress
                 and self._uncleanable.get(topic_partition) is not log
-                and self._deferred_until_ms.get(topic_partition, 0) <= self._clock()
+                and self._may_be_tried(topic_partition)
                 and (candidate := self._looked_at(topic_partition, log)) is not None
             ]
             self._max_dirty_ratio = max((each.dirty_ratio for each in candidates), default=0.0)
@@ -247,6 +247,11 @@ class LogCleaner:
             chosen = max(due, key=lambda each: each.dirty_ratio)
             self._in_progress[chosen.topic_partition] = worker
             return chosen
+
+    def _may_be_tried(self, topic_partition: TopicPartition) -> bool:
+        """Whether it was not put off, or that is long enough ago."""
+        since_ms = self._deferred_ms.get(topic_partition)
+        return since_ms is None or has_passed(_DEFERRED_MS, since_ms, self._clock())
 
     def _looked_at(self, topic_partition: TopicPartition, log: Log) -> CleanableLog | None:
         """None for a log that is being deleted, or whose disk refuses: the next look may do."""
@@ -392,7 +397,7 @@ class LogCleaner:
     def _defer(self, chosen: CleanableLog, error: Exception) -> None:
         """A full disk, say: there may be space again."""
         with self._changed:
-            self._deferred_until_ms[chosen.topic_partition] = self._clock() + _DEFERRED_MS
+            self._deferred_ms[chosen.topic_partition] = self._clock()
             self._failures += 1
         _log.error(
             "log.not_cleaned dir=%s reason=%r note=%r",

@@ -37,7 +37,7 @@ from kafka.errors import (
 from broker.config import LogConfig
 from broker.histogram import Histogram
 from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
-from broker.log.clock import Clock, system_clock_ms
+from broker.log.clock import Clock, has_passed, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
 from broker.log.leader_epoch import LeaderEpochFileCache
 from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
@@ -236,7 +236,9 @@ class Log:
         """Whether the flush policy asks for a flush now."""
         if self._next_offset <= self._recovery_point or self._failure is not None:
             return False
-        return self.awaits_flush or self._clock() - self._last_flush_ms >= self.config.flush_ms
+        return self.awaits_flush or has_passed(
+            self.config.flush_ms, self._last_flush_ms, self._clock()
+        )
 
     @property
     def awaits_flush(self) -> bool:
@@ -659,10 +661,10 @@ class Log:
             self._roll(self._clock())
         self._segments.remove(segments)
         self._start_at(max(self._log_start_offset, self._segments.first.base_offset))
-        due_ms = self._clock() + self.config.file_delete_delay_ms
+        now_ms = self._clock()
         for segment in segments:
             segment.change_suffix(DELETED_SUFFIX)
-            self._deleted.append((due_ms, segment))
+            self._deleted.append((now_ms, segment))
 
     def _start_at(self, offset: int) -> None:
         self._log_start_offset = offset
@@ -754,10 +756,10 @@ class Log:
                 cleaned.remove_files()
                 return False
             self._segments.replace(replaced, cleaned)
-            due_ms = self._clock() + self.config.file_delete_delay_ms
+            now_ms = self._clock()
             for segment in replaced:
                 segment.change_suffix(DELETED_SUFFIX)
-                self._deleted.append((due_ms, segment))
+                self._deleted.append((now_ms, segment))
             for segment in replaced[1:]:
                 self._files.remove(self._producers.snapshot_path(segment.base_offset))
             return True
@@ -770,10 +772,15 @@ class Log:
 
     def remove_deleted_files(self) -> None:
         """Removes the files of segments whose delay is over. A slice in flight still reads them."""
-        now_ms = self._clock()
+        now_ms, delay_ms = self._clock(), self.config.file_delete_delay_ms
+        due: list[LogSegment] = []
         with self._lock:
-            due = [segment for due_ms, segment in self._deleted if due_ms <= now_ms]
-            self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+            deleted, self._deleted = self._deleted, []
+            for since_ms, segment in deleted:
+                if has_passed(delay_ms, since_ms, now_ms):
+                    due.append(segment)
+                else:
+                    self._deleted.append((since_ms, segment))
         for segment in due:
             segment.remove_files()
 

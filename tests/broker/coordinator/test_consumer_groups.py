@@ -336,6 +336,18 @@ def test_an_expression_is_resolved_aside_and_followed(coordinated):
     assert coordinated.group().regexes == {}
 
 
+def test_a_clock_that_is_set_back_keeps_no_expression_waiting(coordinated):
+    coordinated.topics.put("u", 1)
+    a, b = (Member(coordinated, name, topics=None, regex=name) for name in ("t", "u"))
+    a.join()
+    coordinated.finish_aside()
+    coordinated.time.now_s -= 24 * 3600
+    b.join()
+    coordinated.finish_aside()
+    settle(a, b)
+    assert b.owned == coordinated.topics.all_partitions(["u"])
+
+
 def test_names_and_an_expression_add_up(coordinated):
     coordinated.topics.put("u", 1)
     a = Member(coordinated, "a", topics=("t",), regex="u")

@@ -60,11 +60,22 @@ def test_a_transaction_that_lasts_too_long_is_aborted(broker):
     assert broker.produce(ID, producer, PLACE, b"late", 1, version=9) == 47
 
 
-def test_a_clock_that_is_set_back_aborts_nothing_too_early(broker):
-    """Timers run by a clock that never goes back, times are written down by one that may."""
+@pytest.mark.parametrize("jump_s", [-DAY_S, -5, 5, DAY_S])
+def test_a_clock_that_is_set_changes_no_transactions_time(broker, jump_s):
+    """Timers run by a clock that never jumps, times are written down by one that may."""
     begin(broker, timeout_ms=10_000)
-    broker.coordinator._clock = lambda: broker.time.clock_ms() - 5000
-    broker.time.advance(14.9)
+    broker.coordinator._clock = lambda: broker.time.clock_ms() + int(jump_s * 1000)
+    broker.time.advance(9.9)
+    assert state(broker) is TransactionState.ONGOING
+    broker.time.advance(0.2)
+    assert state(broker) is TransactionState.COMPLETE_ABORT
+
+
+def test_a_clock_that_was_set_back_before_a_restart_holds_nobody_back(broker):
+    begin(broker, timeout_ms=10_000)
+    broker.time.now_s -= DAY_S
+    broker.restart()
+    broker.time.advance(9.9)
     assert state(broker) is TransactionState.ONGOING
     broker.time.advance(0.2)
     assert state(broker) is TransactionState.COMPLETE_ABORT

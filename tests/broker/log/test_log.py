@@ -501,6 +501,15 @@ class TestRetention:
         assert not log.has_deleted_files
         assert not any(name.endswith(".deleted") for name in files.list(directory))
 
+    def test_files_do_not_wait_for_a_clock_set_back(self, open_log, clock, files, directory):
+        log = open_log(dataclasses.replace(SMALL, retention_bytes=0, file_delete_delay_ms=50))
+        fill(log, 30)
+        log.delete_old_segments(30)
+        clock.now_ms -= 86_400_000
+        log.remove_deleted_files()
+        assert not log.has_deleted_files
+        assert not any(name.endswith(".deleted") for name in files.list(directory))
+
     def test_moves_the_leader_epochs_start(self, open_log):
         log = open_log(dataclasses.replace(SMALL, retention_bytes=0))
         fill(log, 30, epoch=3)
@@ -530,6 +539,18 @@ class TestFlush:
         assert not log.is_flush_due
         fill(log, 2)
         assert not log.is_flush_due
+        fill(log, 1)
+        assert log.is_flush_due
+        log.flush()
+        fill(log, 1)
+        assert not log.is_flush_due
+        clock.now_ms += 100
+        assert log.is_flush_due
+
+    def test_is_due_when_the_clock_was_set_back(self, open_log, clock):
+        """Power loss must not take what was appended until the clock catches up."""
+        log = open_log(dataclasses.replace(SMALL, flush_ms=100))
+        clock.now_ms -= 1_800_000
         fill(log, 1)
         assert log.is_flush_due
         log.flush()
