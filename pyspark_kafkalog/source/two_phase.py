@@ -421,8 +421,10 @@ class TransactionalWrites:
             )
             raise PrefixInUseError(
                 f"The transactionalIdPrefix {self._prefix} belongs to {theirs}, and this is {ours}"
-                ". Give each query a prefix of its own; a query that starts anew without its old "
-                "checkpoint needs a new one."
+                ". Give each query a prefix of its own. A query that starts anew, without its old "
+                "checkpoint, needs a new prefix and writes again what it reads again: let its "
+                "startingOffsets begin after the last record that was written (the rows tell, or "
+                "the group of commitOffsetsToGroup)."
             )
 
     def _check_order(self, newest: Decision, batch: int) -> None:
