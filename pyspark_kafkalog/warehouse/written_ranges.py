@@ -174,13 +174,13 @@ def _report(name: str, holes: list[_Hole], is_later: bool, fail_on_data_loss: bo
     if is_later:
         told = {each.tp: each.start if each.place is None else each.place for each in holes}
         way = (
-            "That is what the query's checkpoint says, which this target does not go with. If they "
-            "were read all the same, and their rows filtered (as by a query that earlier releases "
-            "ran, or one with uncheckedOffsets, whose places moved with rows alone, or after a "
-            "batch write of this name), say so: set the option startingOffsets of the write to "
-            f"'{json.dumps(to_json(told))}' until this micro-batch is through. If the target is "
-            "new, or was restored, begin the query with a new checkpoint, and read from where the "
-            "load goes on (pyspark_kafkalog.loaded_offsets tells)."
+            "The query's checkpoint is ahead of this target. Either (1) they were read, and their "
+            "rows filtered, while places moved with rows alone: under an earlier release, with "
+            "uncheckedOffsets, or by a batch write of this name. Then set the option "
+            f"startingOffsets of the write to '{json.dumps(to_json(told))}' until this micro-batch "
+            "is through. Or (2) the target is new, or was restored. Then begin the query with a "
+            "new checkpoint, and read from where the load goes on (pyspark_kafkalog.loaded_offsets "
+            "tells)."
         )
     else:
         way = (
