@@ -1,37 +1,88 @@
 """What Spark's checkpoint says of a query, read from Python where its file system can be reached.
 
 `CHECKPOINT/metadata` has the query's id. `CHECKPOINT/offsets/N` is written before micro-batch N
-runs and is never changed: a line `v1`, one of metadata with the time of the plan, then where each
-source ends, of a topic as the JSON `{"topic": {"0": 123}}`. Reads only, in any process.
+runs and is never changed: a line with the version, one of metadata with the time of the plan, then
+where each source ends, of a topic as the JSON `{"topic": {"0": 123}}`; in version 2, which Spark
+4.3 writes if it is told to, after the source's name and a colon.
+
+Owns the reading of these files, for both sinks. Reads only, in any process. A file system may take
+long to say that it cannot be reached (an S3 of another network 100 s, for each micro-batch), while
+transactions are open: what takes longer than LONGEST_READ_S is not known, and whoever can go on
+without does not ask that file system again for a while.
 """
 
 import json
 import os
 import re
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
-from urllib.parse import unquote, urlsplit
+from queue import Empty, SimpleQueue
+from threading import Thread
+from urllib.parse import quote
 
 import pyarrow.fs
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.source.options import warn_once
+
+LONGEST_READ_S = 20.0
+"""For the few kB of one micro-batch."""
+_AGAIN_AFTER_S = 600.0
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)", re.DOTALL)
 _HEAD_LINES = 2
+_NAMED_SOURCES = "v2"
 _DIGEST_BYTES = 16
+
+_resting: dict[str, float] = {}
+"""File systems that could not be reached, and until when they are left alone: the process that
+commits a micro-batch commits the next ones, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What a micro-batch was planned from: the bytes of its file, where each source begins and ends
+    (None of what is no topic), and whether the query keeps state in the checkpoint.
+
+    Of the first batch of a query `starts` is empty, as that is not written down.
+    """
+
+    content: bytes
+    starts: tuple[Offsets | None, ...]
+    ends: tuple[Offsets | None, ...]
+    has_state: bool
 
 
 def query_id_at(checkpoint: str | None) -> str | None:
     """The id of the query with this checkpoint; None where it lies on another file system."""
-    if checkpoint is None:
-        return None
-    place = urlsplit(checkpoint)
-    if place.scheme not in ("", "file") or place.netloc:
+    host, path = _place(checkpoint or "/")
+    if checkpoint is None or host:
         return None
     try:
-        with open(f"{unquote(place.path)}/metadata", encoding="utf-8") as metadata:
+        with open(f"{path}/metadata", encoding="utf-8") as metadata:
             found = json.loads(metadata.read())["id"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(found)
+
+
+def batch_plan(checkpoint: str, batch: int, may_rest: bool = False) -> BatchPlan:
+    """The plan of micro-batch `batch`. Raises OSError or ValueError where that cannot be read;
+    with `may_rest` at once, where the file system could not be reached a while ago."""
+    host, path = _place(checkpoint)
+    if not host:
+        return _read_plan(pyarrow.fs.LocalFileSystem(), path, batch)
+    if may_rest and _resting.get(host, 0.0) > time.monotonic():
+        raise TimeoutError(f"{host} could not be reached a while ago")
+    try:
+        return _read_in_time(f"{host}{quote(path)}", batch)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError):
+        _resting[host] = time.monotonic() + _AGAIN_AFTER_S
+        raise
 
 
 def planned_from(checkpoint: str | None, batch: int) -> str:
@@ -42,25 +93,70 @@ def planned_from(checkpoint: str | None, batch: int) -> str:
     of topics say all: it begins and ends where it did, reads something, and no state has a part in
     its rows (some of which depends on the time). Other sources number what they give.
     """
-    if checkpoint is None:
-        return ""
-    # Arrow's name of the scheme, and Hadoop's of a local directory.
-    place = re.sub(r"\As3[an]:", "s3:", re.sub(r"\Afile:/(?!/)", "file:///", checkpoint))
-    if not _SCHEME.match(place):
-        place = os.path.abspath(place)
     try:
-        files, root = pyarrow.fs.FileSystem.from_uri(place)
-        plan = _read(files, f"{root}/offsets/{batch}")
-        # Where the first batch of a query begins is in none of its files.
-        before = _read(files, f"{root}/offsets/{batch - 1}") if batch else b""
-        state = files.get_file_info(f"{root}/state")
-        has_state = state.type is not pyarrow.fs.FileType.NotFound
-        starts, ends = _topic_offsets(before), _topic_offsets(plan)
-    except (OSError, ValueError, NotImplementedError):
+        plan = None if checkpoint is None else batch_plan(checkpoint, batch, may_rest=True)
+    except (OSError, ValueError):
+        plan = None
+    if plan is None:
+        warn_once(
+            (
+                "The option checkpointLocation is not set on the write"
+                if checkpoint is None
+                else f"Python cannot read the checkpoint {checkpoint}"
+            )
+            + ", so what a micro-batch was planned from is not known: one that runs again after a "
+            "failure counts as the one that was committed only if it has the same rows in the same "
+            "tasks, and is refused otherwise."
+        )
         return ""
-    if starts and ends and starts != ends and not has_state:
-        plan = json.dumps([starts, ends], sort_keys=True).encode()
-    return blake2b(plan, digest_size=_DIGEST_BYTES).hexdigest()
+    content, starts, ends = plan.content, _of_topics(plan.starts), _of_topics(plan.ends)
+    if starts and ends and starts != ends and not plan.has_state:
+        content = json.dumps([starts, ends], sort_keys=True).encode()
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _place(checkpoint: str) -> tuple[str, str]:
+    """`scheme://host` in Arrow's words, empty of a local directory, and the path. Hadoop takes the
+    path of a URL as it is written: a space, `#` and `%20` are part of it."""
+    url = _URL.fullmatch(checkpoint)
+    if url is None:
+        return "", os.path.abspath(checkpoint)
+    scheme, host, path = url[1], url[2] or "//", url[3]
+    if scheme == "file" and host == "//":
+        return "", path
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}:{host}", path
+
+
+def _read_in_time(url: str, batch: int) -> BatchPlan:
+    """Raises TimeoutError after LONGEST_READ_S, whatever the file system is waiting for."""
+    answers: SimpleQueue[BatchPlan | Exception] = SimpleQueue()
+
+    def read() -> None:
+        try:
+            files, path = pyarrow.fs.FileSystem.from_uri(url)
+            answers.put(_read_plan(files, path, batch))
+        except Exception as error:
+            answers.put(error)
+
+    Thread(target=read, daemon=True).start()
+    try:
+        answer = answers.get(timeout=LONGEST_READ_S)
+    except Empty:
+        raise TimeoutError(f"no answer within {LONGEST_READ_S:.0f} s") from None
+    if isinstance(answer, NotImplementedError):
+        raise ValueError(str(answer)) from answer
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan:
+    content = _read(files, f"{root}/offsets/{batch}")
+    # Where the first batch of a query begins is in none of its files.
+    before = _read(files, f"{root}/offsets/{batch - 1}") if batch else b""
+    state = files.get_file_info(f"{root}/state")
+    has_state = state.type is not pyarrow.fs.FileType.NotFound
+    return BatchPlan(content, _ends(before), _ends(content), has_state)
 
 
 def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
@@ -68,18 +164,27 @@ def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
         return bytes(stream.read())
 
 
-def _topic_offsets(plan: bytes) -> list[dict[str, dict[str, int]]]:
-    """Where each source ends, in order; empty unless all of them are topics."""
-    found = []
-    for line in plan.decode().splitlines()[_HEAD_LINES:]:
-        try:
-            offsets = json.loads(line)
-        except ValueError:
-            return []
-        if not _are_of_topics(offsets):
-            return []
-        found.append(offsets)
-    return found
+def _ends(content: bytes) -> tuple[Offsets | None, ...]:
+    """Where each source ends, in order, that of their names where they have some."""
+    version, *lines = content.decode().splitlines() or [""]
+    sources = lines[_HEAD_LINES - 1 :]
+    if version == _NAMED_SOURCES:
+        sources = [line.partition(":")[2] for line in sorted(sources)]
+    return tuple(map(_topic_offsets, sources))
+
+
+def _topic_offsets(source: str) -> Offsets | None:
+    try:
+        offsets = json.loads(source)
+    except ValueError:
+        return None
+    return from_json(offsets) if _are_of_topics(offsets) else None
+
+
+def _of_topics(sources: tuple[Offsets | None, ...]) -> list[dict[str, dict[str, int]]]:
+    """The offsets of all sources; empty unless all of them are topics."""
+    found = [to_json(offsets) for offsets in sources if offsets is not None]
+    return found if len(found) == len(sources) else []
 
 
 def _are_of_topics(offsets: object) -> bool:

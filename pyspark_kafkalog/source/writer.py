@@ -133,8 +133,8 @@ class SinkWriter:
         lead, owner, written = _reported(messages)
         if lead is None and batch == NO_BATCH:
             return
-        location = None if batch == NO_BATCH else self._options.checkpoint_location
-        planned = planned_from(location, batch)
+        location = self._options.checkpoint_location
+        planned = "" if batch == NO_BATCH else planned_from(location, batch)
         owner = owner or self._owner or ""
         self._transactional_writes().commit(lead, owner, batch, written, planned)
 

@@ -1,24 +1,16 @@
-"""Which offsets a micro-batch reads, as Spark's checkpoint has it before the batch runs.
-
-`CHECKPOINT/offsets/N` has a line for each source with where batch N ends; of a topic, as kafkalog
-and the Kafka connector write it, the JSON `{"topic": {"0": 123}}`. Where it begins is in N - 1.
-The rest of the file, and what other sources write, is passed over. Reads only, in any process that
-can see it.
+"""Which offsets a micro-batch reads, as Spark's checkpoint has it before the batch runs, and which
+rows fit. checkpoint.py knows the files; sources that are no topics are passed over.
 """
 
-import json
-import os
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import pyarrow.fs
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import InvalidRowError
-from pyspark_kafkalog.source.offsets import Offsets, describe, from_json
+from pyspark_kafkalog.source.checkpoint import batch_plan
+from pyspark_kafkalog.source.offsets import Offsets, describe
 from pyspark_kafkalog.warehouse.row_places import Spans
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +54,23 @@ class MicroBatch:
                 )
 
 
-def micro_batch(checkpoint: str, batch: int) -> MicroBatch | None:
-    """What batch number `batch` reads; None where the checkpoint cannot be read from here."""
-    # Arrow's name of the scheme, and Hadoop's of a local directory.
-    place = re.sub(r"\As3[an]:", "s3:", re.sub(r"\Afile:/(?!/)", "file:///", checkpoint))
-    if not _SCHEME.match(place):
-        place = os.path.abspath(place)
-    unequal: set[TopicPartition] = set()
+def micro_batch(checkpoint: str, batch: int, is_needed: bool = True) -> MicroBatch | None:
+    """What batch number `batch` reads; None where the checkpoint cannot be read from here. Unless
+    that `is_needed`, a file system that could not be reached is not asked again for a while."""
     try:
-        files, path = pyarrow.fs.FileSystem.from_uri(place)
-        untils = _ends(files, f"{path}/offsets/{batch}", unequal)
-        starts = _ends(files, f"{path}/offsets/{batch - 1}", unequal) if batch else {}
-    except (OSError, ValueError, NotImplementedError):
+        plan = batch_plan(checkpoint, batch, may_rest=not is_needed)
+    except (OSError, ValueError):
         return None
+    unequal: set[TopicPartition] = set()
+    starts, untils = _of_all(plan.starts, unequal), _of_all(plan.ends, unequal)
     return MicroBatch(starts, untils, frozenset(unequal), is_first=batch == 0)
 
 
-def _ends(files: pyarrow.fs.FileSystem, path: str, unequal: set[TopicPartition]) -> Offsets:
-    with files.open_input_stream(path) as stream:
-        lines = stream.read().decode().splitlines()
-    ends: Offsets = {}
-    for line in lines:
-        for tp, offset in _topic_offsets(line).items():
-            if ends.setdefault(tp, offset) != offset:
+def _of_all(sources: Iterable[Offsets | None], unequal: set[TopicPartition]) -> Offsets:
+    """The offsets of all sources; adds to `unequal` the partitions that two have other ones of."""
+    found: Offsets = {}
+    for offsets in sources:
+        for tp, offset in (offsets or {}).items():
+            if found.setdefault(tp, offset) != offset:
                 unequal.add(tp)
-    return ends
-
-
-def _topic_offsets(line: str) -> Offsets:
-    try:
-        return from_json(json.loads(line))
-    except (ValueError, AttributeError, TypeError):
-        return {}
+    return found

@@ -289,8 +289,9 @@ class LoadSinkWriter:
 
     def _micro_batch(self, batch: int) -> MicroBatch | None:
         checkpoint = self._options.checkpoint_location
-        reads = None if checkpoint is None else micro_batch(checkpoint, batch)
-        if reads is None and not self._options.unchecked_offsets:
+        is_needed = not self._options.unchecked_offsets
+        reads = None if checkpoint is None else micro_batch(checkpoint, batch, is_needed)
+        if reads is None and is_needed:
             raise InvalidOptionError(
                 "Which offsets this micro-batch reads is not to be found out, as "
                 + (

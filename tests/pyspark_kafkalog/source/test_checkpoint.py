@@ -1,10 +1,15 @@
 """What a micro-batch was planned from, told from files in the form that Spark gives them."""
 
 import json
+import logging
+import threading
 
+import pyarrow.fs
 import pytest
 
-from pyspark_kafkalog.source.checkpoint import planned_from, query_id_at
+from pyspark_kafkalog.source import checkpoint
+from pyspark_kafkalog.source.checkpoint import batch_plan, planned_from, query_id_at
+from pyspark_kafkalog.source.options import warn_once
 
 FIRST, SECOND = {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}}
 
@@ -105,3 +110,66 @@ def test_the_id_of_a_query_is_in_its_checkpoint(tmp_path):
     assert query_id_at(None) is None
     assert query_id_at(f"s3://{tmp_path}") is None
     assert query_id_at(f"file://host{tmp_path}") is None
+
+
+@pytest.mark.parametrize("name", ["a space", "per%20cent", "ques?tion", "hash#tag", "a:b", "ü"])
+def test_a_url_has_the_path_that_hadoop_takes_it_for(tmp_path, name):
+    directory = tmp_path / name
+    (directory / "offsets").mkdir(parents=True)
+    (directory / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(FIRST)}")
+    (directory / "metadata").write_text('{"id":"some-id"}')
+    for place in (str(directory), f"file:{directory}", f"file://{directory}"):
+        assert planned_from(place, 0)
+        assert query_id_at(place) == "some-id"
+
+
+def test_sources_may_have_names(plan, tmp_path):
+    ends = [json.dumps(each) for each in (FIRST, SECOND)]
+    plan(0, *ends)
+    once = batch_plan(str(tmp_path), 0).ends
+    text = f"v2\n{{}}\nb:{ends[1]}\na:{ends[0]}\nc:-"
+    (tmp_path / "offsets" / "0").write_text(text)
+    assert batch_plan(str(tmp_path), 0).ends == (*once, None)
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """A file system that never says that it cannot be reached; how often it was asked."""
+    asked, released = [], threading.Event()
+
+    def from_uri(url):
+        asked.append(url)
+        released.wait()
+        raise OSError("released")
+
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", type("Stuck", (), {"from_uri": from_uri}))
+    monkeypatch.setattr(checkpoint, "LONGEST_READ_S", 0.05)
+    monkeypatch.setattr(checkpoint, "_resting", {})
+    yield asked
+    released.set()
+
+
+def test_nobody_waits_for_long_and_who_can_go_on_without_waits_once(stuck, caplog):
+    warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for batch in range(3):
+            assert planned_from("s3a://bucket/a b", batch) == ""
+    assert stuck == ["s3://bucket/a%20b"]
+    [warning] = [each.getMessage() for each in caplog.records]
+    assert "cannot read the checkpoint s3a://bucket/a b" in warning
+    assert "same rows in the same tasks" in warning
+    with pytest.raises(TimeoutError):
+        batch_plan("s3a://bucket/a b", 4)
+    assert len(stuck) == 2
+    assert planned_from("s3a://other/a", 5) == ""
+    assert len(stuck) == 3
+
+
+def test_a_file_that_is_missing_says_nothing_of_its_file_system(monkeypatch):
+    def from_uri(url):
+        raise FileNotFoundError(url)
+
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", type("Empty", (), {"from_uri": from_uri}))
+    monkeypatch.setattr(checkpoint, "_resting", {})
+    assert planned_from("s3://bucket/a", 0) == ""
+    assert not checkpoint._resting

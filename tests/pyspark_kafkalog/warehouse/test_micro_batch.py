@@ -43,6 +43,13 @@ def test_the_first_batch_of_a_query_begins_anywhere(wrote):
     reads.check({ORDERS_0: Span(7, 9)})
 
 
+def test_sources_may_have_names(wrote, tmp_path):
+    checkpoint = wrote(4, {"orders": {"0": 10}})
+    offsets = tmp_path / "offsets" / "5"
+    offsets.write_text(f'v2\n{json.dumps(METADATA)}\na:b:{{}}\n1:{{"orders":{{"0":20}}}}\n2:-')
+    assert micro_batch(checkpoint, 5) == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20}, is_first=False)
+
+
 def test_what_cannot_be_read_is_not_known(wrote, tmp_path):
     checkpoint = wrote(1, {"orders": {"0": 10}})
     assert micro_batch(checkpoint, 1) is None
