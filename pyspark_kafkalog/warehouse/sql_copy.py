@@ -35,8 +35,12 @@ BATCH_ROWS = 50_000
 
 _WILDCARD = re.compile(r"[\[*?]")
 _EPOCH = datetime(1970, 1, 1)
-_CYCLE_US = 146_097 * 24 * 3600 * 1_000_000
+_DAY_US = 24 * 3600 * 1_000_000
+_CYCLE_DAYS = 146_097
 """400 years: after that long, the calendar repeats itself."""
+
+_ALL_YEARS = range(-10_000_000, 10_000_000)
+_POSTGRESQL_YEARS = range(-4711, 5_874_898)
 
 _FIRST_DATE_US = -62_135_596_800_000_000
 _LAST_DATE_US = 253_402_300_799_999_999
@@ -71,7 +75,9 @@ def copy_rows(
     count = 0
     for batch in _batches(paths):
         _refuse_nan(batch)
-        rows = zip(*(column.to_pylist() for column in _plain_columns(batch)), strict=True)
+        rows = zip(
+            *(column.to_pylist() for column in _plain_columns(batch, _ALL_YEARS)), strict=True
+        )
         count += connection.exec_driver_sql(statement, list(rows)).rowcount
     return count
 
@@ -92,15 +98,18 @@ def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
             yield from file.iter_batches(BATCH_ROWS)
 
 
-def _plain_columns(batch: pa.RecordBatch) -> Iterator[pa.Array]:
-    """The columns with times, decimals and what is nested as text."""
+def _plain_columns(batch: pa.RecordBatch, years: range) -> Iterator[pa.Array]:
+    """The columns with times, decimals and what is nested as text; `years` are the database's."""
     for column in batch.columns:
         kind = column.type
         if pa.types.is_timestamp(kind):
-            yield _time_texts(column)
+            yield _time_texts(column, years)
+        elif pa.types.is_date(kind):
+            yield _day_texts(column, years)
         elif pa.types.is_nested(kind):
-            yield pa.array([_json(value, kind) for value in column.to_pylist()], pa.string())
-        elif pa.types.is_decimal(kind) or pa.types.is_date(kind):
+            counted = column.cast(_counted(kind))
+            yield pa.array([_json(value, kind) for value in counted.to_pylist()], pa.string())
+        elif pa.types.is_decimal(kind):
             yield column.cast(pa.string())
         else:
             yield column
@@ -109,7 +118,7 @@ def _plain_columns(batch: pa.RecordBatch) -> Iterator[pa.Array]:
 def _csv(batch: pa.RecordBatch) -> memoryview:
     """Rows as PostgreSQL's COPY reads them: bytes in hexadecimal, null as nothing at all, every
     text in quotes."""
-    columns = [_text_or_number(column) for column in _plain_columns(batch)]
+    columns = [_text_or_number(column) for column in _plain_columns(batch, _POSTGRESQL_YEARS)]
     text = pa.BufferOutputStream()
     options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
     pa.csv.write_csv(pa.RecordBatch.from_arrays(columns, batch.schema.names), text, options)
@@ -143,39 +152,82 @@ def _hexadecimal(column: pa.BinaryArray) -> pa.LargeStringArray:
     return pc.if_else(valid, joined, pa.scalar(None, pa.large_string()))
 
 
-def _time_texts(column: pa.TimestampArray) -> pa.StringArray:
+def _time_texts(column: pa.TimestampArray, years: range) -> pa.StringArray:
     """Times in UTC as `2026-11-01 00:00:00.000000`, which every database understands."""
     bounds = pc.min_max(column.cast(pa.int64())).as_py()
     if bounds["min"] is None:
         return pa.nulls(len(column), pa.string())
     if bounds["min"] >= _FIRST_DATE_US and bounds["max"] <= _LAST_DATE_US:
         return column.cast(pa.timestamp("us")).cast(pa.string())
-    return pa.array([_time_text(time_us) for time_us in column.cast(pa.int64()).to_pylist()])
+    times_us = column.cast(pa.int64()).to_pylist()
+    return pa.array([_time_text(time_us, years) for time_us in times_us], pa.string())
 
 
-def _time_text(time_us: int | None) -> str | None:
+def _day_texts(column: pa.Date32Array, years: range) -> pa.StringArray:
+    """Days as `2026-11-01`."""
+    bounds = pc.min_max(column.cast(pa.int32())).as_py()
+    if bounds["min"] is None:
+        return pa.nulls(len(column), pa.string())
+    if bounds["min"] * _DAY_US >= _FIRST_DATE_US and bounds["max"] * _DAY_US <= _LAST_DATE_US:
+        return column.cast(pa.string())
+    days = column.cast(pa.int32()).to_pylist()
+    return pa.array([_day_text(day, years) for day in days], pa.string())
+
+
+def _time_text(time_us: int | None, years: range, zone: str = "") -> str | None:
     """As `_time_texts`, also where a producer's clock counts beyond the years 1 to 9999."""
     if time_us is None:
         return None
-    cycles, rest_us = divmod(time_us, _CYCLE_US)
-    moment = _EPOCH + timedelta(microseconds=rest_us)
-    year = moment.year + 400 * cycles
-    text = f"{moment:%m-%d %H:%M:%S.%f}"
-    if year > 0:
-        return f"{year:04}-{text}"
-    # PostgreSQL's calendar begins there.
-    return f"{1 - year:04}-{text} BC" if year > -4712 else "-infinity"
+    days, rest_us = divmod(time_us, _DAY_US)
+    clock = _EPOCH + timedelta(microseconds=rest_us)
+    return _day_text(days, years, f"{clock: %H:%M:%S.%f}{zone}")
+
+
+def _day_text(days: int | None, years: range, clock: str = "") -> str | None:
+    """A day, and the time of it if there is any, in the words of PostgreSQL. `years` are those that
+    a database has; the year 0 is the first one before Christ."""
+    if days is None:
+        return None
+    cycles, rest = divmod(days, _CYCLE_DAYS)
+    day = _EPOCH + timedelta(days=rest)
+    year = day.year + 400 * cycles
+    if year not in years:
+        return "-infinity" if year < 0 else "infinity"
+    text = f"{day:%m-%d}{clock}"
+    return f"{year:04}-{text}" if year > 0 else f"{1 - year:04}-{text} BC"
+
+
+def _counted(kind: pa.DataType) -> pa.DataType:
+    """The type with numbers for times and days, of which Python has not all."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(child.name, _counted(child.type)) for child in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_counted(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_counted(kind.key_type), _counted(kind.item_type))
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
 def _json(value: Any, kind: pa.DataType) -> str | None:
-    """A nested value as JSON."""
+    """A nested value, whose times are numbers, as JSON."""
     return None if value is None else json.dumps(_document(value, kind), ensure_ascii=False)
 
 
 def _document(value: Any, kind: pa.DataType) -> Any:
     """What JSON has for a value: bytes in base64, times, decimals and what is no finite number as
     text, a map as an object."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None:
+        return None
+    if pa.types.is_date(kind):
+        return _day_text(value, _ALL_YEARS)
+    if pa.types.is_timestamp(kind):
+        zone = "+00:00" if kind.tz else ""
+        if _FIRST_DATE_US <= value <= _LAST_DATE_US:
+            return f"{_EPOCH + timedelta(microseconds=value)}{zone}"
+        return _time_text(value, _ALL_YEARS, zone)
+    if isinstance(value, (bool, int, str)):
         return value
     if pa.types.is_struct(kind):
         return {child.name: _document(value[child.name], child.type) for child in kind}

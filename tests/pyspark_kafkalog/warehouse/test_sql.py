@@ -102,6 +102,14 @@ def test_times_for_which_there_is_no_date_are_kept(lake, time_us, text):
     assert lake.query("SELECT timestamp FROM orders") == [[text]]
 
 
+def test_sqlite_keeps_times_before_all_calendars(tmp_path):
+    table = SqliteTable(tmp_path)
+    batch = rows("nightly", OffsetRange("orders", 0, 0, 1), row_schema())
+    times = pa.array([-(2**62)], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    load_batch(table, batch.set_column(5, "timestamp", times))
+    assert table.query("SELECT timestamp FROM orders") == [("144170-06-28 09:59:32.612096 BC",)]
+
+
 def test_sqlalchemy_reads_the_times_of_sqlite(tmp_path):
     table = SqliteTable(tmp_path)
     load(table.open(), "nightly", 2)

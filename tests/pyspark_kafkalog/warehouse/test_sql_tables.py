@@ -549,6 +549,47 @@ def test_what_is_no_number_is_a_text_in_json(database, tmp_path):
     assert found == ["NaN", "Infinity", "-Infinity", 1.5, None]
 
 
+DAYS = [2**31 - 1, 2**31 - 10**7, 2_932_897, 0, None, -719_529, -(2**31)]
+DAY_TEXTS = {
+    "postgresql": [
+        *("infinity", "5854201-06-17", "10000-01-01", "1970-01-01", ""),
+        *("0002-12-31 BC", "-infinity"),
+    ],
+    "sqlite": [
+        *("5881580-07-11", "5854201-06-17", "10000-01-01", "1970-01-01", None),
+        *("0002-12-31 BC", "5877642-06-23 BC"),
+    ],
+}
+
+
+@pytest.mark.parametrize("database", DAY_TEXTS)
+def test_days_for_which_python_has_no_date_are_kept(database, tmp_path):
+    """Arrow's own texts of them are `<value out of range: ...>`, and what PostgreSQL refuses."""
+    table, _ = make(database, tmp_path)
+    load_columns(table, {"n": (pa.int32(), list(range(len(DAYS)))), "x": (pa.date32(), DAYS)})
+    rows = table.query("SELECT n, x FROM orders ORDER BY n")
+    assert [row[1] for row in rows] == DAY_TEXTS[database]
+
+
+@pytest.mark.parametrize("database", DAY_TEXTS)
+def test_times_in_nested_columns_for_which_python_has_no_date_are_kept(database, tmp_path):
+    table, _ = make(database, tmp_path)
+    local, zoned = pa.timestamp("us"), pa.timestamp("us", "UTC")
+    kind = pa.struct([("d", pa.list_(pa.date32())), ("m", pa.map_(zoned, local))])
+    times = [5, 2**63 - 1, -(2**63), -62_135_596_800_000_001]
+    value = {"d": [0, 2**31 - 1, -(2**31)], "m": [(time, time) for time in times] + [(6, None)]}
+    load_columns(table, {"x": (kind, [value])})
+    [found] = [as_python(kind, value) for value in values_of(table)]
+    assert found["d"] == ["1970-01-01", "5881580-07-11", "5877642-06-23 BC"]
+    assert found["m"] == {
+        "1970-01-01 00:00:00.000005+00:00": "1970-01-01 00:00:00.000005",
+        "294247-01-10 04:00:54.775807+00:00": "294247-01-10 04:00:54.775807",
+        "290309-12-21 19:59:05.224192+00:00 BC": "290309-12-21 19:59:05.224192 BC",
+        "0001-12-31 23:59:59.999999+00:00 BC": "0001-12-31 23:59:59.999999 BC",
+        "1970-01-01 00:00:00.000006+00:00": None,
+    }
+
+
 NAMES = ["it's we\"ird; -- %s %(x)s :c a?b$1 \\ Größe 表 🦆", "select", "MiXed"]
 
 
