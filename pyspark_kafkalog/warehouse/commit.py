@@ -277,6 +277,14 @@ def check_unmoved(
             )
 
 
+def recreated_topics(position: Position, topic_ids: TopicIds) -> list[str]:
+    """The topics of `position` that were deleted and created again since then: `topic_ids` are
+    those of now."""
+    before = position.topic_ids
+    both = before.keys() & topic_ids.keys()
+    return sorted(topic for topic in both if before[topic] != topic_ids[topic])
+
+
 def without_recreated(
     position: Position, topic_ids: TopicIds, name: str, fail_on_data_loss: bool
 ) -> Offsets:
@@ -287,10 +295,7 @@ def without_recreated(
     ids, or the last commit has none, only a log that ends before its offsets gives that away.
     """
     position = position.without_deleted()
-    before = position.topic_ids
-    recreated = sorted(
-        topic for topic in before.keys() & topic_ids.keys() if before[topic] != topic_ids[topic]
-    )
+    recreated = recreated_topics(position, topic_ids)
     if not recreated:
         return position.offsets
     what = f"{', '.join(recreated)}: deleted and created again since the last commit of load"

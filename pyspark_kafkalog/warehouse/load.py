@@ -12,7 +12,7 @@ Rows never reach the driver or the JVM.
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
@@ -56,6 +56,7 @@ from pyspark_kafkalog.warehouse.commit import (
     Commit,
     DataFile,
     TopicIds,
+    recreated_topics,
     without_gaps,
     without_recreated,
 )
@@ -390,7 +391,8 @@ def _find_work(
         meant = without_recreated(position, topic_ids, name, source.fail_on_data_loss)
         if starting is not None and meant:
             check_passed(cluster, source, partitions, meant, name)
-        ranges = plan(cluster, source, partitions, meant, name)
+        recreated = recreated_topics(known, topic_ids)
+        ranges = plan(cluster, source, partitions, meant, name, recreated)
         if most_bytes is not None:
             ranges = within_bytes(cluster, ranges, most_bytes)
     without = places_of_gone(gone, known, name, source.fail_on_data_loss)
@@ -514,14 +516,16 @@ def plan(
     partitions: list[TopicPartition],
     last: Offsets,
     name: str,
+    recreated: Collection[str] = (),
 ) -> list[OffsetRange]:
     """What a load has to do: one range for each of the `partitions` that it is to read and that
     are new to it or have something new, sorted.
 
     A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
     commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
-    records the place of an empty partition, or one that lost data moved (failOnDataLoss=false):
-    otherwise the next load would not know what came, and went, in between.
+    records the place of an empty partition, or one that lost data moved (failOnDataLoss=false), or
+    that its topic is a `recreated` one: otherwise the next load would not know what came, and went,
+    in between, and would refuse once more what was given up.
     """
     ending = locate(cluster, options.ending, partitions)
     loaded = {tp.topic for tp in last}
@@ -563,6 +567,7 @@ def plan(
         if whole.offset_count
         or starts[whole.topic_partition] != wanted[whole.topic_partition]
         or whole.topic_partition not in last
+        or whole.topic in recreated
     )
 
 

@@ -370,7 +370,7 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
     assert ParquetTarget(path).position("nightly").offsets == {}
 
 
-@pytest.mark.parametrize("records", [4, 15])
+@pytest.mark.parametrize("records", [0, 4, 15])
 def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(load, path, topics, records):
     topic = topics.create()
     topics.fill(topic, 10)
