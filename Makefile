@@ -9,6 +9,7 @@ VENV_42 := .venv-4.2
 PIP := KAFKALOG_EXT=skip $(BIN)/pip install --disable-pip-version-check
 COMPILED := $(addsuffix .py,$(shell sed -nE 's/^    "((pyspark_kafkalog|broker)\.[a-z_.]+)",$$/\1/p' setup.py | tr . /))
 PEERS := .peers
+LOADS_PROPERTY := tests/property/test_load_property.py
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Each has a JVM of its own, and is slow until that is warm: few more than processors.
 TEST_PROCESSES ?= 3
@@ -32,7 +33,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop mutants fuzz property uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
+.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,8 +78,11 @@ fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ
 	$(BIN)/python -m tests.fuzz.campaign
 
 property: install $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each; nine of loads for 500 s each (KAFKALOG_PROPERTY_SECONDS)
-	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz $(PYTEST_ARGS)
-	KAFKALOG_PROPERTY_SECONDS=$${KAFKALOG_PROPERTY_SECONDS:-500} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m long tests/property/test_load_property.py $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz --ignore=$(LOADS_PROPERTY) $(PYTEST_ARGS)
+	$(MAKE) property-loads
+
+property-loads: install $(PEERS)/moto /usr/lib/postgresql ## histories at random of loads, nine times 500 s (KAFKALOG_PROPERTY_SECONDS)
+	KAFKALOG_PROPERTY_SECONDS=$${KAFKALOG_PROPERTY_SECONDS:-500} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" $(LOADS_PROPERTY) $(PYTEST_ARGS)
 
 uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled

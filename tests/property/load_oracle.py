@@ -70,13 +70,16 @@ class Asked:
 class Due:
     """What has to come of it: one of `errors`, if there are any, or the `ranges` passed from where
     they begin to where they end, with `gaps` before them given up. `anew` are topics that begin
-    from their beginning, `gone` those that were deleted, and that it goes on without."""
+    from their beginning, `gone` those that were deleted, and that it goes on without. What lies
+    before an offset of `told`, in partitions that are new in a topic with a place, the user has
+    left out."""
 
     errors: set[type[Exception]] = field(default_factory=set)
     ranges: dict[Key, tuple[int, int]] = field(default_factory=dict)
     gaps: dict[Key, tuple[int, int]] = field(default_factory=dict)
     anew: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    told: dict[Key, int] = field(default_factory=dict)
 
 
 def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
@@ -92,11 +95,7 @@ def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
         end = seen.stable_end if asked.committed else seen.end
         if place.is_recreated(key, seen):
             found.anew.add(key[0])
-        start = place.start(key, seen)
-        if start is None:
-            start = _first(asked.starting, key, seen, end)
-        elif key in place.offsets and _is_beyond(asked.starting, key, start):
-            found.errors.add(InvalidOptionError)
+        start = _start(asked, place, key, seen, found)
         if asked.fails_on_loss and key[0] in found.anew:
             found.errors.add(TopicRecreatedError)
         elif asked.fails_on_loss and start < seen.start:
@@ -104,11 +103,28 @@ def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
         if start < seen.start:
             found.gaps[key] = start, seen.start
             start = seen.start
+        elif found.told.get(key) and key[0] not in found.anew:
+            found.gaps[key] = 0, start
         until = end if asked.until is None else min(end, asked.until[key])
         found.ranges[key] = start, max(start, until)
     if not asked.keeps_bad and any(absurd(asked, found.ranges, log)):
         found.errors.add(KafkalogError)
     return found
+
+
+def _start(asked: Asked, place: Place, key: Key, seen: Seen, found: Due) -> int:
+    """Where a load has to begin in a partition, whether that is there or not."""
+    start = place.start(key, seen)
+    if start is None:
+        return _first(asked.starting, key, seen, seen.stable_end if asked.committed else seen.end)
+    if not isinstance(asked.starting, Mapping):
+        return start
+    if key not in place.offsets:
+        start = found.told[key] = asked.starting[key]
+    elif asked.starting[key] > start:
+        # It would leave records out.
+        found.errors.add(InvalidOptionError)
+    return start
 
 
 def _of_missing(asked: Asked) -> set[type[Exception]]:
@@ -124,11 +140,6 @@ def _first(starting: str | int | Mapping[Key, int], key: Key, seen: Seen, end: i
     if isinstance(starting, int):
         return max(seen.start, end - starting)
     return end if starting == "latest" else seen.start
-
-
-def _is_beyond(starting: str | int | Mapping[Key, int], key: Key, start: int) -> bool:
-    """Whether a name that has a place is told to begin behind it, and so to leave records out."""
-    return isinstance(starting, Mapping) and starting[key] > start
 
 
 def visible(
@@ -165,6 +176,7 @@ class Account:
     keeps: Callable[[Record], bool]
     """Whether a record becomes a row."""
     anew: frozenset[str] = frozenset()
+    told: Mapping[Key, int] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
         """What is wrong, in words; empty if nothing is."""
@@ -209,10 +221,10 @@ class Account:
         before = self.before[key]
         was_gone = offset < before.start
         is_gone = later is None or later.incarnation != before.incarnation or offset < later.start
-        if was_gone:
+        if was_gone or offset < self.told.get(key, 0):
             # At the first load of a topic that was created again, either is a way to count.
             is_missing = is_gap is False and key[0] not in self.anew
-            return "was gone, was passed, and is in no gap" if is_missing else None
+            return "was given up, was passed, and is in no gap" if is_missing else None
         if is_gap:
             return None if is_gone else "is called a gap, and is there"
         if record is None or not record.is_visible(self.asked.committed):

@@ -247,6 +247,7 @@ class LoadCheck:
             None if result is None else world.gaps_of(result),
             self._keeps,
             frozenset(due_.anew),
+            due_.told,
         )
         problems = account.problems()
         assert not problems, "\n".join(problems)

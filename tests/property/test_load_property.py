@@ -1,9 +1,12 @@
 """Random histories of topics, loads and owners into every kind of target, beside what is due.
 
 load_model.py carries them out, load_oracle.py says what is due. A history that fails is printed as
-a story, with what each step did, and as Python that `replay` runs again; KAFKALOG_PROPERTY_SEED
-runs all of a run again. With KAFKALOG_PROPERTY_SECONDS each test goes on for so long
-(`make property`).
+a story, with what each step did, and as Python that `replay` runs again; with it goes the seed that
+finds it again.
+
+A few histories of a fixed seed are part of `make test`. With KAFKALOG_PROPERTY_SECONDS each test
+goes on for so long, by a seed at random and the seeds that follow it (`make property`);
+KAFKALOG_PROPERTY_SEED says with which to begin.
 """
 
 import os
@@ -11,6 +14,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,13 +32,11 @@ from tests.property.task_session import TaskFunction
 from tests.property.topic_model import BROKER
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
 
-pytestmark = pytest.mark.long
-
 SECONDS = float(os.environ.get("KAFKALOG_PROPERTY_SECONDS", "0"))
-SEED = int(os.environ.get("KAFKALOG_PROPERTY_SEED", random.SystemRandom().randrange(1 << 32)))
-LOCAL_EXAMPLES, SERVED_EXAMPLES = 30, 6
-SPARK_EXAMPLES = 2
-"""Of each kind, in a run without KAFKALOG_PROPERTY_SECONDS."""
+TOLD_SEED = os.environ.get("KAFKALOG_PROPERTY_SEED")
+SEED = int(TOLD_SEED) if TOLD_SEED else random.SystemRandom().randrange(1 << 32) if SECONDS else 18
+HISTORIES = 30 if SECONDS or TOLD_SEED else 12
+"""Of each seed."""
 
 LOCAL = [kind for kind in KINDS if kind not in ("s3", "postgresql")]
 SERVED = ["s3", "postgresql"]
@@ -243,48 +245,99 @@ def histories(draw, target):
     )
 
 
-def check(kind, broker, client, examples, killable=None, spark=None):
-    """Random histories into one kind of target: so many, or as many as there is time for."""
-    until = time.monotonic() + SECONDS
-    tried = count()
-    for turn in count():
+class Campaign:
+    """Random histories into one kind of target: those of one seed, or as many seeds as there is
+    time for."""
 
-        @seed(SEED + turn)
+    def __init__(
+        self, kind: str, try_out: Callable[[History], None], tell: Callable[[str], None]
+    ) -> None:
+        self._kind = kind
+        self._try_out = try_out
+        self._tell = tell
+        self._began = time.monotonic()
+        self._tried = 0
+        self._failed = ""
+
+    def run(self, seeds: Iterator[int]) -> None:
+        for number in seeds:
+            try:
+                self._run(number)
+            except BaseException:
+                self._failed += f"; again with KAFKALOG_PROPERTY_SEED={number}"
+                raise
+            finally:
+                self._report(number)
+            if self._is_over():
+                return
+
+    def _run(self, number: int) -> None:
+        @seed(number)
         @settings(
-            max_examples=examples,
+            max_examples=HISTORIES,
             deadline=None,
+            database=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
             # To explain takes longer than to shrink, and says less than the story.
-            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+            phases=[Phase.explicit, Phase.generate, Phase.shrink],
         )
-        @given(history=histories(kind))
-        def test(history):
-            next(tried)
-            replay(history, broker.bootstrap_servers, client, killable, spark)
+        @given(history=histories(self._kind))
+        def test(history: History) -> None:
+            # One that fails is tried again, and shrunk, also when time is over.
+            if SECONDS and self._is_over() and not self._failed:
+                return
+            self._tried += 1
+            try:
+                self._try_out(history)
+            except BaseException:
+                self._failed = self._failed or f", the first failed after {self._told()}"
+                raise
 
-        try:
-            test()
-        finally:
-            print(f"{next(tried)} histories, KAFKALOG_PROPERTY_SEED={SEED}")
-        if time.monotonic() >= until:
-            return
+        test()
+
+    def _is_over(self) -> bool:
+        return time.monotonic() - self._began >= SECONDS
+
+    def _told(self) -> str:
+        return f"{self._tried} histories in {time.monotonic() - self._began:.0f} s"
+
+    def _report(self, number: int) -> None:
+        if self._failed or (SECONDS and self._is_over()):
+            self._tell(f"{self._kind}: {self._told()}, seeds {SEED} to {number}{self._failed}")
+
+
+@pytest.fixture
+def check(broker, client, capsys):
+    def run(kind: str, **means: Any) -> None:
+        def try_out(history: History) -> None:
+            replay(history, broker.bootstrap_servers, client, **means)
+
+        def tell(line: str) -> None:
+            with capsys.disabled():
+                print(f"\n{line}", flush=True)
+
+        Campaign(kind, try_out, tell).run(count(SEED))
+
+    return run
 
 
 @pytest.mark.usefixtures("tasks_in_this_process")
 @pytest.mark.parametrize("kind", LOCAL)
-def test_each_record_is_there_once_or_is_told_of(kind, broker, client, killable):
-    check(kind, broker, client, LOCAL_EXAMPLES, killable)
+def test_each_record_is_there_once_or_is_told_of(kind, check, killable):
+    check(kind, killable=killable)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tasks_in_this_process")
 @pytest.mark.parametrize("kind", SERVED)
-def test_so_it_is_on_servers(kind, broker, client, killable):
-    check(kind, broker, client, SERVED_EXAMPLES, killable)
+def test_so_it_is_on_servers(kind, check, killable):
+    check(kind, killable=killable)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["parquet", "sqlite"])
-def test_so_it_is_with_spark(kind, broker, client, spark):
-    check(kind, broker, client, SPARK_EXAMPLES, spark=spark)
+def test_so_it_is_with_spark(kind, check, spark):
+    check(kind, spark=spark)
