@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
 
 from pyspark_kafkalog import EmbeddedBroker
+from pyspark_kafkalog.warehouse import deleted_topics
 from tests.broker.child import RawClient
 from tests.property import load_steps, owner_steps, row_steps, topic_steps
 from tests.property.killed_load import KillableLoads
@@ -66,6 +67,8 @@ def killable(tmp_path_factory):
 @pytest.fixture
 def tasks_in_this_process(monkeypatch):
     monkeypatch.setattr("pyspark.sql.functions.udf", TaskFunction)
+    # There is no broker that has just started, and may not know of topics yet.
+    monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
 
 
 def replay(
