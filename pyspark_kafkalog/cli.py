@@ -594,6 +594,10 @@ def _load(options: argparse.Namespace) -> None:
         return
     if not (options.topics and options.name and options.bootstrap_servers):
         options.refuse("give --bootstrap-servers, a TOPIC and --name NAME, --vacuum or --forget")
+    _load_topics(options)
+
+
+def _load_topics(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.java import check_java
     from pyspark_kafkalog.warehouse.load import check_load, check_shape, load, plan_load
     from pyspark_kafkalog.warehouse.shape import make_shape
@@ -610,12 +614,17 @@ def _load(options: argparse.Namespace) -> None:
     shape = _shape(options)
     made = make_shape(source, **shape)
     check_shape(source, made)
-    if options.dry_run:
-        print(plan_load(options.name, options.to, source, **what, values=made.values))
-        return
-    # What can be wrong is said before Spark starts, which takes seconds.
-    open_target(options.to)
+    # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
     check_load(source, **what)
+    planned = plan_load(options.name, options.to, source, **what, values=made.values)
+    if options.dry_run:
+        print(planned)
+        return
+    if not planned.ranges:
+        # It finishes what a load that was killed has published, as the next load has to.
+        open_target(options.to).position(options.name)
+        print(f"Nothing new for {options.name}.")
+        return
     check_java()
 
     from pyspark.sql import SparkSession

@@ -587,6 +587,29 @@ def test_the_command_line_loads(servers, path, topics):
     assert landed(path) == offsets_of(topic, 10, 5)
 
 
+def test_the_command_line_starts_spark_only_where_there_is_something_to_load(
+    load, servers, path, topics, monkeypatch, capsys
+):
+    topic = topics.create()
+    topics.fill(topic, 3)
+    load(subscribe=topic)
+    monkeypatch.setenv("JAVA_HOME", "/there/is/none")
+
+    def run(name):
+        given = ["--bootstrap-servers", servers, "--name", "nightly", "--to", f"parquet:{path}"]
+        return cli.main(["load", name, *given]), capsys.readouterr()
+
+    code, said = run(topic)
+    assert (code, said.out, said.err) == (0, "Nothing new for nightly.\n", "")
+    code, said = run("no-such-topic")
+    assert code == 1
+    assert "Topic no-such-topic does not exist" in said.err
+    topics.fill(topic, 1)
+    code, said = run(topic)
+    assert code == 1
+    assert "Spark needs Java" in said.err
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
