@@ -112,15 +112,23 @@ def written_files(
 
 def read_counts(stage_path: str) -> tuple[int, list[OffsetRange]]:
     """What the readers left in a stage: how many records they could not decode, and which offsets
-    were gone and given up. Of twins that read a range the one counts that found the least."""
+    were gone and given up.
+
+    Raises KafkalogError where one attempt of a task found offsets that were gone for another one:
+    Spark does not say whose rows it took.
+    """
     of_ranges: dict[OffsetRange, Landed] = {}
     for text in open_stage(stage_path).read(_READ_SUFFIX):
         # What a twin that nobody waits for has not written to its end yet.
         with suppress(ValueError):
             landed = Landed.from_json(text.decode())
             known = of_ranges.setdefault(landed.offset_range, landed)
-            if landed.records < known.records:
-                of_ranges[landed.offset_range] = landed
+            if landed.gaps != known.gaps:
+                raise KafkalogError(
+                    f"Spark had {landed.offset_range} read twice, and retention took offsets of it "
+                    "in between: which of the two counts is not known. Nothing was published; run "
+                    "the load again."
+                )
     gaps = [gap for landed in of_ranges.values() for gap in landed.gaps]
     return sum(landed.bad_records for landed in of_ranges.values()), gaps
 
@@ -198,7 +206,9 @@ class _Reader(DataSourceReader):
                 for batch in records.rows():
                     yield fitted(batch, self._schema)
                 landed = records.landed()
-                if (landed.bad_records or landed.gaps) and self._stage_path:
+                # Also that nothing was gone, where a twin may find otherwise.
+                counts = landed.bad_records or not self._reading.options.fail_on_data_loss
+                if counts and self._stage_path:
                     name = f"{range_label(offset_range)}-{uuid.uuid4().hex}{_READ_SUFFIX}"
                     open_stage(self._stage_path).write(name, landed.to_json().encode())
 
