@@ -92,14 +92,11 @@ class ParquetTarget:
 
     def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self._storage}"):
-            # Before the commits: others may add to them.
-            noted = self._storage.noted_newest()
-            newest = self._log.newest() if read_only else self._settle()
-            self._refuse_lost(newest, noted)
+            newest = self._newest() if read_only else self._settle()
             if newest is None:
                 visible = self._storage.visible_name()
                 # A rival's first files come into sight only after its commit.
-                newest = self._log.newest() if read_only else self._settle()
+                newest = self._newest() if read_only else self._settle()
                 if newest is None and visible is not None:
                     why = KNOWN_TO_OTHERS.get(
                         visible.partition("/")[0],
@@ -186,7 +183,7 @@ class ParquetTarget:
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """A commit without files names the idle stages as abandoned, as any other one would."""
         with self._explained(f"sweep the load target {self._storage}"):
-            newest = self._log.newest() if dry_run else self._settle()
+            newest = self._newest() if dry_run else self._settle()
             if not dry_run:
                 self._storage.sweep()
             idle = self._idle_stages(newest.load_id if newest else "", idle_s)
@@ -223,9 +220,18 @@ class ParquetTarget:
 
     def _settle(self) -> Commit | None:
         """The newest commit, rolled forward."""
-        newest = self._log.newest()
+        newest = self._newest()
         if newest is not None:
             self._roll_forward(newest)
+        return newest
+
+    def _newest(self) -> Commit | None:
+        """The newest commit. Raises TargetError where it was a later one once: to follow this one,
+        also without files, would hide that."""
+        # Before the commits: others may add to them.
+        noted = self._storage.noted_newest()
+        newest = self._log.newest()
+        self._refuse_lost(newest, noted)
         return newest
 
     def _roll_forward(self, commit: Commit) -> None:

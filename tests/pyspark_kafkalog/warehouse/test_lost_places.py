@@ -247,23 +247,52 @@ def test_a_first_commit_of_a_rival_since_the_table_was_opened_is_no_loss(tmp_pat
     assert table.rows() == expected_rows("hourly", 3) + expected_rows("nightly", 3)
 
 
+def lose_commits(table, first, last):
+    for number in range(first, last + 1):
+        name = f"_kafkalog/commits/{number:020}.json"
+        if isinstance(table, ParquetTable):
+            (table.directory / "table" / name).unlink()
+        else:
+            table.files().delete_file(f"{BUCKET}/{table.prefix}/{name}")
+
+
 @pytest.mark.parametrize("table_of", [ParquetTable, S3Table])
 @pytest.mark.parametrize("kept", [1, 0])
 def test_commits_that_are_gone_are_not_loaded_again(tmp_path, table_of, kept):
     table = table_of(tmp_path)
     for until_offset in (2, 4, 6):
         load(table.open(), "nightly", until_offset)
-    for number in range(kept + 1, 4):
-        name = f"_kafkalog/commits/{number:020}.json"
-        if table_of is ParquetTable:
-            (tmp_path / "table" / name).unlink()
-        else:
-            table.files().delete_file(f"{BUCKET}/{table.prefix}/{name}")
+    lose_commits(table, kept + 1, 3)
     for read_only in (False, True):
         with pytest.raises(TargetError, match=f"came to 3, .* {kept or 'none'}"):
             table.open().position("nightly", read_only)
     with pytest.raises(TargetError, match="once came to 3"):
         load(table.open(), "nightly", 6)
+
+
+@pytest.mark.parametrize("table_of", [ParquetTable, S3Table])
+@pytest.mark.parametrize("way", ["forget", "vacuum", "load"])
+def test_no_commit_of_others_hides_that_commits_are_gone(tmp_path, table_of, way):
+    """What follows the newest commit that is left gets the numbers of those that are gone."""
+    table = table_of(tmp_path)
+    load(table.open(), "hourly", 2)
+    for until_offset in (2, 4):
+        load(table.open(), "nightly", until_offset)
+    target = table.open()
+    last, ranges = plan(target, "hourly", 6)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "hourly", piece)]
+    lose_commits(table, 2, 3)
+    ways = {
+        "forget": lambda: forget(table.name, "hourly"),
+        "vacuum": lambda: table.open().vacuum(-1, dry_run=False),
+        "load": lambda: target.commit(stage, "hourly", last, ranges, files),
+    }
+    # Whoever has seen the newest one asks for it by its name.
+    with pytest.raises(TargetError, match=r"once came to 3|3\.json not found"):
+        ways[way]()
+    with pytest.raises(TargetError, match="once came to 3"):
+        load(table.open(), "nightly", 4)
 
 
 def test_a_copy_of_a_parquet_target_as_it_was_earlier_goes_on(tmp_path):
