@@ -28,7 +28,7 @@ aborts, though it may have published: files are dropped only where a task failed
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -161,8 +161,8 @@ class SinkPlan:
     """What was found out before the tasks began.
 
     The target was at `planned_from`; rows are new from `next_offsets` on, which differ from these
-    where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where their
-    partitions begin, where brokers were asked.
+    where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where the
+    partitions begin of those that brokers were asked for.
     """
 
     stage: Stage
@@ -190,6 +190,12 @@ class LoadedRows(WriterCommitMessage):
 class LoadSinkWriter:
     """What the writers of batches and streams share; made in the planner, pickled to the tasks."""
 
+    _knows_topics_later = False
+    """Whether, of topics that are new to the name, only those are asked about that a commit brings:
+    each micro-batch would else ask for all topics of the cluster, and wait for a leader that is
+    away. A batch write asks before its tasks begin, since in no checkpoint there is where those
+    partitions begin that give no row."""
+
     def __init__(self, options: LoadSinkOptions, schema: StructType) -> None:
         freeze_imports()
         check_place_columns(schema)
@@ -211,7 +217,7 @@ class LoadSinkWriter:
         check_layout(options.layout, schema)
         target = open_target(options.target)
         position = target.position(options.name)
-        ids, earliest = _asked(options.client, position.offsets)
+        ids, earliest = _asked(options.client, position.offsets, not self._knows_topics_later)
         goes_on = without_recreated(position, ids, options.name, options.fail_on_data_loss)
         stage = target.stage(schema, options.layout.partition_by)
         return SinkPlan(stage, position.offsets, goes_on, ids, earliest)
@@ -283,7 +289,12 @@ class LoadSinkWriter:
                 # Of such a query nothing is known but its rows.
                 starting = OffsetLimit(everywhere=EARLIEST)
         is_blind = reads is None and batch is not None and (options.starting is None or batch > 0)
-        begins = Begins(starting, plan.earliest, options.fail_on_data_loss, is_blind)
+        earliest = plan.earliest
+        if self._knows_topics_later:
+            read = {tp.topic for tp in (*seen, *(reads.untils if reads is not None else ()))}
+            new = read - {tp.topic for tp in plan.next_offsets}
+            earliest = {**earliest, **_soon_asked(options.client, new)}
+        begins = Begins(starting, earliest, options.fail_on_data_loss, is_blind)
         ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
         return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)]
 
@@ -330,6 +341,8 @@ class LoadWriter(LoadSinkWriter, DataSourceArrowWriter):
 class LoadStreamWriter(LoadSinkWriter, DataSourceStreamArrowWriter):
     """Loads the rows of micro-batches."""
 
+    _knows_topics_later = True
+
     @PlainErrors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages, batchId)
@@ -356,20 +369,35 @@ def check_place_columns(schema: StructType) -> None:
             )
 
 
-def _asked(client: ClientConfig | None, places: Offsets) -> tuple[TopicIds, Offsets]:
-    """The ids of all topics that are there, as far as brokers say them, and where their partitions
-    begin: surely for topics with a place, for others if that is soon known."""
+def _asked(
+    client: ClientConfig | None, places: Offsets, with_others: bool
+) -> tuple[TopicIds, Offsets]:
+    """The ids of all topics that are there, as far as brokers say them, and where the partitions
+    begin of topics with a place; with `with_others` also those of others, if that is soon known."""
     if client is None:
         return NO_IDS, {}
     known = {tp.topic for tp in places}
     with Cluster(client) as cluster:
         topics = cluster.topics()
         ids = {topic: cluster.topic_id(topic) for topic in topics}
-        there = [TopicPartition(t, number) for t in sorted(topics) for number in topics[t]]
-        earliest = offsets_at(cluster, [tp for tp in there if tp.topic in known], EARLIEST)
-    others = [tp for tp in there if tp.topic not in known]
+        earliest = offsets_at(cluster, _partitions(topics, known), EARLIEST)
+    if with_others:
+        earliest |= _soon_asked(client, topics.keys() - known)
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}, earliest
+
+
+def _soon_asked(client: ClientConfig | None, wanted: Collection[str]) -> Offsets:
+    """Where the partitions of some topics begin; nothing where that takes too long."""
+    if client is None or not wanted:
+        return {}
     hasty = replace(client, request_timeout_ms=min(client.request_timeout_ms, _MOST_MS_FOR_OTHERS))
     # One may be without a leader, or deleted meanwhile, and have nothing to do with this write.
     with suppress(KafkalogError, KafkaError), Cluster(hasty) as cluster:
-        earliest |= offsets_at(cluster, others, EARLIEST)
-    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}, earliest
+        return offsets_at(cluster, _partitions(cluster.topics(), wanted), EARLIEST)
+    return {}
+
+
+def _partitions(topics: Mapping[str, list[int]], wanted: Collection[str]) -> list[TopicPartition]:
+    return [
+        TopicPartition(t, number) for t in sorted(topics) if t in wanted for number in topics[t]
+    ]

@@ -248,8 +248,10 @@ class Brokers:
     def __init__(self, config: object) -> None:
         self.ids: dict[str, UUID | None] = {"orders": UUID(int=1), "old": None}
         self.earliest = 0
+        self.asked: list[TopicPartition] = []
 
     def list_offsets(self, partitions, timestamp):
+        self.asked += partitions
         return {tp: OffsetAndTimestamp(self.earliest, -1, -1) for tp in partitions}
 
     def __enter__(self):
@@ -342,6 +344,17 @@ def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
     assert parquet.open().position("nightly").topic_ids == {"orders": UUID(int=1)}
     with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
         planned(parquet, **asks)
+
+
+def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(parquet, monkeypatch):
+    """Any other may be without a leader, and would be waited for in each of them."""
+    brokers = Brokers(None)
+    brokers.earliest = 3
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    for batch in range(3):
+        run(parquet, [[(0, 3 + batch)]], batch, **{"kafka.bootstrap.servers": "localhost:9092"})
+    assert {tp.topic for tp in brokers.asked} == {"orders"}
+    assert parquet.offsets("nightly") == {0: 6, 1: 3}
 
 
 def test_only_the_first_task_carries_what_brokers_said(parquet, monkeypatch):
