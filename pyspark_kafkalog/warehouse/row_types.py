@@ -47,8 +47,8 @@ _HELD = (
 def storable(schema: pa.Schema) -> pa.Schema:
     """`schema` with types that targets hold, all columns nullable.
 
-    Raises InvalidOptionError for a type that has no counterpart, and for names that differ by case
-    alone, which Spark takes for one.
+    Raises InvalidOptionError for a type that has no counterpart, and for names, at any depth, that
+    differ by case alone, which Spark takes for one.
     """
     seen: set[str] = set()
     for name in schema.names:
@@ -144,6 +144,13 @@ def _storable_nested(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_storable(kind.key_type, column), _storable(kind.item_type, column))
     if pa.types.is_struct(kind) and kind.num_fields:
+        names = [child.name.lower() for child in kind]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidOptionError(
+                f"column {column} has two fields named {twice[0]}, in whichever case, which Spark, "
+                "Delta and DuckDB take for one: rename one of them, or keep the column as text"
+            )
         return pa.struct(
             [
                 pa.field(child.name, _storable(child.type, f"{column}.{child.name}"))

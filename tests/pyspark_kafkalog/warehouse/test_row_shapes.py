@@ -147,6 +147,10 @@ def test_field_ids_of_nested_columns_are_those_of_the_table(tmp_path):
     ("columns", "said"),
     [
         ({"a": pa.int32(), "A": pa.int32()}, "two named A"),
+        (
+            {"s": pa.list_(pa.struct([("a", pa.int32()), ("A", pa.int32())]))},
+            "column s has two fields named a",
+        ),
         ({"": pa.int32()}, "one has no name"),
         ({}, "without any column"),
         ({"gap": pa.duration("s")}, "column gap is of type duration"),
