@@ -27,10 +27,13 @@ from pyspark_kafkalog.decoding.registry import (
     latest_schema,
     schema_by_id,
 )
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError, SchemaRegistryError
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError
 
-MOST_UNKNOWN_IDS = 100
-"""A decoder that has met so many gives up: each costs a question to the registry."""
+MOST_UNKNOWN_IDS = 100_000
+"""A decoder remembers so many at most, and asks anew for others: values may name any number."""
+
+_LARGEST_ID = (1 << 31) - 1
+"""Registries count in int32; some answer what is no such number as if they were out of order."""
 
 
 def open_confluent_avro(schema: str | None, registry: Mapping[str, str]) -> Decoder:
@@ -74,21 +77,17 @@ class Writers:
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """Raises BadValueError for an id that names no schema of the kind; SchemaRegistryError."""
-        if schema_id not in self._unknown:
+        if schema_id <= _LARGEST_ID and schema_id not in self._unknown:
             try:
                 found = schema_by_id(self.config, schema_id)
             except NotRegisteredError:
+                if len(self._unknown) >= MOST_UNKNOWN_IDS:
+                    self._unknown.clear()
                 self._unknown.add(schema_id)
             else:
                 if found.kind != self.kind:
                     raise BadValueError(f"schema {schema_id} is {found.kind}, not {self.kind}")
                 return found
-        if len(self._unknown) > MOST_UNKNOWN_IDS:
-            raise SchemaRegistryError(
-                f"values name more than {MOST_UNKNOWN_IDS} schema ids that "
-                f"{self.config.urls[0]} does not know. Is it the right registry, and are the "
-                "values in Confluent's wire format?"
-            )
         raise BadValueError(f"the registry has no schema {schema_id}")
 
 

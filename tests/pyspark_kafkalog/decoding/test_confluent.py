@@ -153,16 +153,21 @@ def test_what_is_not_in_the_wire_format_is_the_rows_error(registry):
         assert reason in errors[row]
 
 
-def test_unknown_ids_are_asked_for_once_and_not_without_end(registry, monkeypatch):
+def test_unknown_ids_are_asked_for_once_and_cost_their_rows_alone(registry, monkeypatch):
+    """However many there are: a producer of other values, whose first byte is 0, stops no load."""
     monkeypatch.setattr(confluent, "MOST_UNKNOWN_IDS", 3)
-    registry.register("orders-value", record(ID))
+    [good] = avro_written(registry, record(ID), {"id": 1})
     decoder = opened(registry)
     unknown = [b"\0" + number.to_bytes(4, "big") + b"\x02" for number in range(10, 14)]
     before = len(registry.asked)
     assert len(rows(decoder, *unknown[:3], *unknown[:3])[1]) == 6
     assert len(registry.asked) == before + 3
-    with pytest.raises(SchemaRegistryError, match="right registry"):
-        rows(decoder, unknown[3])
+    beyond = b"\0\xff\xff\xff\xff\x02"
+    found, errors = rows(decoder, *unknown, good, beyond)
+    assert found == [None] * 4 + [{"id": 1}, None]
+    assert errors[3] == "the registry has no schema 13"
+    assert errors[5] == "the registry has no schema 4294967295"
+    assert not [path for path in registry.asked if "4294967295" in str(path)]
 
 
 def test_a_registry_that_is_gone_fails_the_task_and_no_row(registry):
