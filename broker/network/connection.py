@@ -9,6 +9,9 @@ its own, which grows as bytes arrive, so that a size field alone never makes us 
 frames together hold too much, this one waits for room, and nothing is read. A frame's memory is not
 used again as long as its handler keeps a view of it; one of records counts until it is answered.
 
+Fairness: requests that came together are answered one after the other for some milliseconds; then
+the loop looks at all other connections before it goes on, so that none can hold up the rest.
+
 Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
 while the peer does not read its answers, nothing more is read from it; the kernel's window does
 the rest. A peer that closed meanwhile is noticed when the answer is sent.
@@ -22,6 +25,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final, TypeAlias
 
 from broker.network.buffers import ReceiveBuffers
@@ -36,6 +40,8 @@ _SIZE: Final = struct.Struct(">i")
 _COUNTED_BYTES: Final = 512 * 1024
 # Receives without a look at the other connections.
 _RECEIVES_PER_EVENT: Final = 4
+# Requests of one connection that came together may take this long before others have their turn.
+_TURN_S: Final = 0.005
 
 # None: the request wants no answer (produce with acks=0).
 Answer: TypeAlias = list[Part] | None
@@ -46,12 +52,12 @@ class CloseConnection(Exception):
     """Raised by a handler: this peer cannot be answered; the message goes to the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ConnectionLimits:
-    """What one connection may take."""
+    """What one connection may take; all of a server's look at the same."""
 
     max_request_bytes: int
-    # With more than this unsent, its next request waits.
+    # With more than this unsent, its next request waits. The server lowers it as connections come.
     max_unsent_bytes: int = 1024 * 1024
 
 
@@ -74,6 +80,7 @@ class BrokerConnection:
         "_send",
         "_socket",
         "_stopping",
+        "_turn_is_over",
         "_writing",
         "closed",
         "frame_began",
@@ -116,6 +123,7 @@ class BrokerConnection:
         self._reading = False
         self._writing = False
         self._stopping = False
+        self._turn_is_over = False
         self._read_more()
 
     @property
@@ -173,6 +181,7 @@ class BrokerConnection:
     def _must_wait(self) -> bool:
         return (
             self._answer is not None
+            or self._turn_is_over
             or self.waits_for_room
             or self._send.pending_bytes > self._limits.max_unsent_bytes
             or self._stopping
@@ -217,8 +226,9 @@ class BrokerConnection:
                     break
         return self._filled_bytes - began_bytes
 
-    def _parse(self) -> bool:
-        """Handles every whole frame there is, until one must be waited for. Whether any was."""
+    def _parse(self, turn_ends_s: float) -> bool:
+        """Handles every whole frame there is, until one must be waited for, or the turn is over.
+        Whether any was."""
         if self._frame is not None:
             return self._handle_large_frame()
         backlog = self._backlog
@@ -230,6 +240,10 @@ class BrokerConnection:
             if end - body_position < size_bytes:
                 self._begin_large_frame(size_bytes, backlog[body_position:])
                 position = end
+                break
+            if handled and monotonic() > turn_ends_s:
+                self._turn_is_over = True
+                self._loop.call_soon(self._take_turn)
                 break
             position = body_position + size_bytes
             handled = True
@@ -319,17 +333,24 @@ class BrokerConnection:
 
     def _go_on(self) -> None:
         """Sends, parses what had to wait, and begins or stops reading as that demands."""
+        turn_ends_s = monotonic() + _TURN_S
         while True:
             if self._send.pending_bytes:
                 self._watch_writable(not self._send.flush(self._socket))
             if self._must_wait():
                 self._pause()
                 return
-            if not self._parse():
+            if not self._parse(turn_ends_s):
                 if self.waits_for_room:
                     continue
                 self._read_more()
                 return
+
+    def _take_turn(self) -> None:
+        """Goes on with what has been received: all others had their turn."""
+        self._turn_is_over = False
+        if not self.closed:
+            self._guarded(_nothing)
 
     def _watch_writable(self, watch: bool) -> None:
         if watch == self._writing:

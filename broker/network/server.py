@@ -5,8 +5,8 @@ the event loop's thread only (the counts of NetworkStats may be read by any). Ne
 request.
 
 A peer costs at most: a buffer in proportion to what it sent (`buffers`), one answer beyond
-`max_unsent_bytes`, and a file descriptor; all of it goes when it has been idle too long. Part of
-the process's descriptors is kept for log files, whoever connects.
+`max_unsent_bytes`, which falls as connections come, and a file descriptor; all of it goes when it
+has been idle too long. Part of the process's descriptors is kept for log files, whoever connects.
 """
 
 import asyncio
@@ -34,6 +34,8 @@ _ACCEPT_PAUSE_S = 0.2
 _DESCRIPTOR_SHARE = 0.8
 # Frames that wait for room wait this long for any other to be done, then one must go.
 _ROOM_TIMEOUT_S = 10.0
+# Answers that wait to be sent hold about this much in all, beside one of each connection.
+_MOST_UNSENT_BYTES = 64 * 1024 * 1024
 # A stop waits this long for answers on their way out.
 _DRAIN_S = 1.0
 
@@ -76,6 +78,7 @@ class NetworkServer:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._limits = limits
+        self._unsent_of_one_bytes = limits.max_unsent_bytes
         self._options = options
         self._loop = loop
         self._buffers = ReceiveBuffers(
@@ -240,15 +243,22 @@ class NetworkServer:
             lambda closed: self._on_close(closed, address),
         )
         self._connections.add(connection)
+        self._share_unsent()
         self.stats.created += 1
         _log.debug("connection.opened peer=%s", peer)
         return True
 
     def _on_close(self, connection: BrokerConnection, address: str) -> None:
         self._connections.discard(connection)
+        self._share_unsent()
         self.stats.closed += 1
         self._quotas.give_back(address)
         self._accept_if_paused()
+
+    def _share_unsent(self) -> None:
+        """The more connections there are, the fewer answers may wait for each to read them."""
+        share_bytes = _MOST_UNSENT_BYTES // max(1, len(self._connections))
+        self._limits.max_unsent_bytes = min(self._unsent_of_one_bytes, share_bytes)
 
     def _on_room(self) -> None:
         """A frame was handled or given up, and others wait: they go on in the loop's next turn."""

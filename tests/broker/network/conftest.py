@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -37,6 +38,8 @@ class Echo:
             return future
         if word == b"none":
             return None
+        if word == b"slow":
+            time.sleep(0.01)
         if word == b"bug!":
             raise ZeroDivisionError
         return self.answer if self.answer is not None else [bytes(frame)]

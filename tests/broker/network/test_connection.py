@@ -156,6 +156,41 @@ def test_a_peer_that_does_not_read_is_not_read_from(serve):
         assert receive_frame(other) == b"alive"
 
 
+def test_a_peer_that_sends_many_requests_at_once_lets_others_have_their_turn(served):
+    with served.connect() as many, served.connect() as other:
+        many.sendall(framed(b"slow") * 500)
+        assert served.echo.received.acquire(timeout=EVENT_S)
+        other.sendall(framed(b"alive"))
+        assert receive_frame(other) == b"alive"
+        assert len(served.echo.frames) < 500
+        for _ in range(500):
+            assert receive_frame(many) == b"slow"
+
+
+def test_answers_that_nobody_reads_share_what_they_may_hold(serve):
+    served = serve(options=SocketOptions(send_buffer_bytes=8192))
+    served.echo.answer = [b"y" * 50_000]
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(small_window(served)) for _ in range(400)]
+        for sock in socks:
+            sock.sendall(framed(b"more") * 40)
+        probe = stack.enter_context(served.connect())
+        probe.sendall(framed(b"alive"))
+        assert receive_frame(probe) == served.echo.answer[0]
+        unsent = sum(connection.unsent_bytes for connection in served.server._connections)
+        assert 20 << 20 < unsent <= (64 << 20) + 400 * 50_004
+    with served.connect() as probe:
+        probe.sendall(framed(b"alive"))
+        assert receive_frame(probe) == served.echo.answer[0]
+
+
+def small_window(served):
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(served.address)
+    return sock
+
+
 def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(serve):
     served = serve(options=SocketOptions(max_idle_ms=100))
     with served.connect() as sock:
