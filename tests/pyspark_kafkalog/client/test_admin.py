@@ -13,7 +13,7 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import UnknownTopicError
-from tests.pyspark_kafkalog.client.scripted import VERSIONS, Request, ScriptedBroker
+from tests.pyspark_kafkalog.client.scripted import METADATA, VERSIONS, Request, ScriptedBroker
 
 
 def test_a_topic_is_there_with_leaders_once_it_is_created(cluster):
@@ -90,3 +90,24 @@ def test_a_controller_that_moved_is_found(monkeypatch):
         with Cluster(one.config()) as cluster:
             admin.create_topic(cluster, "t", 1, 1)
         assert len(two.asked(CreateTopicsRequest.API_KEY)) == 1
+
+
+def test_a_topic_that_was_created_is_waited_for_until_each_partition_has_a_leader(monkeypatch):
+    """As brokers of a cluster know it: first without leaders, then with some, then with all."""
+    monkeypatch.setitem(VERSIONS, CreateTopicsRequest.API_KEY, (0, 7))
+    with ScriptedBroker(topics={"t": 2}) as broker:
+        leaders = [{0: -1, 1: -1}, {0: 1, 1: -1}, {0: 1, 1: 1}]
+
+        def create(request: Request) -> bytes:
+            result = CreateTopicsResponse.CreatableTopicResult(name="t", error_code=0)
+            return bytes(CreateTopicsResponse(topics=[result]).encode(version=request.version))
+
+        def metadata(request: Request) -> bytes:
+            if broker.asked(CreateTopicsRequest.API_KEY) and leaders:
+                broker.leaders = leaders.pop(0)
+            return broker.metadata(request)
+
+        broker.handlers |= {CreateTopicsRequest.API_KEY: create, METADATA: metadata}
+        with Cluster(broker.config()) as cluster:
+            admin.create_topic(cluster, "t", 2, 1)
+        assert broker.leaders == {0: 1, 1: 1}
