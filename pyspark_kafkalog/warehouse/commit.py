@@ -286,13 +286,18 @@ def recreated_topics(position: Position, topic_ids: TopicIds) -> list[str]:
 
 
 def without_recreated(
-    position: Position, topic_ids: TopicIds, name: str, fail_on_data_loss: bool
+    position: Position,
+    topic_ids: TopicIds,
+    name: str,
+    fail_on_data_loss: bool,
+    begin_anew: str = "set the option failOnDataLoss to false",
 ) -> Offsets:
     """The offsets where load `name` goes on, from the beginning for topics that were deleted and
     created again since then: `topic_ids` are those of now. Without topics that it goes on without.
 
-    Raises TopicRecreatedError for them unless `fail_on_data_loss` is false. Where brokers say no
-    ids, or the last commit has none, only a log that ends before its offsets gives that away.
+    Raises TopicRecreatedError for them, which says how to `begin_anew`, unless `fail_on_data_loss`
+    is false. Where brokers say no ids, or the last commit has none, only a log that ends before its
+    offsets gives that away.
     """
     position = position.without_deleted()
     recreated = recreated_topics(position, topic_ids)
@@ -302,7 +307,7 @@ def without_recreated(
     if fail_on_data_loss:
         raise TopicRecreatedError(
             f"{what} {name!r}, whose offsets mean other records now. To load what is there from "
-            "the beginning, set the option failOnDataLoss to false, or give the load another name."
+            f"the beginning, {begin_anew}, or give the load another name."
         )
     _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
     return {tp: 0 if tp.topic in recreated else n for tp, n in position.offsets.items()}

@@ -91,6 +91,10 @@ _OPTIONS = (
     "failOnDataLoss",
 )
 
+_BEGIN_ANEW = (
+    "read it from there (a stream with a new checkpoint, since the offsets in the old one mean "
+    "other records, too) and set the option failOnDataLoss of the write to false"
+)
 _MOST_MS_FOR_OTHERS = 5_000
 """For where logs begin of topics that a load does not know: it goes on without."""
 
@@ -218,7 +222,9 @@ class LoadSinkWriter:
         target = open_target(options.target)
         position = target.position(options.name)
         ids, earliest = _asked(options.client, position.offsets, not self._knows_topics_later)
-        goes_on = without_recreated(position, ids, options.name, options.fail_on_data_loss)
+        goes_on = without_recreated(
+            position, ids, options.name, options.fail_on_data_loss, _BEGIN_ANEW
+        )
         stage = target.stage(schema, options.layout.partition_by)
         return SinkPlan(stage, position.offsets, goes_on, ids, earliest)
 
