@@ -30,10 +30,12 @@ DAYS, HOURS = "days", "hours"
 # Of the years 1 to 9999, in microseconds.
 _FIRST_US = -62_135_596_800_000_000
 _LAST_US = 253_402_300_799_999_999
+_DAY_US = 24 * 3600 * 1_000_000
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_VALUE_BYTES = 200
 _FIELD = re.compile(r"\s*(days|hours)\s*\(\s*(.+?)\s*\)\s*")
 _SORT = re.compile(r"\s*(.+?)(?:\s+(asc|desc))?\s*", re.IGNORECASE)
+_DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
 # What Spark and Hive escape in the name of a directory.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _PLAIN = (
@@ -68,9 +70,10 @@ class PartitionField:
         """What tells the partition that each row is in; as text it is what `text` makes of it."""
         column = table.column(self.column)
         if pa.types.is_timestamp(column.type):
-            column = _with_calendar(column.cast(pa.timestamp("us")))
+            column = _with_calendar(column.cast(pa.timestamp("us")), _FIRST_US, _LAST_US)
         if self.transform == DAYS:
-            return column.cast(pa.date32())
+            days = column.cast(pa.date32())
+            return _with_calendar(days, _FIRST_US // _DAY_US, _LAST_US // _DAY_US)
         if self.transform == HOURS:
             return pc.floor_temporal(column, unit="hour")
         return column
@@ -167,7 +170,8 @@ def partitions(
 ) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
     """The rows of each partition, in their order, with its values as texts.
 
-    Raises InvalidRowError for a value that is too long for the name of a directory.
+    Raises InvalidRowError for a value that is too long for the name of a directory, and for a day
+    that no calendar has.
     """
     values = pa.table([field.values(table) for field in fields], names=_numbers(fields))
     keys = values.append_column("row", pa.array(range(len(table)), pa.int64()))
@@ -237,18 +241,23 @@ def _texts(
                 f"column {field.column} has a value of {len(text)} characters, which cannot be a "
                 "partition: partition by another column"
             )
+        if text and pa.types.is_date(groups.column(name).type) and not _DATE.fullmatch(text):
+            raise InvalidRowError(
+                f"column {field.column} has a day beyond the years 1 to 9999, which cannot be a "
+                f"partition: replace it in a transform, or partition by days({field.column})"
+            )
         texts.append(text)
     return tuple(texts)
 
 
-def _with_calendar(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The times of the years 1 to 9999, and null for others, which a producer's clock may count
-    and no calendar has."""
-    bounds = pc.min_max(times.cast(pa.int64())).as_py()
-    if bounds["min"] is None or (bounds["min"] >= _FIRST_US and bounds["max"] <= _LAST_US):
+def _with_calendar(times: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:
+    """The times, or days, from `first` to `last`, those of the years 1 to 9999, and null for
+    others, which a producer's clock may count and no calendar has."""
+    counts = times.cast(pa.int32() if pa.types.is_date(times.type) else pa.int64())
+    bounds = pc.min_max(counts).as_py()
+    if bounds["min"] is None or (bounds["min"] >= first and bounds["max"] <= last):
         return times
-    counts = times.cast(pa.int64())
-    there = pc.and_(pc.greater_equal(counts, _FIRST_US), pc.less_equal(counts, _LAST_US))
+    there = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
     return pc.if_else(there, times, pa.scalar(None, times.type))
 
 

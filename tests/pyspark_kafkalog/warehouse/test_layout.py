@@ -270,6 +270,35 @@ def test_a_partition_needs_a_value_that_a_directory_can_be_called(tmp_path):
     assert os.listdir(stage.path) == []
 
 
+# Beyond the years 1 to 9999, for some of which Arrow has no text.
+ABSURD_DAYS = [2**31 - 1, 2_932_897, -719_163, -719_529, -(2**31)]
+
+
+def days(numbers: list[int]) -> pa.RecordBatch:
+    columns = {"day": pa.array(numbers, pa.date32()), "id": range(len(numbers))}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize("day", ABSURD_DAYS)
+def test_a_day_that_no_calendar_has_is_no_partition(table, day):
+    """In a directory's name, a text that is no date would make texts of a whole column."""
+    rows = days([0, day])
+    with pytest.raises(InvalidRowError, match=r"column day has a day beyond .* days\(day\)"):
+        load(table, make_layout("day", (), "zstd", 1 << 20), rows)
+
+
+def test_days_that_no_calendar_has_are_in_the_partition_of_null(table):
+    rows = days([0, *ABSURD_DAYS, -719_162])
+    load(table, make_layout("days(day)", (), "zstd", 1 << 20), rows)
+    if table.name.startswith("parquet"):
+        found = ds.dataset(table.directory / "table", exclude_invalid_files=True).to_table()
+    else:
+        found = table.arrow()
+    assert sorted(found.column("day").cast(pa.int32()).to_pylist()) == sorted(
+        [0, *ABSURD_DAYS, -719_162]
+    )
+
+
 def written(directory: Path, batches: list[pa.RecordBatch], layout: Layout) -> list[pq.ParquetFile]:
     stage = Stage("load-1", str(directory), batches[0].schema)
     return [
