@@ -10,6 +10,7 @@ DuckDB lets one process at a time open a file. Any thread or process of the driv
 """
 
 import os
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ LONGEST_WAIT_S = 600
 
 # The first that lists its tables (pragma_table_list).
 _OLDEST_SQLITE = (3, 37)
+
+_SECRET = re.compile(r"pass|pwd|secret|token|key|credential", re.IGNORECASE)
 
 # A file that one thread closes cannot be opened by another one at the same instant.
 _duckdb_turn = threading.Lock()
@@ -111,11 +114,17 @@ class Database:
         except (SQLAlchemyError, OSError, pa.ArrowException) as error:
             original = getattr(error, "orig", None) or error
             message = f"cannot {doing}: {type(original).__name__}: {original}"
-            secrets = [self._url.password, *map(str, self._url.query.values())]
             hidden = message
-            for secret in filter(None, secrets):
+            for secret in self._secrets():
                 hidden = hidden.replace(secret, "***")
             raise TargetError(hidden) from (error if hidden == message else None)
+
+    def _secrets(self) -> list[str]:
+        """The password, and what of the URL's query may be one: a short value of another name,
+        such as mode=ro, is a part of many words."""
+        query = [(name, str(value)) for name, value in self._url.query.items()]
+        values = [value for name, value in query if len(value) > 3 or _SECRET.search(name)]
+        return [secret for secret in (self._url.password, *values) if secret]
 
 
 def _set_up_postgresql(connection: sa.Connection) -> None:

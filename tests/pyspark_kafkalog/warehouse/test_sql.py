@@ -387,6 +387,14 @@ def test_passwords_are_shown_nowhere(url):
         assert "hunter2" not in text
 
 
+def test_words_are_whole_in_an_error_whatever_the_url_says(tmp_path):
+    table = SqliteTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    target = open_target(f"sql:sqlite:///file:{table.file}?mode=ro&uri=true#orders")
+    with pytest.raises(TargetError, match=r"goes on from the newest.* a readonly database"):
+        load(target, "nightly", 5)
+
+
 def test_a_wrong_password_is_not_shown():
     url = sa.make_url(postgres().url).set(password="hunter2")
     target = open_target(f"sql:{url.render_as_string(hide_password=False)}#orders")
