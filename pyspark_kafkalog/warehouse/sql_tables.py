@@ -7,8 +7,9 @@ in one of the path's schemas, it means that one, and if both are said, nothing.
 An existing table is taken if it is an ordinary or partitioned one whose columns hold what ours have
 (sql_types.py). Columns of its own need a default, or take null. Its constraints and triggers are
 its own: what they refuse is rolled back. PostgreSQL's unlogged tables, which are empty after a
-crash when the offsets are not, foreign tables, whose commit is another one, and tables whose rows
-conflict into one another (SQLite's ON CONFLICT REPLACE) are refused.
+crash when the offsets are not, foreign tables, whose commit is another one, tables with a rule on
+INSERT, which COPY passes over, and tables whose rows conflict into one another (SQLite's ON
+CONFLICT REPLACE) are refused.
 
 Called by the driver within a transaction of the caller. Writes no rows.
 """
@@ -35,6 +36,12 @@ from pyspark_kafkalog.warehouse.sql_types import (
 )
 
 _MOST_BYTES_OF_A_NAME = 63
+# What of PostgreSQL has the name of a table and is none.
+_NO_TABLES = {
+    "v": "a view",
+    "m": "a view",
+    "f": "a foreign table, or has one in it",
+}
 _REPLACE = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 
 
@@ -236,20 +243,24 @@ def _kind_in_postgresql(connection: sa.Connection, found: Found) -> str | None:
     query = sa.text(
         "WITH whole AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = :schema AND c.relname = :name) "
-        "SELECT c.relkind, c.relpersistence, row_security_active(c.oid) AS is_secured "
+        "SELECT c.relkind, c.relpersistence, row_security_active(c.oid) AS is_secured, "
+        "EXISTS (SELECT 1 FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' "
+        "AND r.ev_enabled <> 'D') AS has_rule "
         "FROM pg_class c WHERE c.oid IN (SELECT oid FROM whole) "
         "OR c.oid IN (SELECT t.relid FROM whole, pg_partition_tree(whole.oid) t)"
     )
     for row in connection.execute(query, {"schema": found.schema, "name": found.name}):
         if row.relkind not in ("r", "p"):
             # Of a partitioned table, one of its partitions.
-            return "a view" if row.relkind in ("v", "m") else "a foreign table, or has one in it"
+            return _NO_TABLES.get(row.relkind, "no table")
         if row.relpersistence == "u":
             return (
                 "unlogged (after a crash of the server it is empty, and where loads go on is not)"
             )
         if row.is_secured:
             return "under row security for this role"
+        if row.has_rule:
+            return "rewritten by a rule on INSERT, of which COPY takes no notice"
     return None
 
 

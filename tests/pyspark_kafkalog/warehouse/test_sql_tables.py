@@ -474,6 +474,13 @@ def test_a_trigger_that_writes_elsewhere_does_not_disturb_the_count(tmp_path):
             "ALTER EXTENSION file_fdw SET SCHEMA pg_catalog",
             "a foreign table",
         ),
+        ("postgresql", "CREATE SEQUENCE orders", "no table"),
+        (
+            "postgresql",
+            "CREATE TABLE orders (x integer); CREATE RULE none AS ON INSERT TO orders WHERE x > 1 "
+            "DO INSTEAD NOTHING",
+            "rewritten by a rule on INSERT",
+        ),
         ("duckdb", "CREATE VIEW orders AS SELECT 1 AS x", "a view"),
         ("sqlite", "CREATE VIEW orders AS SELECT 1 AS x", "a view"),
         ("sqlite", "CREATE VIRTUAL TABLE orders USING fts5(x)", "a virtual table"),
