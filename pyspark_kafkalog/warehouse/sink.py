@@ -28,7 +28,7 @@ aborts, though it may have published: files are dropped only where a task failed
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,6 +52,7 @@ from pyspark_kafkalog.errors import (
     InvalidOptionError,
     InvalidRowError,
     KafkalogError,
+    TopicRecreatedError,
 )
 from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
@@ -263,6 +264,10 @@ class LoadSinkWriter:
             seen = joined(seen, report.seen)
         try:
             ranges = self._ranges(plan, seen, batch)
+            # Asked before the read, so never the id of a topic that was created again since then.
+            moved = {piece.topic for piece in ranges}
+            ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
+            self._check_back(plan, moved - ids.keys())
         except (InvalidRowError, InvalidOptionError, DataLossError):
             target.discard(stage)
             raise
@@ -277,11 +282,21 @@ class LoadSinkWriter:
         if not ranges:
             target.discard(stage)
             return None
-        # Asked before the read, so never the id of a topic that was created again since then.
-        moved = {piece.topic for piece in ranges}
-        ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
         name, planned_from = self._options.name, plan.planned_from
         return target.commit(stage, name, planned_from, ranges, files, ids)
+
+    def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
+        """Raises TopicRecreatedError for a topic that the load goes on without, and that is there
+        again: a commit that has no id for it could not say that its offsets count from now on."""
+        deleted = {tp.topic for tp in plan.planned_from} - {tp.topic for tp in plan.next_offsets}
+        back = ", ".join(sorted(deleted & without_id))
+        if back:
+            raise TopicRecreatedError(
+                f"{back}: deleted, as load {self._options.name!r} has recorded, and created again. "
+                "Which topic that is now, only its id tells: set the option "
+                "kafka.bootstrap.servers on the write, too, and leave uncheckedTopicIds out; or "
+                "give the load another name."
+            )
 
     def _ranges(self, plan: SinkPlan, seen: Spans, batch: int | None) -> list[OffsetRange]:
         """By what the name moves. Raises InvalidRowError, InvalidOptionError, DataLossError."""

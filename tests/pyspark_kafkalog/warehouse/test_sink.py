@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     DoubleType,
@@ -35,6 +36,8 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sink as sink_module
+from pyspark_kafkalog.warehouse.commit import DELETED
+from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.sink import (
     LoadStreamWriter,
     LoadWriter,
@@ -344,6 +347,27 @@ def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
     assert parquet.open().position("nightly").topic_ids == {"orders": UUID(int=1)}
     with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
         planned(parquet, **asks)
+
+
+def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(table, monkeypatch):
+    brokers = Brokers(None)
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    run(table, [[(0, 0), (0, 1)]], **asks)
+    target = table.open()
+    # As `load` with a pattern and failOnDataLoss=false does.
+    stage = target.stage(storable(to_arrow_schema(ROW, timezone="UTC")))
+    gone = [OffsetRange("orders", 0, 2, 2)]
+    target.commit(
+        stage, "nightly", target.position("nightly").offsets, gone, [], {"orders": DELETED}
+    )
+    with pytest.raises(TopicRecreatedError, match=r"orders: deleted, .*kafka.bootstrap.servers"):
+        run(table, [[(0, 0), (0, 1)]])
+    assert table.rows() == expected(2)
+    brokers.ids["orders"] = UUID(int=2)
+    for until in (2, 3):
+        run(table, [[(0, offset) for offset in range(until)]], **asks)
+    assert table.rows() == expected(2) + expected(3)
 
 
 def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(parquet, monkeypatch):
