@@ -68,7 +68,8 @@ class Stage:
 
     `path` is a directory that no other load touches; the files have the columns of `schema`, of the
     types of row_types.storable, field ids included, but for what `partitioning` leaves out, and
-    names that end in `suffix`. Without `takes_nul` no text may hold the character NUL.
+    names that end in `suffix`. Without `takes_nul` no text may hold the character NUL,
+    and without `takes_nan` no column NaN.
     """
 
     load_id: str
@@ -77,6 +78,7 @@ class Stage:
     suffix: str = ""
     partitioning: "Partitioning | None" = None
     takes_nul: bool = True
+    takes_nan: bool = True
 
 
 @dataclass(frozen=True, slots=True)

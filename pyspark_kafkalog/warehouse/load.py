@@ -431,7 +431,10 @@ def _land(
     check_layout(shape.layout, schema)
     stage = work.target.stage(schema, shape.layout.partition_by)
     if reading.values is not None:
-        reading = replace(reading, values=replace(reading.values, takes_nul=stage.takes_nul))
+        # What a transformation has replaced by then does no harm.
+        takes_nan = stage.takes_nan or shape.batches is not None or shape.query is not None
+        values = replace(reading.values, takes_nul=stage.takes_nul, takes_nan=takes_nan)
+        reading = replace(reading, values=values)
     try:
         with watch(stage.path, pieces):
             landing = Landing(reading, stage, shape.layout)

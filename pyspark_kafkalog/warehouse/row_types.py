@@ -91,6 +91,17 @@ def rows_with_nul(column: pa.Array) -> set[int]:
     return set()
 
 
+def rows_with_nan(column: pa.Array) -> set[int]:
+    """Which rows have NaN, in a column of numbers or a field of a struct; not deeper."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        numbers = [field for field in column.flatten() if pa.types.is_floating(field.type)]
+        return set().union(*map(rows_with_nan, numbers))
+    if not pa.types.is_floating(kind):
+        return set()
+    return set(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
+
+
 def refuse_nul(batch: pa.RecordBatch) -> None:
     """Raises InvalidRowError, which names the record where rows say it, for a NUL in a text."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

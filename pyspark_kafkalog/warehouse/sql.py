@@ -113,7 +113,10 @@ class SqlTarget:
                 refuse_unfit(connection, find(connection, self._table), schema)
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
-        return Stage(load_id, path, schema, takes_nul=self._database.kind != "postgresql")
+        kind = self._database.kind
+        return Stage(
+            load_id, path, schema, takes_nul=kind != "postgresql", takes_nan=kind != "sqlite"
+        )
 
     def commit(
         self,

@@ -5,10 +5,11 @@ the column `value`. A field that is called like a column of the topic (key, topi
 becomes `value_<field>`. With `null`, a record that could not be decoded keeps its row: the decoded
 columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
 instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value or a header
-with it in any text is bad, too: it would fail the commit, and every later one. So is a record whose
-timestamp is no time, or one of whose headers has no key, whatever its value: with `null` that is
-what is null in its row. Made on the
-driver; travels pickled to tasks, where one thread uses it.
+with it in any text is bad, too: it would fail the commit, and every later one. So is a value with
+NaN in a column where the target, as SQLite, would make null of it, unless a transformation follows;
+and a record whose timestamp is no time, or one of whose headers has no key, whatever its value:
+with `null` that is what is null in its row. Made on the driver; travels pickled to tasks, where one
+thread uses it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +23,13 @@ from pyspark_kafkalog.decoding.decoder import Decoded, Decoder, open_decoder
 from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters, checked_topic
-from pyspark_kafkalog.warehouse.row_types import rows_with_nul
+from pyspark_kafkalog.warehouse.row_types import rows_with_nan, rows_with_nul
 
 FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
 ON_ERROR = (FAIL, DEAD_LETTER, NULL)
 ERROR_COLUMN = "value_error"
 _HOLDS_NUL = "holds the character NUL, which the target cannot hold"
+_IS_NAN = "a number is NaN, of which the target would make null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Values:
     on_error: str = FAIL
     letters_to: str | None = None
     takes_nul: bool = True
+    takes_nan: bool = True
 
     def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read to make rows of the topic's `columns`."""
@@ -86,7 +89,10 @@ class Values:
     ) -> tuple[pa.RecordBatch, int]:
         decoded = self.decoder.decode(records.column("value"))
         if not self.takes_nul:
-            decoded = _without_nul(decoded)
+            rows_of_nul = rows_with_nul(decoded.column)
+            decoded = _without(decoded, rows_of_nul, f"a text {_HOLDS_NUL}")
+        if not self.takes_nan:
+            decoded = _without(decoded, rows_with_nan(decoded.column), _IS_NAN)
         errors = decoded.errors
         if self.on_error == FAIL:
             if errors:
@@ -176,12 +182,11 @@ def _told(records: pa.RecordBatch, errors: Mapping[int, str]) -> str:
     )
 
 
-def _without_nul(decoded: Decoded) -> Decoded:
-    """The same, with values whose texts hold a NUL as bad ones."""
-    rows = rows_with_nul(decoded.column)
+def _without(decoded: Decoded, rows: set[int], reason: str) -> Decoded:
+    """The same, with the values of `rows` as bad ones."""
     if not rows:
         return decoded
-    said = dict.fromkeys(rows, f"a text {_HOLDS_NUL}")
+    said = dict.fromkeys(rows, reason)
     return Decoded(_nulled(decoded.column, rows), {**decoded.errors, **said})
 
 

@@ -1,7 +1,9 @@
 """Values that become columns, and what becomes of those that cannot."""
 
 import json
+import math
 import pickle
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -203,6 +205,16 @@ def test_text_becomes_a_column_of_text(monkeypatch):
 NUL_SCHEMA = (
     "t STRING, l ARRAY<STRING>, s STRUCT<x: ARRAY<STRUCT<y: STRING>>>, m MAP<STRING, STRING>"
 )
+NAN_SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "x", "type": "double"},
+            {"name": "l", "type": {"type": "array", "items": "double"}},
+        ],
+    }
+)
 HOLDING_NUL = [
     {"t": "a\0b"},
     {"l": ["a", None, "\0"]},
@@ -229,6 +241,21 @@ def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(monkeypatch):
     refusing = Reading(OPTIONS, ("value", "offset"), {}, replace(failing, takes_nul=False))
     with pytest.raises(BadRecordError, match=r"orders-3 at offset 11 .* holds the character NUL"):
         rows_of(read_as(monkeypatch, [b"a", b"\0"], refusing))
+
+
+@pytest.mark.parametrize(("schema", "form"), [('"double"', "{}"), (NAN_SCHEMA, "struct")])
+def test_nan_is_bad_for_a_target_that_would_make_null_of_it(monkeypatch, schema, form):
+    """But within a list, which is JSON there."""
+    tail = b"" if form == "{}" else b"\x02" + struct.pack("<d", math.nan) + b"\0"
+    values = [struct.pack("<d", number) + tail for number in (1.5, math.nan, math.inf)]
+    decoding = open_values("avro", schema, None, "null", None)
+    reading = Reading(OPTIONS, ("value", "offset"), {}, decoding)
+    assert not any(row["value_error"] for row in rows_of(read_as(monkeypatch, values, reading)))
+    refusing = replace(reading, values=replace(decoding, takes_nan=False))
+    rows = rows_of(read_as(monkeypatch, values, refusing))
+    assert [row["value_error"] is None for row in rows] == [True, False, True]
+    assert "NaN" in rows[1]["value_error"]
+    assert rows[1].get("value", rows[1].get("x")) is None
 
 
 def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(monkeypatch):
