@@ -162,6 +162,22 @@ def test_has_answer_to_does_not_wait():
         connection.close()
 
 
+def test_an_answer_that_arrived_in_time_is_taken_by_a_process_that_was_suspended():
+    body, is_sent = b"x" * 100_000, threading.Event()
+
+    def serve(request: Request) -> object:
+        request.socket.sendall(request.frame(body))
+        is_sent.set()
+        return SILENCE
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        connection = connect(broker)
+        sent = connection.send(FETCH, 4, [b""])
+        assert is_sent.wait(EVENT_S)
+        assert bytes(connection.receive(sent, Deadline(-60_000))) == body
+        connection.close()
+
+
 def test_a_silent_broker_is_given_up_at_the_deadline():
     with ScriptedBroker({FETCH: lambda request: SILENCE}) as broker:
         connection = connect(broker)

@@ -16,7 +16,7 @@ from kafka.errors import CorruptRecordError, KafkaError, TopicAuthorizationFaile
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client import admin, deadline
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.fetcher import FetchedRecords, Fetcher, whole_batches
 from pyspark_kafkalog.errors import (
@@ -396,6 +396,46 @@ def test_a_slow_reader_is_no_stuck_partition():
         next(reading)
         time.sleep(0.06)  # The time itself is what is tested.
         assert len(list(reading)) == 1
+
+
+def test_a_process_that_was_suspended_asks_again(monkeypatch):
+    """For longer than all timeouts, and longer than brokers keep an idle connection."""
+    clock = SuspendedClock()
+    monkeypatch.setattr(deadline, "time", clock)
+    log = log_of(stored(0, 10))
+
+    def serve(request: Request) -> Any:
+        if not clock.slept_s:
+            clock.slept_s = 3600.0
+            return CUT
+        return log(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker:
+        assert spans(fetched(broker, 0, 10)) == [(0, 10)]
+
+
+class SuspendedClock:
+    """The monotonic clock of a process that was not run for `slept_s`."""
+
+    slept_s = 0.0
+    sleep = staticmethod(time.sleep)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.slept_s
+
+
+def test_a_planning_process_that_was_suspended_asks_again(monkeypatch):
+    clock = SuspendedClock()
+    monkeypatch.setattr(deadline, "time", clock)
+
+    def ends(request: Request) -> Any:
+        if not clock.slept_s:
+            clock.slept_s = 3600.0
+            return CUT
+        return offsets_answer(request, 7)
+
+    with ScriptedBroker({LIST_OFFSETS: ends}) as broker, Cluster(broker.config()) as cluster:
+        assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
 
 
 def test_offsets_out_of_range_say_what_there_is():
