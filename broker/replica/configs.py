@@ -11,11 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kafka.errors import BrokerResponseError, KafkaStorageError
+from kafka.errors import BrokerResponseError
 
 from broker.cluster.metadata import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
 from broker.config import BrokerConfig, warn_of_no_effect
+from broker.replica.changes import Changes
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class ConfigManager:
         self._run_blocking = run_blocking
         self._on_change = on_change
         self._changing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = Changes("broker")
 
     def check(self, changed: Callable[[Configs], Configs], *, all_brokers: bool) -> None:
         """Raises what `set` would raise, but for KafkaStorageError."""
@@ -70,18 +71,12 @@ class ConfigManager:
 
         Raises what `changed` raises, ConfigError, InvalidRequestError and KafkaStorageError.
         """
-        task = asyncio.get_running_loop().create_task(self._set(changed, all_brokers))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            await asyncio.shield(task)
-        except OSError as error:
-            raise KafkaStorageError(str(error)) from error
+        name = BROKER_DEFAULT if all_brokers else str(self.current.broker_id)
+        await self._changes.finish(name, self._set(changed, all_brokers))
 
     async def drain(self) -> None:
         """Waits for the changes under way."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._changes.drain()
 
     async def _set(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> None:
         async with self._changing:

@@ -10,9 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kafka.errors import KafkaStorageError
-
 from broker.cluster.metadata import MetadataRecords
+from broker.replica.changes import Changes
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ class EntityConfigs:
         self._run_blocking = run_blocking
         self._configs: dict[str, Configs] = {}
         self._changing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = Changes(kind)
 
     def load(self) -> None:
         """Reads what was set before the last stop. Blocks."""
@@ -53,18 +52,11 @@ class EntityConfigs:
 
         Raises what `changed` raises, and KafkaStorageError.
         """
-        task = asyncio.get_running_loop().create_task(self._set(name, changed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            await asyncio.shield(task)
-        except OSError as error:
-            raise KafkaStorageError(str(error)) from error
+        await self._changes.finish(name, self._set(name, changed))
 
     async def drain(self) -> None:
         """Waits for the changes under way."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._changes.drain()
 
     async def _set(self, name: str, changed: Callable[[Configs], Configs]) -> None:
         async with self._changing:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from kafka.errors import (
-    BrokerResponseError,
     InvalidPartitionsError,
     KafkaStorageError,
     TopicAlreadyExistsError,
@@ -28,6 +27,7 @@ from broker.cluster.metadata import (
     TopicMetadata,
     new_partition,
 )
+from broker.replica.changes import Changes
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class TopicManager:
         self._run_blocking = run_blocking
         # Names being created or deleted now.
         self._changing: set[str] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changes = Changes("topic")
         # Held by who changes a topic that is there, or begins to delete it.
         self._altering = asyncio.Lock()
         # Told the name of each topic that is gone.
@@ -78,14 +78,14 @@ class TopicManager:
 
         Raises UnknownTopicOrPartitionError, InvalidPartitionsError, KafkaStorageError.
         """
-        await self._shielded(name, self._add_partitions(name, partition_count))
+        await self._changes.finish(name, self._add_partitions(name, partition_count))
 
     async def set_configs(self, name: str, changed: Callable[[Configs], Configs]) -> None:
         """Sets what `changed` makes of the topic's configs, for its logs at once.
 
         Raises what `changed` raises, UnknownTopicOrPartitionError, KafkaStorageError.
         """
-        await self._shielded(name, self._set_configs(name, changed))
+        await self._changes.finish(name, self._set_configs(name, changed))
 
     def check_absent(self, name: str) -> None:
         """Raises TopicAlreadyExistsError when `name` is taken, or is about to be."""
@@ -94,8 +94,7 @@ class TopicManager:
 
     async def drain(self) -> None:
         """Waits for the changes under way."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._changes.drain()
 
     def _existing(self, name: str) -> TopicMetadata:
         topic = self._metadata.topic(name)
@@ -110,27 +109,7 @@ class TopicManager:
         self._changing.add(name)
         task = asyncio.get_running_loop().create_task(change)
         task.add_done_callback(lambda _: self._changing.discard(name))
-        return self._shielded(name, task)
-
-    async def _shielded(
-        self, name: str, change: "Coroutine[Any, Any, None] | asyncio.Task[None]"
-    ) -> None:
-        """Waits for `change`, which goes on when nobody waits any more. Raises what it raises."""
-        task = asyncio.ensure_future(change)
-        self._tasks.add(task)
-
-        def ended(ended_task: asyncio.Task[None]) -> None:
-            self._tasks.discard(ended_task)
-            error = ended_task.exception()
-            refused = isinstance(error, BrokerResponseError)
-            if error is not None and (not refused or isinstance(error, KafkaStorageError)):
-                _log.error("topic.change_failed topic=%r reason=%r", name, str(error))
-
-        task.add_done_callback(ended)
-        try:
-            await asyncio.shield(task)
-        except OSError as error:
-            raise KafkaStorageError(str(error)) from error
+        return self._changes.finish(name, task)
 
     async def _create(self, topic: TopicMetadata) -> None:
         if not await self._run_blocking(lambda: self._records.create_topic(topic)):

@@ -4,48 +4,31 @@ import pytest
 from kafka.protocol.admin import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+)
+
+from tests.broker.api.config_client import (
+    APPEND,
+    DELETE,
+    SET,
+    SUBTRACT,
+    altered,
+    described,
 )
 
 LOGGER = 8
-SET, DELETE, APPEND, SUBTRACT = range(4)
 INVALID_CONFIG, INVALID_REQUEST = 40, 42
 
 
 def describe(client, broker="1"):
     """Logger to (level, source, type); or (code, message)."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=LOGGER, resource_name=broker, configuration_keys=None
-    )
-    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    (result,) = client.call(request, DescribeConfigsResponse, 4).results
-    if result.error_code:
-        return result.error_code, result.error_message
-    return {
-        each.name: (each.value, each.config_source, each.config_type) for each in result.configs
-    }
+    found = described(client, LOGGER, broker)
+    if isinstance(found, tuple):
+        return found
+    return {each.name: (each.value, each.config_source, each.config_type) for each in found}
 
 
 def alter(client, *operations, broker="1"):
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            resource(
-                resource_type=LOGGER,
-                resource_name=broker,
-                configs=[
-                    resource.AlterableConfig(name=name, config_operation=operation, value=value)
-                    for name, operation, value in operations
-                ],
-            )
-        ],
-        validate_only=False,
-    )
-    (found,) = client.call(request, IncrementalAlterConfigsResponse, 1).responses
-    return found.error_code, found.error_message
+    return altered(client, LOGGER, broker, operations)
 
 
 def test_levels_are_set_and_taken_back(client, only_ours):

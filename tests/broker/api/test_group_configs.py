@@ -9,61 +9,37 @@ import pytest
 from kafka.protocol.admin import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
 
+from tests.broker.api.config_client import APPEND, DELETE, SET, altered, described
 from tests.broker.api.consumer_group_client import ConsumerMember
 from tests.broker.api.group_client import GroupClient
 from tests.broker.child import BrokerChild, RawClient
 
 GROUP = 32
-SET, DELETE, APPEND = 0, 1, 2
 GROUP_CONFIG, DEFAULT_CONFIG, STATIC, INT = 8, 5, 4, 3
 INVALID_CONFIG, INVALID_REQUEST, UNKNOWN_MEMBER_ID = 40, 42, 25
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
 def alter(client, group_id, *operations, validate_only=False):
-    """`operations`: (property, operation, value); (code, message)."""
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            resource(
-                resource_type=GROUP,
-                resource_name=group_id,
-                configs=[
-                    resource.AlterableConfig(name=name, config_operation=operation, value=value)
-                    for name, operation, value in operations
-                ],
-            )
-        ],
-        validate_only=validate_only,
-    )
-    (found,) = client.call(request, IncrementalAlterConfigsResponse, 1).responses
-    return found.error_code, found.error_message
+    return altered(client, GROUP, group_id, operations, validate_only)
 
 
 def describe(client, group_id):
     """Property to (value, source, synonyms); or (code, message)."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=GROUP, resource_name=group_id, configuration_keys=None
-    )
-    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    (result,) = client.call(request, DescribeConfigsResponse, 4).results
-    if result.error_code:
-        return result.error_code, result.error_message
+    found = described(client, GROUP, group_id)
+    if isinstance(found, tuple):
+        return found
     return {
         each.name: (
             each.value,
             each.config_source,
             [(synonym.name, synonym.value, synonym.source) for synonym in each.synonyms],
         )
-        for each in result.configs
+        for each in found
     }
 
 
