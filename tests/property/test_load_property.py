@@ -185,6 +185,13 @@ def told(*steps: st.SearchStrategy) -> st.SearchStrategy:
 
 
 NEWEST = st.just(-1)
+PATTERN = load(
+    topics=st.just(("a", "b")),
+    way=st.just("pattern"),
+    names_missing=st.just(True),
+    fails_on_loss=st.booleans(),
+    kill=maybe(st.integers(1, 120), 4),
+)
 SOME = st.integers(2, 6)
 # What often goes together, so that it does: a step alone, or a few that are about one thing.
 EPISODES = st.one_of(
@@ -208,6 +215,15 @@ EPISODES = st.one_of(
     ),
     # A topic is created again.
     told(produce(partition=NEWEST), LOADS, RECREATE, LOADS),
+    # A pattern misses a topic that was deleted, and may go on without it.
+    told(
+        PATTERN,
+        produce(partition=NEWEST),
+        st.builds(topic_steps.Delete, topic=NEWEST),
+        PATTERN,
+        PATTERN,
+        LOADS,
+    ),
     # Retention is faster than a load of many commits.
     told(
         produce(partition=NEWEST, records=SOME, how=st.just("plain")),
