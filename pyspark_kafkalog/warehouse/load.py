@@ -249,8 +249,9 @@ def load(
     file that has reached `target_file_bytes` is followed by another one.
 
     Raises LoadConflictError when another load of the same name committed meanwhile; DataLossError
-    when retention took offsets before they were loaded, or the topic was recreated (with
-    failOnDataLoss=false: warns and goes on with what is there); TargetError; InvalidOptionError;
+    when retention took offsets before they were loaded, a topic was recreated, or one that
+    subscribePattern found was deleted (with failOnDataLoss=false: warns and goes on with what is
+    there); TargetError; InvalidOptionError;
     UnknownTopicError; BrokersUnreachableError; with value_format InvalidSchemaError, BadRecordError
     and DeliveryError. After any error and after a kill, nothing of the commit at work is published
     or all of it, and loading again is right.

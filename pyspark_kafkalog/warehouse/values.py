@@ -178,7 +178,8 @@ def _told(records: pa.RecordBatch, errors: Mapping[int, str]) -> str:
     more = f" ({len(errors) - 1} more nearby)" if len(errors) > 1 else ""
     return (
         f"the value of {topic}-{partition} at offset {offset} cannot be decoded: {errors[row]}"
-        f"{more}. Nothing was published. With on_error=deadletter or null a load goes on."
+        f"{more}. Nothing was published. With on_error (--on-error) deadletter or null a load goes "
+        "on."
     )
 
 
