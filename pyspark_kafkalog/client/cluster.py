@@ -271,8 +271,10 @@ class Cluster:
     def retrying(self, attempt: Callable[[Deadline], T], deadline: Deadline) -> T:
         """Runs `attempt` until it succeeds, fails for good, or the deadline passes.
 
-        Raises BrokersUnreachableError when the deadline passes without a broker to talk to.
+        Raises BrokersUnreachableError when the deadline passes without a broker to talk to. Where
+        this process was suspended meanwhile, it has the whole time once more.
         """
+        is_renewed = False
         pause_ms = self.config.retry_backoff_ms
         earlier: KafkaError | None = None
         refused_until = deadline.part(_REFUSED_FOR_MS)
@@ -282,6 +284,8 @@ class Cluster:
             except KafkaError as error:
                 if not error.retriable:
                     raise
+                if deadline.was_slept_through and not is_renewed:
+                    deadline, is_renewed = Deadline(deadline.timeout_ms), True
                 if deadline.expired:
                     # The deadline cut this attempt short: the one before says more.
                     raise self._given_up(earlier or error) from error

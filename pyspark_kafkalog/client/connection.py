@@ -206,9 +206,7 @@ class Connection:
         sock = self._socket
         if sock is None or not self._in_flight:
             return False
-        if isinstance(sock, ssl.SSLSocket) and sock.pending():
-            return True
-        return _is_readable(sock, wait_s)
+        return _has_arrived(sock) or _is_readable(sock, wait_s)
 
     def close_if_stale(self, most_idle_s: float) -> None:
         """Closes what the peer has closed, and what was not used for longer than `most_idle_s`: a
@@ -487,15 +485,22 @@ class _Frame:
 
 
 def _receive_all(sock: socket.socket, frame: _Frame, deadline: Deadline) -> None:
-    """Fills what is missing; TimeoutError at the deadline, ConnectionError when the peer closes."""
+    """Fills what is missing; TimeoutError at the deadline, ConnectionError when the peer closes.
+
+    What has arrived by then is taken: a process that was suspended is late, and not the broker.
+    """
     while frame.missing:
-        if deadline.expired:
+        if deadline.expired and not _has_arrived(sock):
             raise TimeoutError
         sock.settimeout(max(0.001, deadline.remaining_s))
         received = sock.recv_into(frame.missing)
         if not received:
             raise ConnectionResetError("the broker closed the connection")
         frame.missing = frame.missing[received:]
+
+
+def _has_arrived(sock: socket.socket) -> bool:
+    return (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0) or _is_readable(sock, 0.0)
 
 
 def _reason(error: BaseException) -> str:

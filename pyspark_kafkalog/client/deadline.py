@@ -2,9 +2,15 @@
 
 Passing one Deadline instead of a timeout keeps retries honest: each attempt gets what is left of
 the whole, never a timeout of its own. Reads the monotonic clock; one thread at a time.
+
+That clock runs on while a process is suspended (SIGSTOP, a container that is paused). Whoever finds
+a deadline long past has not waited in vain then: it slept, and tries once more.
 """
 
 import time
+
+_SUSPENDED_S = 1.0
+"""No attempt takes so much longer than its deadline, unless its process does not run."""
 
 
 class Deadline:
@@ -29,6 +35,11 @@ class Deadline:
     @property
     def expired(self) -> bool:
         return time.monotonic() >= self._at_s
+
+    @property
+    def was_slept_through(self) -> bool:
+        """Whether it passed so long ago that this process was suspended, or its clock jumped."""
+        return time.monotonic() >= self._at_s + _SUSPENDED_S
 
     def part(self, timeout_ms: float) -> "Deadline":
         """A deadline of `timeout_ms` from now that never reaches beyond this one."""

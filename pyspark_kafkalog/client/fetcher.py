@@ -170,6 +170,7 @@ class Fetcher:
         self._too_short: tuple[int, int] | None = None
         self._topic_id = topic_id
         self._damaged = 0
+        self._is_renewed = False
         self._seen: list[list[int]] = []
         self._gaps_to_doubt = _GAPS_THAT_MEAN_COMPACTION
 
@@ -329,6 +330,7 @@ class Fetcher:
             bounds = found.log_start_offset, found.high_watermark
             raise self._gone(f"it begins at offset {found.log_start_offset} now", *bounds)
         self._empty_answers = self._damaged = 0
+        self._is_renewed = False
         self._seen = []
         self._trouble = ""
         self._pause_ms = self._config.retry_backoff_ms
@@ -427,6 +429,9 @@ class Fetcher:
 
         The end of patience cuts the last attempt short: the one before it says more.
         """
+        if self._patience.was_slept_through and not self._is_renewed:
+            # This process was suspended: the brokers were not asked for all that time.
+            self._patience, self._is_renewed = Deadline(self._poll_timeout_ms), True
         if not (self._patience.expired and self._trouble):
             self._trouble, self._too_short = trouble, too_short
         if self._patience.expired:
