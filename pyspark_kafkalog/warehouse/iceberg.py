@@ -60,7 +60,7 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 from pyiceberg.transforms import DayTransform, HourTransform
 from pyiceberg.typedef import Record
@@ -200,9 +200,11 @@ class IcebergTarget:
         """A snapshot without files, so that a load at work conflicts with it, and the properties
         emptied: a property that is gone is no first load, but one that was lost."""
         with self._explained(f"forget load {name!r} in {self}"):
+            was_there = False
             while (table := self._existing_table()) is not None:
                 if _kept_position(table, name) == NOWHERE and not self._is_lost(table, name):
-                    return False
+                    return was_there
+                was_there = True
                 base = table.metadata_location
                 table.metadata.properties.update(_IN_MEMORY)
                 emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
@@ -214,7 +216,7 @@ class IcebergTarget:
                         base
                     ):
                         raise
-            return False
+            return was_there
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with self._explained(f"sweep the load target {self}"):
@@ -442,22 +444,40 @@ def _commit(
     files: Mapping[str, DataFile],
     summary: dict[str, str],
 ) -> None:
-    with table.transaction() as transaction:
-        transaction.set_properties(properties)
-        # Another schema or partition spec makes no snapshot. pyiceberg has no public way to say so.
-        schema = {"current-schema-id": table.metadata.current_schema_id}
-        spec = {"default-spec-id": table.metadata.default_spec_id}
-        unaltered = (
-            AssertCurrentSchemaId.model_validate(schema),
-            AssertDefaultSpecId.model_validate(spec),
-        )
-        transaction._apply((), unaltered)
-        # Also without files: it is the snapshot that makes a commit conflict with another one.
-        update = transaction.update_snapshot(summary)
-        merges = property_as_bool(table.properties, "commit.manifest-merge.enabled", False)
-        with update.merge_append() if merges else update.fast_append() as append:
-            for data_file in _data_files(table, files):
-                append.append_data_file(data_file)
+    transaction = table.transaction()
+    transaction.set_properties(properties)
+    # Another schema or partition spec makes no snapshot. pyiceberg has no public way to say so.
+    schema = {"current-schema-id": table.metadata.current_schema_id}
+    spec = {"default-spec-id": table.metadata.default_spec_id}
+    unaltered = (
+        AssertCurrentSchemaId.model_validate(schema),
+        AssertDefaultSpecId.model_validate(spec),
+    )
+    transaction._apply((), unaltered)
+    # Also without files: it is the snapshot that makes a commit conflict with another one.
+    update = transaction.update_snapshot(summary)
+    merges = property_as_bool(table.properties, "commit.manifest-merge.enabled", False)
+    with update.merge_append() if merges else update.fast_append() as append:
+        for data_file in _data_files(table, files):
+            append.append_data_file(data_file)
+    _commit_transaction(table, transaction)
+
+
+def _commit_transaction(table: Table, transaction: Transaction) -> None:
+    """Commits, and deletes the manifests of a commit that is not there.
+
+    pyiceberg deletes them whenever the catalog says that others were faster. It says so, too, where
+    a gateway had asked it twice and kept the first answer to itself: then they are the table's.
+    """
+    producers, transaction._snapshot_producers = transaction._snapshot_producers, []
+    try:
+        transaction.commit_transaction()
+    except CommitFailedException:
+        found = table.catalog.load_table(table.name()).metadata
+        for producer in producers:
+            if found.snapshot_by_id(producer._snapshot_id) is None:
+                producer._clean_all_uncommitted()
+        raise
 
 
 def _data_files(table: Table, files: Mapping[str, DataFile]) -> Iterator[IcebergFile]:

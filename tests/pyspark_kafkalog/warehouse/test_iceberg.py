@@ -15,6 +15,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, StringType
 
+from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -137,6 +138,62 @@ def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch, kind):
     assert iceberg(table).snapshot_by_id(commit.sequence).summary["kafkalog.name"] == "nightly"
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 2)
     assert table.offsets("nightly") == {0: 5, 1: 5}
+
+
+def ask_twice(monkeypatch):
+    """As a gateway between loads and catalog, that asks again and keeps the first answer."""
+    commit_really = SqlCatalog.commit_table
+
+    def commit_twice(*arguments, **options):
+        commit_really(*arguments, **options)
+        return commit_really(*arguments, **options)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_twice)
+
+
+def test_a_commit_that_a_gateway_asks_for_twice_stays_whole(table, monkeypatch):
+    load(table.open(), "nightly", 3)
+    with monkeypatch.context() as patched:
+        ask_twice(patched)
+        commit = load(table.open(), "nightly", 5)
+        assert commit is not None
+    assert iceberg(table).snapshot_by_id(commit.sequence).summary["kafkalog.name"] == "nightly"
+    assert table.rows() == expected_rows("nightly", 5)
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
+
+
+def test_to_forget_is_told_though_a_gateway_asks_for_it_twice(table, monkeypatch):
+    load(table.open(), "nightly", 3)
+    with monkeypatch.context() as patched:
+        ask_twice(patched)
+        assert forget(table.name, "nightly")
+    assert table.rows() == expected_rows("nightly", 3)
+    load(table.open(), "nightly", 2)
+    assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 2)
+
+
+def test_a_commit_that_was_too_late_leaves_no_manifests(table, monkeypatch):
+    load(table.open(), "nightly", 3)
+    commit_really = SqlCatalog.commit_table
+
+    def commit_after_a_rival(*arguments, **options):
+        monkeypatch.undo()
+        load(table.open(), "hourly", 2)
+        return commit_really(*arguments, **options)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_a_rival)
+    load(table.open(), "nightly", 5)
+    found = iceberg(table)
+    named = {snapshot.manifest_list for snapshot in found.snapshots()}
+    named |= {
+        manifest.manifest_path
+        for snapshot in found.snapshots()
+        for manifest in snapshot.manifests(found.io)
+    }
+    there = Path(found.location().removeprefix("file://"), "metadata").glob("*.avro")
+    assert {f"file://{path}" for path in there} == named
 
 
 def test_a_commit_that_arrives_after_it_was_given_up_is_noticed_by_the_next(table, monkeypatch):
