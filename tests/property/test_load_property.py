@@ -243,6 +243,7 @@ EPISODES = st.one_of(
     told(produce(), ROWWISE, produce(), ROWWISE),
     # Owners.
     told(produce(), LOADS, OWNERS, produce(), LOADS),
+    told(produce(), LOADS, st.just(owner_steps.Owner("drop")), LOADS, produce(), LOADS),
 )
 
 
@@ -311,7 +312,9 @@ class Campaign:
             try:
                 self._try_out(history)
             except BaseException:
-                self._failed = self._failed or f", the first failed after {self._told()}"
+                if not self._failed:
+                    self._failed = f", the first failed after {self._told()}"
+                    self._tell(f"{self._kind}: failed after {self._told()}, finding the least")
                 raise
 
         test()

@@ -47,10 +47,12 @@ _RETRIED = (5, 6, 7)
 @dataclass(slots=True, eq=False)
 class Transaction:
     """Of a producer of the user's: where it begins in each partition that it wrote to; `outcome`
-    is None while it is open."""
+    is None while it is open. Its markers go to the partitions of these names, also to those of a
+    topic that was created again since."""
 
     number: int
     client: TransactionClient
+    places: set[tuple[str, int]] = field(default_factory=set)
     begins: "dict[Partition, int]" = field(default_factory=dict)
     outcome: bool | None = None
 
@@ -303,9 +305,11 @@ class Topics:
         """Ends it and waits for its markers."""
         assert transaction.client.end(commit).error_code == 0
         transaction.outcome = commit
-        for partition in transaction.begins:
-            self._until(lambda each=partition: self._offset(each, -1) == each.end + 1)
-            partition.end += 1
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if (topic.name, partition.number) in transaction.places:
+                    self._until(lambda each=partition: self._offset(each, -1) == each.end + 1)
+                    partition.end += 1
 
     def open_transactions(self) -> list[Transaction]:
         return [each for each in self.transactions if each.outcome is None]
@@ -355,6 +359,7 @@ class Topics:
         if partition not in transaction.begins:
             assert client.add(*place) == 0
             transaction.begins[partition] = partition.end
+            transaction.places.add(place)
             partition.transactions.append(transaction)
         sequence = client.sequences.get(place, 0)
         client.sequences[place] = sequence + records
