@@ -9,12 +9,11 @@ Runs on the driver, with a Cluster handed in.
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import BrokersUnreachableError, DataLossError, UnknownTopicError
+from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
 from pyspark_kafkalog.source.offsets import describe, report_data_loss
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -30,15 +29,14 @@ def partitions_now(
     """The partitions to read, and those of `position` whose topics should be read and are gone.
 
     As a stream does: asked again while some are missing, since a broker that has just started may
-    answer without its topics. Raises UnknownTopicError.
+    answer without its topics. Raises UnknownTopicError, and Kafka's error for a topic that may not
+    be seen any more.
     """
     partitions = source.subscription.partitions(cluster)
     for _ in range(_RETRIES):
         if not _gone(cluster, source, position, partitions):
             return partitions, []
         time.sleep(_RETRY_INTERVAL_S)
-        with suppress(UnknownTopicError, BrokersUnreachableError):
-            cluster.refresh()
         partitions = source.subscription.partitions(cluster)
     return partitions, _gone(cluster, source, position, partitions)
 
@@ -75,7 +73,15 @@ def _gone(
     read = {tp.topic for tp in partitions}
     covers = source.subscription.covers
     missing = {tp.topic for tp in position.offsets if tp.topic not in read and covers(tp.topic)}
-    if missing:
-        # Some are there, and left out: those for dead letters.
-        missing -= cluster.topics(None).keys()
-    return sorted(tp for tp in position.offsets if tp.topic in missing)
+    # Some are there and left out: those for dead letters. An answer for all topics is silent of
+    # those that may not be seen, or have no leader for a moment; one that asks for a name is not.
+    gone = {topic for topic in missing if not _is_there(cluster, topic)}
+    return sorted(tp for tp in position.offsets if tp.topic in gone)
+
+
+def _is_there(cluster: Cluster, topic: str) -> bool:
+    try:
+        cluster.topics([topic])
+    except UnknownTopicError:
+        return False
+    return True
