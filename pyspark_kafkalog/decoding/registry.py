@@ -259,16 +259,24 @@ class _Session:
             connection = http.client.HTTPConnection(
                 place.hostname or "", place.port, timeout=left_s
             )
-        timer = Timer(left_s, _cut, [connection])
-        timer.daemon = True
+        timer: Timer | None = None
         try:
             connection.connect()
+            # Its socket, which the connection forgets where the answer ends with it.
+            timer = Timer(max(0.001, self._deadline.remaining_s), _cut, [connection.sock])
+            timer.daemon = True
             timer.start()
             connection.request("GET", place.path + path, headers=self._headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(_LARGEST_ANSWER_BYTES + 1)
+            body = answer.read(_LARGEST_ANSWER_BYTES + 1)
+            if self._deadline.expired:
+                raise TimeoutError("its answer did not end")
+            if answer.length and len(body) <= _LARGEST_ANSWER_BYTES:
+                raise http.client.IncompleteRead(body, answer.length)
+            return answer.status, body
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             connection.close()
 
     def _judge(self, url: str, status: int, body: bytes) -> Mapping[str, Any]:
@@ -306,9 +314,10 @@ def _parsed(body: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
-    with suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _cut(connected: socket.socket) -> None:
+    # Of TCP, also where TLS is above it: no answer is waited for.
+    with suppress(OSError):
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 def _said(error: Exception) -> str:

@@ -159,17 +159,29 @@ def test_references_that_lead_in_a_circle_end(registry):
         latest_schema(config(registry.url), "c")
 
 
-@pytest.mark.parametrize("talk", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
-def test_a_registry_that_falls_silent_or_drips_is_given_up_in_time(talk):
+@pytest.mark.parametrize(
+    ("talk", "drop"),
+    [
+        (b"", b"H"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", b" "),
+    ],
+)
+def test_a_registry_that_falls_silent_or_drips_is_given_up_in_time(talk, drop):
     done = threading.Event()
 
     def drip(server):
         connection, _ = server.accept()
         with connection:
             connection.sendall(talk)
-            while not done.wait(0.05):
+            for _ in range(600):
+                if done.wait(0.05):
+                    return
                 try:
-                    connection.sendall(b"H" if not talk else b"")
+                    connection.sendall(drop)
                 except OSError:
                     return
 
@@ -178,11 +190,31 @@ def test_a_registry_that_falls_silent_or_drips_is_given_up_in_time(talk):
         thread.start()
         port = server.getsockname()[1]
         started = time.monotonic()
-        with pytest.raises(SchemaRegistryError):
-            schema_by_id(config(f"http://127.0.0.1:{port}", request_timeout_ms="300"), 1)
-        assert time.monotonic() - started < 3 + BUSY_S
-        done.set()
-        thread.join()
+        try:
+            with pytest.raises(SchemaRegistryError, match="within 300 ms"):
+                schema_by_id(config(f"http://127.0.0.1:{port}", request_timeout_ms="300"), 1)
+            assert time.monotonic() - started < 3 + BUSY_S
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again():
+    body = json.dumps({"schema": '"int"'}).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    def answer(server):
+        for told in (body[:-5], body):
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(head + told)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=[server], daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        assert schema_by_id(config(f"http://127.0.0.1:{port}"), 1).text == '"int"'
 
 
 @pytest.mark.parametrize(
