@@ -26,6 +26,7 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "str
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MOST_DIGITS = 38
 _DEEPEST = 64
+_MOST_TYPES = 20_000
 _LOGICAL_TYPES = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
@@ -235,7 +236,13 @@ def _logical(found: AvroType, declared: Mapping[str, Any]) -> AvroType:
 
 
 def arrow_type(avro: AvroType, _inside: tuple[AvroType, ...] = ()) -> pa.DataType:
-    """What `avro` is read as; raises InvalidSchemaError for a type that contains itself."""
+    """What `avro` is read as; raises InvalidSchemaError for a type that contains itself, and for
+    one of too many columns."""
+    if not _inside and _type_count(avro, {}) > _MOST_TYPES:
+        raise InvalidSchemaError(
+            f"the Avro schema has more than {_MOST_TYPES} columns where the types that it names "
+            "are written out: read it with a smaller schema"
+        )
     if any(avro is outer for outer in _inside):
         raise InvalidSchemaError(
             f"the Avro type {avro.name} contains itself, which Arrow and Spark have no type for"
@@ -255,6 +262,17 @@ def arrow_type(avro: AvroType, _inside: tuple[AvroType, ...] = ()) -> pa.DataTyp
     if avro.kind in ("enum", "fixed"):
         return pa.string() if avro.kind == "enum" else pa.binary()
     return _LOGICAL_TYPES.get((avro.kind, avro.logical), _ARROW_TYPES[avro.kind])
+
+
+def _type_count(avro: AvroType, known: dict[int, int]) -> int:
+    """How many types `avro` is written out: a few lines may use each of their types twice."""
+    if id(avro) not in known:
+        # Of a type that contains itself, which is refused later.
+        known[id(avro)] = 1
+        inner = (*avro.branches, *(one.type for one in avro.fields))
+        inner = inner if avro.items is None else (*inner, avro.items)
+        known[id(avro)] = 1 + sum(_type_count(one, known) for one in inner)
+    return known[id(avro)]
 
 
 def _union_type(avro: AvroType, inside: tuple[AvroType, ...]) -> pa.DataType:

@@ -333,6 +333,21 @@ def test_a_type_that_contains_itself_is_refused(avro):
         avro.AvroDecoder(json.dumps(RECURSIVE), json.dumps(RECURSIVE))
 
 
+def test_a_short_schema_of_very_many_columns_is_refused(avro):
+    def twice(depth):
+        last = record(column("x", "int"), name="R0")
+        for level in range(1, depth):
+            last = record(column("l", last), column("r", last["name"]), name=f"R{level}")
+        return last
+
+    small, large = json.dumps(twice(4)), json.dumps(twice(40))
+    assert avro.AvroDecoder(small, small).type.num_fields == 2
+    with pytest.raises(InvalidSchemaError, match="more than 20000 columns"):
+        avro.AvroDecoder(large, large)
+    only = json.dumps(record(column("r", twice(3)), name="R39"))
+    assert avro.AvroDecoder(only, only).type.num_fields == 1
+
+
 def test_a_type_that_contains_itself_is_skipped_but_not_without_end(avro):
     writer = record(column("list", RECURSIVE), column("y", "int"), name="W")
     reader = record(column("y", "int"), name="W")
