@@ -20,7 +20,7 @@ from pyspark_kafkalog.warehouse.target import open_target
 from tests.broker.child import RawClient
 from tests.property.killed_load import KillableLoads
 from tests.property.load_oracle import Key, Place, Row
-from tests.property.load_targets import Owned, Rows, owned
+from tests.property.load_targets import Gaps, Owned, Rows, owned
 from tests.property.topic_model import Partition, Topic, Topics, picked
 
 SHORTS = ("a", "b")
@@ -93,6 +93,7 @@ class World:
         self.target: Owned = owned(history.target, _made(directory / "target"))
         self.places: dict[str, Place] = {}
         self.rows: Rows = Counter()
+        self.gaps: Gaps = set()
         self.versions: list[tuple[Any, Rows]] = []
         self.dropped: set[str] = set()
         self.is_made = False
@@ -160,6 +161,17 @@ class World:
                 for topic, one in position.topic_ids.items()
             },
         )
+
+    def new_gaps(self) -> dict[Key, set[int]]:
+        """The offsets that commits have given up since this was asked last."""
+        now = self.target.gaps()
+        found: dict[Key, set[int]] = {}
+        for _, topic, partition, start, until in now - self.gaps:
+            offsets = found.setdefault((self.short(topic), partition), set())
+            assert offsets.isdisjoint(range(start, until)), f"given up twice: {now - self.gaps}"
+            offsets.update(range(start, until))
+        self.gaps = now
+        return found
 
     def gaps_of(self, result: Any) -> dict[Key, set[int]]:
         found: dict[Key, set[int]] = {}

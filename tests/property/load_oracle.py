@@ -164,7 +164,7 @@ class Account:
 
     `before` and `after` are what the log held when it began and when it ended, `passed` what the
     target says of each partition now, from where the load had to begin to where it goes on, `new`
-    the rows that came, `gaps` what the load or its commit calls given up (None where nobody says).
+    the rows that came, `gaps` what its commits call given up.
     """
 
     asked: Asked
@@ -172,7 +172,7 @@ class Account:
     after: Mapping[Key, Seen]
     passed: Mapping[Key, tuple[int, int]]
     new: Counter[Row]
-    gaps: Mapping[Key, set[int]] | None
+    gaps: Mapping[Key, set[int]]
     keeps: Callable[[Record], bool]
     """Whether a record becomes a row."""
     anew: frozenset[str] = frozenset()
@@ -187,7 +187,7 @@ class Account:
         found += [f"a row that is not due ({times} x): {row}" for row, times in (+left).items()]
         found += [
             f"offsets {sorted(offsets)} of {key} are called gaps and were not passed"
-            for key, offsets in (self.gaps or {}).items()
+            for key, offsets in self.gaps.items()
             if offsets and key not in self.passed
         ]
         return found
@@ -196,15 +196,14 @@ class Account:
         start, until = self.passed[key]
         before = self.before[key]
         records = {record.offset: record for record in before.records}
-        gaps = None if self.gaps is None else self.gaps.get(key, set())
+        gaps = self.gaps.get(key, set())
         found = []
         for offset in range(start, until):
             record = records.get(offset)
-            is_gap = None if gaps is None else offset in gaps
-            wrong = self._wrong(key, offset, record, is_gap, left)
+            wrong = self._wrong(key, offset, record, offset in gaps, left)
             if wrong:
                 found.append(f"offset {offset} of {key}: {wrong}")
-        outside = (gaps or set()) - set(range(start, until))
+        outside = gaps - set(range(start, until))
         if outside:
             found.append(f"offsets {sorted(outside)} of {key} are called gaps and lie elsewhere")
         return found
@@ -214,7 +213,7 @@ class Account:
         key: Key,
         offset: int,
         record: Record | None,
-        is_gap: bool | None,
+        is_gap: bool,
         left: Counter[Row],
     ) -> str | None:
         later = self.after.get(key)
@@ -223,7 +222,7 @@ class Account:
         is_gone = later is None or later.incarnation != before.incarnation or offset < later.start
         if was_gone or offset < self.told.get(key, 0):
             # At the first load of a topic that was created again, either is a way to count.
-            is_missing = is_gap is False and key[0] not in self.anew
+            is_missing = not is_gap and key[0] not in self.anew
             return "was given up, was passed, and is in no gap" if is_missing else None
         if is_gap:
             return None if is_gone else "is called a gap, and is there"
@@ -235,7 +234,5 @@ class Account:
             return None
         if left[row]:
             left[row] -= 1
-            return None
-        if is_gone and is_gap is None:
             return None
         return "was passed, and its row is not there, nor in a gap"

@@ -238,13 +238,17 @@ class LoadCheck:
             key: (due_.gaps.get(key, (start,))[0], self._end(key, start, until, says, error))
             for key, (start, until) in due_.ranges.items()
         }
+        gaps = world.new_gaps()
+        if result is not None:
+            said = world.gaps_of(result)
+            assert gaps == said, f"given up are {said}, and the target says {gaps}"
         account = Account(
             self.asked,
             self.before,
             world.topics.seen(),
             passed,
             now - self.rows_before,
-            None if result is None else world.gaps_of(result),
+            gaps,
             self._keeps,
             frozenset(due_.anew),
             due_.told,
@@ -273,8 +277,9 @@ class LoadCheck:
         if error is not None:
             is_partly = self.step.chunk_bytes is not None or isinstance(error, Killed)
             most = until if is_partly else begins
-            # A place that begins anew, or that was read further before, is where it was.
-            was = self.place.offsets.get(key, begins)
+            # A place that was read further before is where it was; one in a topic that was created
+            # again is that of the new one, or begins.
+            was = begins if key[0] in self.due.anew else self.place.offsets.get(key, begins)
             fits = end == was or begins <= end <= most
             end = begins if end == was or end < begins else end
         elif self.step.max_bytes is not None:

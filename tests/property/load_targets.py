@@ -1,16 +1,18 @@
 """Each kind of target as its other owners use it, with the format's own tools.
 
-`rows` is what a reader sees: topic, offset and value of each row, and how often. The rest are
+`rows` is what a reader sees: topic, offset and value of each row, and how often; `gaps` is what
+commits say that they gave up. The rest are
 things that owners do to tables between loads: compact, vacuum, expire, roll back, drop, add a
 column, or lose what a load keeps there, and bring it back. What a format has not, is None.
 """
 
 import functools
+import json
 import re
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,8 @@ _COLUMNS = ["topic", "offset", "value"]
 NEW_COLUMN = "note"
 
 Rows = Counter[tuple[str, int, bytes]]
+Gaps = set[tuple[Any, str, int, int, int]]
+"""The commit, and what it gave up: topic, partition, first offset, offset after the last."""
 
 
 class Owned:
@@ -57,6 +61,10 @@ class Owned:
         self.name: str = table.name
 
     def rows(self) -> Rows:
+        raise NotImplementedError
+
+    def gaps(self) -> Gaps:
+        """What is kept of offsets that loads gave up; of old commits it may be gone."""
         raise NotImplementedError
 
     def drop(self) -> None:
@@ -98,6 +106,10 @@ class OwnedParquet(Owned):
         files = (path for path in self.path.rglob("*.parquet") if "_kafkalog" not in path.parts)
         return _counted(pq.read_table(path, columns=_COLUMNS, partitioning=None) for path in files)
 
+    def gaps(self) -> Gaps:
+        commits = (self.path / "_kafkalog" / "commits").glob("*.json")
+        return _gaps_of_commits(path.read_bytes() for path in commits)
+
     def drop(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -135,6 +147,12 @@ class OwnedS3(Owned):
                 found.append(self._read[path])
         return _counted(found)
 
+    def gaps(self) -> Gaps:
+        paths = [path for path in self._paths() if "/_kafkalog/commits/" in path]
+        return _gaps_of_commits(
+            self.table.files().open_input_stream(path).readall() for path in paths
+        )
+
     def drop(self) -> None:
         place = f"{BUCKET}/{self.table.prefix}"
         self.table.files().delete_dir_contents(place, missing_dir_ok=True)
@@ -166,6 +184,15 @@ class OwnedDelta(Owned):
         if not DeltaTable.is_deltatable(str(self.path)):
             return Counter()
         return _counted([self.table.delta().to_pyarrow_table(columns=_COLUMNS)])
+
+    def gaps(self) -> Gaps:
+        if not DeltaTable.is_deltatable(str(self.path)):
+            return set()
+        return {
+            (entry["version"], *gap)
+            for entry in self.table.delta().history()
+            for gap in json.loads(entry.get("kafkalog.gaps", "[]"))
+        }
 
     def drop(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -221,6 +248,15 @@ class OwnedIceberg(Owned):
         if table is None or table.current_snapshot() is None:
             return Counter()
         return _counted([table.scan(selected_fields=tuple(_COLUMNS)).to_arrow()])
+
+    def gaps(self) -> Gaps:
+        table = self.table.iceberg()
+        return {
+            (snapshot.snapshot_id, *gap)
+            for snapshot in (table.snapshots() if table else ())
+            if snapshot.summary
+            for gap in json.loads(snapshot.summary.get("kafkalog.gaps") or "[]")
+        }
 
     def drop(self) -> None:
         try:
@@ -283,7 +319,7 @@ class OwnedSql(Owned):
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         raise NotImplementedError
 
-    def exists(self) -> bool:
+    def exists(self, table: str = "orders") -> bool:
         raise NotImplementedError
 
     def rows(self) -> Rows:
@@ -291,6 +327,15 @@ class OwnedSql(Owned):
             return Counter()
         found = self.ask('SELECT topic, "offset", value FROM orders')
         return Counter((topic, int(offset), _bytes(value)) for topic, offset, value in found)
+
+    def gaps(self) -> Gaps:
+        if not self.exists("kafkalog_gaps"):
+            return set()
+        found = self.ask(
+            "SELECT load_name, commit_number, topic, partition, start_offset, until_offset "
+            "FROM kafkalog_gaps"
+        )
+        return {((name, number), *gap) for name, number, *gap in found}
 
     def drop(self) -> None:
         if self.exists():
@@ -330,8 +375,10 @@ class OwnedSqlite(OwnedSql):
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         return self.table.query(statement)
 
-    def exists(self) -> bool:
-        return self.table.file.exists() and self.table.exists()
+    def exists(self, table: str = "orders") -> bool:
+        if not self.table.file.exists():
+            return False
+        return bool(self.ask(f"SELECT 1 FROM sqlite_master WHERE name = '{table}'"))
 
     def vacuum(self) -> None:
         self.run("VACUUM")
@@ -348,8 +395,8 @@ class OwnedDuck(OwnedSql):
         with closing(duckdb.connect(self.table.file)) as connection:
             return connection.execute(statement).fetchall()
 
-    def exists(self) -> bool:
-        return self.table.file.exists() and self.table.exists("orders")
+    def exists(self, table: str = "orders") -> bool:
+        return self.table.file.exists() and self.table.exists(table)
 
 
 class OwnedPostgres(OwnedSql):
@@ -368,8 +415,8 @@ class OwnedPostgres(OwnedSql):
         _connection.cache_clear()
         super().settle()
 
-    def exists(self) -> bool:
-        return self.ask("SELECT to_regclass('orders') IS NOT NULL") == [(True,)]
+    def exists(self, table: str = "orders") -> bool:
+        return self.ask(f"SELECT to_regclass('{table}') IS NOT NULL") == [(True,)]
 
 
 @functools.cache
@@ -382,6 +429,11 @@ def _bytes(value: Any) -> bytes:
         return value
     text = str(value)
     return bytes.fromhex(text[2:]) if re.fullmatch(r"\\x[0-9a-f]*", text) else text.encode()
+
+
+def _gaps_of_commits(contents: Iterable[bytes]) -> Gaps:
+    commits = map(json.loads, contents)
+    return {(commit["sequence"], *gap.values()) for commit in commits for gap in commit["gaps"]}
 
 
 def _counted(tables: Any) -> Rows:

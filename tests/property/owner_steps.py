@@ -32,6 +32,7 @@ class Owner(Step):
         else:
             world.places.clear()
         world.rows = Counter()
+        world.gaps = world.target.gaps()
         world.versions.clear()
         world.has_new_column = False
         world.is_made = False

@@ -282,5 +282,7 @@ class RowwiseCheck:
                 elif record.offset < end or error is None:
                     raise AssertionError(f"the row of {key} at {record.offset} is missing")
         assert not +left, f"rows that are not due: {+left}"
+        gaps = world.new_gaps()
+        assert not gaps, f"nothing was to be given up, and the target says {gaps}"
         world.rows = now
         world.moved(self.name, moved)
