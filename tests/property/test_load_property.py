@@ -39,8 +39,8 @@ SEED = int(TOLD_SEED) if TOLD_SEED else random.SystemRandom().randrange(1 << 32)
 HISTORIES = 30 if SECONDS or TOLD_SEED else 12
 """Of each seed."""
 
-LOCAL = [kind for kind in KINDS if kind not in ("s3", "postgresql")]
-SERVED = ["s3", "postgresql"]
+SLOW = ["duckdb", "s3", "postgresql"]
+QUICK = [kind for kind in KINDS if kind not in SLOW]
 MOST_EPISODES = 6
 
 
@@ -346,15 +346,15 @@ def check(broker, client, capsys):
 
 
 @pytest.mark.usefixtures("tasks_in_this_process")
-@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("kind", QUICK)
 def test_each_record_is_there_once_or_is_told_of(kind, check, killable):
     check(kind, killable=killable)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("tasks_in_this_process")
-@pytest.mark.parametrize("kind", SERVED)
-def test_so_it_is_on_servers(kind, check, killable):
+@pytest.mark.parametrize("kind", SLOW)
+def test_so_it_is_where_opening_or_asking_takes_long(kind, check, killable):
     check(kind, killable=killable)
 
 
