@@ -314,7 +314,9 @@ class Campaign:
             except BaseException:
                 if not self._failed:
                     self._failed = f", the first failed after {self._told()}"
-                    self._tell(f"{self._kind}: failed after {self._told()}, finding the least")
+                    self._tell(
+                        f"{self._kind}: seed {number} failed after {self._told()}, to be made small"
+                    )
                 raise
 
         test()
