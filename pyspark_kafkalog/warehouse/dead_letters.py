@@ -8,7 +8,8 @@ Spark runs again, or a load that fails afterwards, sends them again.
 
 A letter that its topic refuses would stop every load. So a topic that is made for letters takes
 batches as large as their own topics do, letters are compressed, as the records may have been, and
-the client's own bound, max.request.size, does not count.
+the client's own bound, max.request.size, does not count. Compaction would lose letters of one key:
+a compacted topic takes none.
 
 A task has one thread and one DeadLetters; the producer is made for the first letter.
 """
@@ -128,22 +129,36 @@ def checked_topic(name: str | None) -> str | None:
 
 
 def make_topics(cluster: Cluster, topics: Iterable[str], letters_to: str | None) -> None:
-    """Makes the topics for the letters of `topics`, where they are not there."""
+    """Makes the topics for the letters of `topics`, where they are not there.
+
+    Raises InvalidOptionError for one that is compacted.
+    """
     there = cluster.topics(None).keys()
     largest_bytes: dict[str, int] = {}
     for topic in set(topics):
         letters = dead_letter_topic(topic, letters_to)
-        if letters not in there:
+        if letters in there:
+            _check_kept(cluster, letters)
+        else:
             # Unknown where the brokers do not tell: their default then.
             largest = int(topic_property(cluster, topic, "max.message.bytes") or 0)
             largest_bytes[letters] = max(largest_bytes.get(letters, 0), largest)
     for letters, largest in sorted(largest_bytes.items()):
         size = min(largest + _ROOM_BYTES, (1 << 31) - 1)
+        configs = {"max.message.bytes": str(size)} if largest else {}
         # Another load may be faster.
         with suppress(TopicAlreadyExistsError):
-            create_topic(
-                cluster, letters, configs={"max.message.bytes": str(size)} if largest else {}
-            )
+            create_topic(cluster, letters, configs={"cleanup.policy": "delete", **configs})
+
+
+def _check_kept(cluster: Cluster, letters: str) -> None:
+    """Raises InvalidOptionError for a topic that would keep one letter of each key."""
+    if "compact" in (topic_property(cluster, letters, "cleanup.policy") or ""):
+        raise InvalidOptionError(
+            f"the dead letters would go to {letters}, which is compacted: of letters with one key "
+            "it keeps the last, and it refuses those without. Set its cleanup.policy to delete, or "
+            "name another dead_letter_topic"
+        )
 
 
 def with_origin(records: pa.RecordBatch, reasons: Sequence[str]) -> pa.Array:

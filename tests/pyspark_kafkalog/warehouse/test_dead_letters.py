@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, row_schema
-from pyspark_kafkalog.client.admin import create_topic
+from pyspark_kafkalog.client.admin import create_topic, topic_property
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.embedded import EmbeddedBroker
@@ -87,3 +87,18 @@ def test_a_record_as_large_as_its_topic_takes_becomes_a_letter(letters_to):
             ((letter,),) = [batch.to_pylist() for batch in found if batch.num_rows]
     assert letter["value"] == value
     assert letter["headers"][-1] == {"key": "kafkalog.reason", "value": b"a reason"}
+
+
+def test_letters_are_not_compacted_away():
+    """Of letters with one key a compacted topic keeps the last, and none without a key."""
+    with EmbeddedBroker(config={"log.cleanup.policy": "compact"}) as broker:
+        config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
+        with Cluster(config) as cluster:
+            create_topic(cluster, "orders")
+            make_topics(cluster, ["orders"], None)
+            assert topic_property(cluster, "orders-dead-letters", "cleanup.policy") == "delete"
+            make_topics(cluster, ["orders"], None)
+            create_topic(cluster, "letters", configs={"cleanup.policy": "compact,delete"})
+            refusal = r"letters, which is compacted: .* cleanup\.policy to delete"
+            with pytest.raises(InvalidOptionError, match=refusal):
+                make_topics(cluster, ["orders"], "letters")
