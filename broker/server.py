@@ -40,7 +40,8 @@ from broker.cluster.metadata import (
     TopicMetadata,
     new_topic,
 )
-from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
+from broker.config.broker import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
+from broker.config.group import group_config
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator, Resolved
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import Groups, OffsetsTopic, offsets_topic_kind
@@ -55,7 +56,6 @@ from broker.coordinator.transactions import (
     read_transactions,
     transactions_topic_kind,
 )
-from broker.group_config import group_config
 from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kafka.errors import InvalidConfigurationError, InvalidRequestError, UnknownError
 
-from broker.config_def import ConfigEntry, ConfigSource, ConfigType
+from broker.config.definition import ConfigEntry, ConfigSource, ConfigType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}

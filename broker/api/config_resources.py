@@ -15,8 +15,8 @@ from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicO
 from broker.api.errors import wire_error
 from broker.api.request import ApiContext
 from broker.api.topic_names import check_topic_name
-from broker.config import ConfigError
-from broker.group_config import check_group_config
+from broker.config.broker import ConfigError
+from broker.config.group import check_group_config
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 

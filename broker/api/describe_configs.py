@@ -18,8 +18,8 @@ from broker.api.config_resources import BROKER, BROKER_LOGGER, GROUP, TOPIC
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.topic_names import check_topic_name
-from broker.config_def import ConfigEntry, ConfigSource
-from broker.group_config import describe_group
+from broker.config.definition import ConfigEntry, ConfigSource
+from broker.config.group import describe_group
 
 _RESULT = DescribeConfigsResponse.DescribeConfigsResult
 _ENTRY = _RESULT.DescribeConfigsResourceResult

@@ -22,9 +22,9 @@ from broker.api.config_resources import (
     check_names,
 )
 from broker.api.request import Api, ApiContext, Body, Request, encoded
-from broker.config import broker_config_key, topic_config_key
-from broker.config_def import ConfigEntry, ConfigKey, ConfigType
-from broker.group_config import group_config_key
+from broker.config.broker import broker_config_key, topic_config_key
+from broker.config.definition import ConfigEntry, ConfigKey, ConfigType
+from broker.config.group import group_config_key
 
 _RESULT = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 _KEYS: Mapping[int, Callable[[str], ConfigKey | None]] = {

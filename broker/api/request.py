@@ -16,7 +16,7 @@ from kafka.protocol.data_container import DataContainer
 
 from broker.api.fetch_session import FetchSessionCache
 from broker.cluster.metadata import ClusterMetadata
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic

@@ -35,7 +35,8 @@ from kafka.errors import (
     UnsupportedAssignorError,
 )
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
+from broker.config.group import GroupConfig, group_config
 from broker.coordinator.assignors import ASSIGNORS
 from broker.coordinator.consumer_group import (
     JOIN_EPOCH,
@@ -60,7 +61,6 @@ from broker.coordinator.group_metadata import GroupMetadata
 from broker.coordinator.offset_records import group_tombstone
 from broker.coordinator.timers import Timers
 from broker.coordinator.topic_regex import check_regex, resolve
-from broker.group_config import GroupConfig, group_config
 from broker.log.clock import Clock, has_passed
 
 _log = logging.getLogger(__name__)

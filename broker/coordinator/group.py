@@ -39,7 +39,7 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.coordinator.consumer_group import tombstones
 from broker.coordinator.consumer_group_records import TopicIdPartition, encode
 from broker.coordinator.group_metadata import (

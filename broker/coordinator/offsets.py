@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from kafka.errors import InvalidCommitOffsetSizeError
 
 from broker.cluster.metadata import CONSUMER_OFFSETS
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.coordinator.consumer_group import restored
 from broker.coordinator.consumer_group_records import Update, decode
 from broker.coordinator.group_metadata import GroupMetadata, commit_pending

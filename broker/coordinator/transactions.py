@@ -29,7 +29,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import TRANSACTION_STATE
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, decode_records
 from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches
 from broker.coordinator.timers import Timers

@@ -26,7 +26,7 @@ from typing import Protocol
 from kafka.errors import CorruptRecordError, KafkaStorageError
 from kafka.structs import TopicPartition
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.log.cleaner import (
     CLEANED_SUFFIX,
     CleanedSegment,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kafka.errors import InconsistentClusterIdError
 
-from broker.config_def import ConfigError
+from broker.config.definition import ConfigError
 from broker.log.files import Files
 from broker.properties import format_properties, parse_properties
 from pyspark_kafkalog.protocol.uuid_text import encode_uuid

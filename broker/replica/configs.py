@@ -15,7 +15,7 @@ from kafka.errors import BrokerResponseError
 
 from broker.cluster.metadata import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
-from broker.config import BrokerConfig, warn_of_no_effect
+from broker.config.broker import BrokerConfig, warn_of_no_effect
 from broker.replica.changes import Changes
 from broker.replica.manager import ReplicaManager
 

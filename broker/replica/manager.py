@@ -25,7 +25,7 @@ from kafka.structs import TopicPartition
 from mypy_extensions import mypyc_attr
 
 from broker.cluster.metadata import TopicMetadata
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.partition import NO_EPOCH, EpochEndOffset, OffsetFound, Partition, PartitionRead

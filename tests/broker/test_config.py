@@ -5,8 +5,8 @@ import logging
 import pytest
 from kafka.errors import InvalidConfigurationError, InvalidRequestError
 
-from broker.config import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
-from broker.config_def import ConfigSource, ConfigType
+from broker.config.broker import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
+from broker.config.definition import ConfigSource, ConfigType
 
 
 def test_defaults_are_kafkas():

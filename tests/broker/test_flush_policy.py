@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFile
 from broker.network.loop import new_event_loop
 from broker.replica.manager import LARGE_BYTES

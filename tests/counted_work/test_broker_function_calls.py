@@ -12,7 +12,7 @@ import tracemalloc
 
 import pytest
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.network.loop import new_event_loop
 from broker.server import BrokerServer
 from pyspark_kafkalog.client import admin

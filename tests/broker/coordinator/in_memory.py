@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group import CommitAsk, GroupCoordinator, JoinAsk, SyncAsk, new_commit
 from broker.coordinator.group_metadata import JoinResult, MemberProtocol, SyncResult
 from broker.coordinator.offset_records import CommittedOffset

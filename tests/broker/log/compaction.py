@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.log.cleaner import (
     CleanedSegment,
     Cleaner,

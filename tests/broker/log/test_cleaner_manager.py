@@ -7,7 +7,7 @@ import threading
 import pytest
 from kafka.structs import TopicPartition
 
-from broker.config import BrokerConfig, LogConfig
+from broker.config.broker import BrokerConfig, LogConfig
 from broker.log.cleaner import CleanerSettings
 from broker.log.cleaner_process import (
     CleanerProcess,

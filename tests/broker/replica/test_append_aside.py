@@ -9,7 +9,7 @@ from kafka.errors import KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import new_topic
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFile, DiskFiles
 from broker.log.manager import LogManager
 from broker.replica.manager import FetchAsk, ReplicaManager

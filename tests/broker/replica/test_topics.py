@@ -21,7 +21,7 @@ from broker.cluster.metadata import (
     MetadataRecords,
     new_topic,
 )
-from broker.config import BrokerConfig
+from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import FetchPurgatory

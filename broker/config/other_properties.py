@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.config_def import ConfigKey, ConfigType, Legal, legal, one_of, within
+from broker.config.definition import ConfigKey, ConfigType, Legal, legal, one_of, within
 
 _DOC = "Known as a property of Apache Kafka's; nothing in this broker acts on it."
 _LISTENER = re.compile(r"listener\.name\.[^.]+\.(.+)")

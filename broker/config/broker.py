@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kafka.errors import InvalidRequestError
 
-from broker.config_def import (
+from broker.config.definition import (
     INT_MAX,
     LONG_MAX,
     ConfigEntry,
@@ -39,7 +39,7 @@ from broker.config_def import (
     option,
     split_known,
 )
-from broker.other_properties import (
+from broker.config.other_properties import (
     ALL_BROKERS,
     ONE_BROKER,
     ONE_LISTENER,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from kafka.errors import InvalidConfigurationError
 
-from broker.config import BrokerConfig
-from broker.config_def import (
+from broker.config.broker import BrokerConfig
+from broker.config.definition import (
     ConfigEntry,
     ConfigKey,
     ConfigSource,
