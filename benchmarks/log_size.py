@@ -25,7 +25,7 @@ from rich.progress import track
 
 from benchmarks.pairs import Comparison, Row
 from benchmarks.running import Running
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.checkpoint import RECOVERY_POINTS, OffsetCheckpointFile
 from broker.log.files import DiskFiles
 from broker.log.leader_epoch import LeaderEpochFileCache

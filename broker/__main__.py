@@ -24,7 +24,8 @@ from pathlib import Path
 from kafka.errors import KafkaError
 
 from broker.cluster.local_store import FILE_NAME
-from broker.config.broker import BrokerConfig, Endpoint
+from broker.config.broker import BrokerConfig
+from broker.config.endpoint import Endpoint
 from broker.log import log
 from broker.network.loop import new_event_loop
 from broker.server import BrokerServer

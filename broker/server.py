@@ -40,7 +40,9 @@ from broker.cluster.metadata import (
     TopicMetadata,
     new_topic,
 )
-from broker.config.broker import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
+from broker.config.broker import BrokerConfig
+from broker.config.definition import ConfigError
+from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator, Resolved
 from broker.coordinator.group import GroupCoordinator

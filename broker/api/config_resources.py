@@ -15,7 +15,7 @@ from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicO
 from broker.api.errors import wire_error
 from broker.api.request import ApiContext
 from broker.api.topic_names import check_topic_name
-from broker.config.broker import ConfigError
+from broker.config.definition import ConfigError
 from broker.config.group import check_group_config
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

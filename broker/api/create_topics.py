@@ -25,6 +25,7 @@ from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.topic_names import check_no_collision, check_topic_name
 from broker.cluster.metadata import TopicMetadata, new_topic
+from broker.config.describe import describe_topic
 
 # As Kafka's controller: more at once would hold up everything else.
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -141,7 +142,7 @@ def _configs(topic: "CreateTopicsRequest.CreatableTopic") -> Mapping[str, str]:
 
 def _created(plan: _Plan, context: ApiContext, *, validate_only: bool) -> object:
     topic = plan.topic
-    entries = context.config.describe_topic(context.config.log_config(topic.configs))
+    entries = describe_topic(context.config, context.config.log_config(topic.configs))
     config_class = CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
     return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,

@@ -19,6 +19,7 @@ from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Body, Request, encoded
 from broker.api.topic_names import check_topic_name
 from broker.config.definition import ConfigEntry, ConfigSource
+from broker.config.describe import describe_broker, describe_default, describe_topic
 from broker.config.group import describe_group
 
 _RESULT = DescribeConfigsResponse.DescribeConfigsResult
@@ -65,16 +66,16 @@ def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[Con
         topic = context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartitionError()
-        return context.config.describe_topic(context.config.log_config(topic.configs))
+        return describe_topic(context.config, context.config.log_config(topic.configs))
     if resource_type == BROKER:
         node_id = context.metadata.broker.node_id
         if not name:
-            return context.config.describe_default()
+            return describe_default(context.config)
         if name != str(node_id):
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {node_id} or empty string, but received {name}"
             )
-        return context.config.describe()
+        return describe_broker(context.config)
     if resource_type == BROKER_LOGGER:
         return describe_loggers(name, context.metadata.broker.node_id)
     if resource_type == GROUP:

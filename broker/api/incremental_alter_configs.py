@@ -22,9 +22,11 @@ from broker.api.config_resources import (
     check_names,
 )
 from broker.api.request import Api, ApiContext, Body, Request, encoded
-from broker.config.broker import broker_config_key, topic_config_key
+from broker.config.broker import broker_config_key
 from broker.config.definition import ConfigEntry, ConfigKey, ConfigType
+from broker.config.describe import describe_broker, describe_topic
 from broker.config.group import group_config_key
+from broker.config.log import topic_config_key
 
 _RESULT = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 _KEYS: Mapping[int, Callable[[str], ConfigKey | None]] = {
@@ -96,8 +98,8 @@ def _edited(resource_type: int, config: Any, current: Configs, context: ApiConte
     text = current.get(name)
     if text is None:
         is_topic = resource_type == TOPIC
-        described = context.config.describe_topic(context.config.log_config({}))
-        text = _values(described if is_topic else context.config.describe())[name] or ""
+        described = describe_topic(context.config, context.config.log_config({}))
+        text = _values(described if is_topic else describe_broker(context.config))[name] or ""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     named = [part.strip() for part in config.value.split(",") if part.strip()]
     if config.config_operation == _APPEND:

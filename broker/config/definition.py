@@ -19,6 +19,8 @@ Value = bool | int | float | str | tuple[str, ...] | None
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 
 
 class ConfigError(InvalidConfigurationError):  # type: ignore[misc]
@@ -38,6 +40,10 @@ class ConfigType(IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+
+BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+SHORT, LONG, DOUBLE, LIST = ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
 
 class ConfigSource(IntEnum):

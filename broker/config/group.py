@@ -24,6 +24,7 @@ from broker.config.definition import (
     at_least,
     one_of,
 )
+from broker.config.describe import synonyms_of, value_of
 
 _STORED = "Kept and described; this broker has no groups of the kind."
 _DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
@@ -144,11 +145,11 @@ def group_config(config: BrokerConfig, overrides: Mapping[str, str]) -> GroupCon
 def _effective(name: str, config: BrokerConfig, overrides: Mapping[str, str]) -> int:
     each = _PROPERTIES[name]
     if name not in overrides:
-        return _whole(config.value_of(each.broker))
+        return _whole(value_of(config, each.broker))
     value = _whole(each.key.parse(overrides[name]))
     if each.least:
-        value = max(value, _whole(config.value_of(each.least)))
-    return min(value, _whole(config.value_of(each.most)))
+        value = max(value, _whole(value_of(config, each.least)))
+    return min(value, _whole(value_of(config, each.most)))
 
 
 def group_config_key(name: str) -> ConfigKey | None:
@@ -165,14 +166,14 @@ def check_group_config(config: BrokerConfig, overrides: Mapping[str, str]) -> No
     values = {name: _PROPERTIES[name].key.parse(text) for name, text in overrides.items()}
     for name, value in values.items():
         each = _PROPERTIES[name]
-        if each.least and _whole(value) < _whole(config.value_of(each.least)):
+        if each.least and _whole(value) < _whole(value_of(config, each.least)):
             raise InvalidConfigurationError(f"{name} must be greater than or equal to {each.least}")
-        if each.most and _whole(value) > _whole(config.value_of(each.most)):
+        if each.most and _whole(value) > _whole(value_of(config, each.most)):
             raise InvalidConfigurationError(f"{name} must be less than or equal to {each.most}")
     for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         session_ms, heartbeat_ms = (
-            _whole(values.get(name, config.value_of(f"group.{name}")))
+            _whole(values.get(name, value_of(config, f"group.{name}")))
             for name in (session, heartbeat)
         )
         if (session in values or heartbeat in values) and session_ms <= heartbeat_ms:
@@ -184,7 +185,7 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[C
     entries = []
     for name, each in _PROPERTIES.items():
         key = each.key
-        synonyms = config.synonyms([each.broker]) if each.broker else []
+        synonyms = synonyms_of(config, [each.broker]) if each.broker else []
         if not each.broker:
             synonyms.append((name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
         if name in overrides:

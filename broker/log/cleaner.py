@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.errors import CorruptRecordError
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.cleaned_transactions import CleanedTransactions
 from broker.log.files import File, Files
 from broker.log.offset_map import OffsetMap

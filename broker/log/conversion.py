@@ -24,8 +24,8 @@ from kafka.errors import (
     UnsupportedCompressionTypeError,
 )
 
-from broker.config.broker import LogConfig
 from broker.config.definition import LONG_MAX
+from broker.config.log import LogConfig
 from broker.log.files import FileSlice
 from broker.log.record_errors import (
     MAX_RECORD_ERRORS,

@@ -34,7 +34,7 @@ from kafka.errors import (
     RecordListTooLargeError,
 )
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.histogram import Histogram
 from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, has_passed, system_clock_ms

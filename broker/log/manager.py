@@ -32,8 +32,9 @@ from typing import NamedTuple
 from kafka.errors import CorruptRecordError, KafkaStorageError, UnsupportedForMessageFormatError
 from kafka.structs import TopicPartition
 
-from broker.config.broker import BrokerConfig, LogConfig
+from broker.config.broker import BrokerConfig
 from broker.config.definition import INT_MAX
+from broker.config.log import LogConfig
 from broker.histogram import Histogram
 from broker.log.checkpoint import (
     CLEANER_OFFSETS,

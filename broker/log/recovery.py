@@ -22,7 +22,7 @@ from pathlib import Path
 
 from kafka.errors import CorruptRecordError, UnsupportedForMessageFormatError
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.cleaner import CLEANED_SUFFIX
 from broker.log.clock import Clock
 from broker.log.files import File, Files

@@ -7,7 +7,7 @@ watermark. Pure functions over a snapshot of the segments: any thread. Deletes n
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.segment import LogSegment
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafka.errors import CorruptRecordError
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.files import File, Files
 from broker.log.offset_index import OffsetIndex
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset

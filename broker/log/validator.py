@@ -19,8 +19,8 @@ from kafka.errors import (
     UnsupportedCompressionTypeError,
 )
 
-from broker.config.broker import LogConfig
 from broker.config.definition import LONG_MAX
+from broker.config.log import LogConfig
 from pyspark_kafkalog.record.batch import (
     CODEC_MASK,
     CONTROL_BIT,

@@ -15,7 +15,9 @@ from kafka.errors import BrokerResponseError
 
 from broker.cluster.metadata import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
-from broker.config.broker import BrokerConfig, warn_of_no_effect
+from broker.config.broker import BrokerConfig
+from broker.config.dynamic import with_dynamic
+from broker.config.no_effect import warn_of_no_effect
 from broker.replica.changes import Changes
 from broker.replica.manager import ReplicaManager
 
@@ -32,12 +34,12 @@ def load_dynamic(config: BrokerConfig, records: MetadataRecords) -> BrokerConfig
     for entity, kept in ((BROKER_DEFAULT, default), (str(config.broker_id), own)):
         for name, text in records.broker_configs(entity).items():
             try:
-                config.with_dynamic({name: text}, {})
+                with_dynamic(config, {name: text}, {})
             except BrokerResponseError as error:
                 _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
             else:
                 kept[name] = text
-    return config.with_dynamic(own, default)
+    return with_dynamic(config, own, default)
 
 
 class ConfigManager:
@@ -93,5 +95,5 @@ class ConfigManager:
     def _with(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> BrokerConfig:
         own, default = self.current.dynamic, self.current.dynamic_default
         if all_brokers:
-            return self._static.with_dynamic(own, changed(default))
-        return self._static.with_dynamic(changed(own), default)
+            return with_dynamic(self._static, own, changed(default))
+        return with_dynamic(self._static, changed(own), default)

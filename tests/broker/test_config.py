@@ -5,8 +5,11 @@ import logging
 import pytest
 from kafka.errors import InvalidConfigurationError, InvalidRequestError
 
-from broker.config.broker import BrokerConfig, ConfigError, Endpoint, parse_ip_overrides
-from broker.config.definition import ConfigSource, ConfigType
+from broker.config.broker import BrokerConfig
+from broker.config.definition import ConfigError, ConfigSource, ConfigType
+from broker.config.describe import describe_broker, describe_default, describe_topic
+from broker.config.dynamic import with_dynamic
+from broker.config.endpoint import Endpoint, parse_ip_overrides
 
 
 def test_defaults_are_kafkas():
@@ -146,7 +149,7 @@ def test_a_property_of_kafkas_without_effect_is_said_to_be_so(caplog):
     (line,) = (each for each in caplog.messages if "without_effect" in each)
     assert all(name in line for name in given)
     assert "config.unknown" not in caplog.text
-    described = {entry.name: entry for entry in config.describe()}
+    described = {entry.name: entry for entry in describe_broker(config)}
     assert described["num.io.threads"].value == "9"
     assert described["num.io.threads"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert described["num.network.threads"].value == "3"
@@ -159,7 +162,7 @@ def test_a_property_of_kafkas_without_effect_is_said_to_be_so(caplog):
 def test_what_would_protect_is_refused_while_the_broker_runs_too(name):
     for prefix in ("", "listener.name.plaintext."):
         with pytest.raises((ConfigError, InvalidRequestError)):
-            BrokerConfig().with_dynamic({prefix + name: "PLAIN"}, {})
+            with_dynamic(BrokerConfig(), {prefix + name: "PLAIN"}, {})
 
 
 def test_an_unknown_topic_config_is_refused_from_a_client_and_tolerated_on_disk(caplog):
@@ -177,7 +180,7 @@ class TestDescribe:
 
     def test_names_each_broker_property_with_its_source(self):
         config = BrokerConfig.from_properties({"node.id": "7", "log.dirs": "/a,/b"})
-        found = self.entries(config.describe())
+        found = self.entries(describe_broker(config))
         assert found["log.dirs"].value == "/a,/b"
         assert found["log.dirs"].source is ConfigSource.STATIC_BROKER_CONFIG
         assert found["broker.id"].source is ConfigSource.STATIC_BROKER_CONFIG
@@ -192,7 +195,7 @@ class TestDescribe:
     def test_shows_where_a_topics_value_comes_from(self):
         config = BrokerConfig.from_properties({"log.retention.minutes": "2"})
         topic = config.log_config({"segment.ms": "9"})
-        found = self.entries(config.describe_topic(topic))
+        found = self.entries(describe_topic(config, topic))
         segment, retention = found["segment.ms"], found["retention.ms"]
         assert (segment.value, segment.source) == ("9", ConfigSource.DYNAMIC_TOPIC_CONFIG)
         assert segment.synonyms == (
@@ -206,7 +209,7 @@ class TestDescribe:
 
     def test_shows_what_was_set_while_the_broker_ran(self):
         static = BrokerConfig.from_properties({"log.retention.hours": "3"})
-        config = static.with_dynamic({"log.retention.ms": "5"}, {"log.retention.ms": "6"})
+        config = with_dynamic(static, {"log.retention.ms": "5"}, {"log.retention.ms": "6"})
         assert config.log_config({}).retention_ms == config.log_retention_ms == 5
         rows = (
             ("log.retention.ms", "5", ConfigSource.DYNAMIC_BROKER_CONFIG),
@@ -214,29 +217,29 @@ class TestDescribe:
             ("log.retention.hours", "3", ConfigSource.STATIC_BROKER_CONFIG),
             ("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
         )
-        broker = self.entries(config.describe())
-        topic = self.entries(config.describe_topic(config.log_config({})))
+        broker = self.entries(describe_broker(config))
+        topic = self.entries(describe_topic(config, config.log_config({})))
         assert broker["log.retention.ms"].synonyms == topic["retention.ms"].synonyms == rows
         assert broker["log.retention.hours"].synonyms == rows[2:]
         assert broker["log.retention.ms"].source is ConfigSource.DYNAMIC_BROKER_CONFIG
-        (default,) = config.describe_default()
+        (default,) = describe_default(config)
         assert (default.name, default.value, default.synonyms) == (
             "log.retention.ms",
             "6",
             rows[1:2],
         )
         # Unset, nothing stands for the finer property; the coarser one is shown by itself.
-        assert self.entries(static.describe())["log.retention.ms"].synonyms == ()
+        assert self.entries(describe_broker(static))["log.retention.ms"].synonyms == ()
 
     def test_lists_every_topic_config_that_kafka_clients_set(self):
         config = BrokerConfig()
-        names = {entry.name for entry in config.describe_topic(config.log_config({}))}
+        names = {entry.name for entry in describe_topic(config, config.log_config({}))}
         assert {"min.insync.replicas", "min.cleanable.dirty.ratio", "delete.retention.ms"} <= names
 
     def test_every_value_parses_back(self):
         config = BrokerConfig()
         topic = config.log_config({})
-        texts = {entry.name: entry.value for entry in config.describe_topic(topic)}
+        texts = {entry.name: entry.value for entry in describe_topic(config, topic)}
         again = config.log_config({name: text for name, text in texts.items() if text})
         assert all(
             getattr(again, name) == getattr(topic, name)

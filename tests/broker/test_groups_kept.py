@@ -4,7 +4,7 @@ import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.coordinator.state_topic import java_hash_magnitude
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker

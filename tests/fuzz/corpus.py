@@ -19,7 +19,7 @@ import kafka.protocol
 from kafka.protocol.api_message import ApiMessage
 
 from broker.api.apis import APIS
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.protocol.frames import encode_request_header
 from tests.broker.records import CODECS, batch_of

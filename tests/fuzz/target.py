@@ -22,7 +22,8 @@ from kafka.protocol.admin import CreateTopicsRequest
 from kafka.structs import TopicPartition
 
 from broker.api import create_partitions, create_topics
-from broker.config.broker import BrokerConfig, LogConfig
+from broker.config.broker import BrokerConfig
+from broker.config.log import LogConfig
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.record_search import first_record_at_or_after

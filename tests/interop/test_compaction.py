@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.files import DiskFiles
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.validator import AppendRules

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import NOW_MS, batch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kafka.structs import TopicPartition
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.coordinator.group import CommitAsk
 from broker.coordinator.offsets import read_groups
 from broker.coordinator.state_records import ProducerIdAndEpoch, encode_batch

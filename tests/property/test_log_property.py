@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kafka.errors import OffsetOutOfRangeError
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from tests.broker.log.batches import NOW_MS, batch, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles

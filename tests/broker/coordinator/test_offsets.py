@@ -4,7 +4,7 @@ import pytest
 from kafka.errors import CorruptRecordError
 from kafka.structs import TopicPartition
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.coordinator.group_metadata import GroupState
 from broker.coordinator.offset_records import (
     CommittedOffset,

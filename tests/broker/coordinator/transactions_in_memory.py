@@ -18,7 +18,8 @@ from kafka.structs import TopicPartition
 from broker.api import produce
 from broker.api.request import Request
 from broker.cluster.metadata import TopicMetadata, new_topic
-from broker.config.broker import BrokerConfig, LogConfig
+from broker.config.broker import BrokerConfig
+from broker.config.log import LogConfig
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord
 from broker.coordinator.timers import Timers
 from broker.coordinator.transaction_markers import MarkerWriter

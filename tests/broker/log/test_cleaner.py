@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.cleaner import (
     SegmentExtent,
     Throttler,

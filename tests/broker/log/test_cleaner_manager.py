@@ -7,7 +7,8 @@ import threading
 import pytest
 from kafka.structs import TopicPartition
 
-from broker.config.broker import BrokerConfig, LogConfig
+from broker.config.broker import BrokerConfig
+from broker.config.log import LogConfig
 from broker.log.cleaner import CleanerSettings
 from broker.log.cleaner_process import (
     CleanerProcess,

@@ -13,7 +13,7 @@ from kafka.errors import (
 )
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.conversion import convert_for_log, message_set_of, needs_conversion
 from broker.log.files import FileSlice
 from broker.log.validator import AppendRules

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from tests.broker.log.batches import batch, contents
 from tests.broker.log.cut_files import CutFiles, PowerCut

@@ -17,7 +17,7 @@ from kafka.errors import (
     RecordListTooLargeError,
 )
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import batches
 from tests.broker.log.batches import GZIP, NOW_MS, ZSTD, batch, contents, together, values_in

@@ -10,7 +10,7 @@ from kafka.errors import (
     TransactionCoordinatorFencedError,
 )
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import NOW_MS, batch, contents, together

@@ -9,7 +9,8 @@ import pytest
 from kafka.errors import InconsistentClusterIdError, KafkaStorageError
 from kafka.structs import TopicPartition
 
-from broker.config.broker import BrokerConfig, ConfigError
+from broker.config.broker import BrokerConfig
+from broker.config.definition import ConfigError
 from broker.log.files import DiskFiles
 from broker.log.manager import LogManager
 from tests.broker.log.batches import NOW_MS, batch, contents

@@ -12,7 +12,7 @@ import zlib
 import pytest
 from kafka.errors import UnsupportedForMessageFormatError
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from tests.broker.log.batches import GZIP, batch, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles

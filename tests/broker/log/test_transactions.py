@@ -14,7 +14,7 @@ from kafka.errors import (
 )
 from kafka.record.memory_records import MemoryRecords
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker

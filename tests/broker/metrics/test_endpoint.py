@@ -13,7 +13,7 @@ import pytest
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.metrics import endpoint
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest

@@ -3,7 +3,7 @@
 import pytest
 from kafka.structs import TopicPartition
 
-from broker.config.broker import LogConfig
+from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.replica.manager import FetchAsk
 from broker.replica.partition import LATEST, Partition

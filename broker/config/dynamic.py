@@ -1,0 +1,117 @@
+"""What may be set while the broker runs, as Kafka's DynamicBrokerConfig, and what follows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from kafka.errors import InvalidRequestError
+
+from broker.config.broker import BROKER_FIELDS, BROKER_KEYS, BrokerConfig, broker_config_key
+from broker.config.definition import split_known
+from broker.config.no_effect import LATER_BROKER_CONFIGS, check_protection
+from broker.config.other_properties import (
+    ALL_BROKERS,
+    ONE_BROKER,
+    ONE_LISTENER,
+    other_properties,
+    without_listener,
+)
+
+__all__ = ["DYNAMIC_BROKER_CONFIGS", "is_dynamic", "with_dynamic"]
+
+_MODES_OF_ONE = (ONE_BROKER, ONE_LISTENER)
+# Counts from when it is set.
+DYNAMIC_BROKER_CONFIGS = frozenset(
+    (
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "group.consumer.assignment.interval.ms",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
+        "log.cleanup.policy",
+        "log.flush.interval.messages",
+        "log.flush.interval.ms",
+        "log.index.interval.bytes",
+        "log.index.size.max.bytes",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.type",
+        "log.preallocate",
+        "log.retention.bytes",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "log.segment.bytes",
+        "log.segment.delete.delay.ms",
+        "max.connection.creation.rate",
+        "max.connections",
+        "max.connections.per.ip",
+        "message.max.bytes",
+        "min.insync.replicas",
+        "producer.id.expiration.ms",
+        "transaction.partition.verification.enable",
+    )
+)
+
+
+def with_dynamic(
+    config: BrokerConfig, own: Mapping[str, str], default: Mapping[str, str]
+) -> BrokerConfig:
+    """`config`, of the file alone, with what is set on this broker (`own`) and on all
+    (`default`). Raises ConfigError and, for what may not change, InvalidRequestError."""
+    _check_dynamic(default, all_brokers=True)
+    _check_dynamic(own, all_brokers=False)
+    for configs in (default, own):
+        values, _ = split_known(BROKER_KEYS, configs)
+        config = replace(config, **values)  # type: ignore[arg-type]
+    config.check_cleaner()
+    return replace(config, dynamic=dict(own), dynamic_default=dict(default))
+
+
+def _update_mode(name: str) -> str:
+    """How a property may be changed while the broker runs; "" where it may not."""
+    if name in DYNAMIC_BROKER_CONFIGS or name in LATER_BROKER_CONFIGS:
+        return ALL_BROKERS
+    if name in BROKER_FIELDS or any(name == key.alias for key in BROKER_KEYS.values()):
+        return ""
+    other = other_properties().get(name)
+    return ALL_BROKERS if other is None else other.mode
+
+
+def is_dynamic(name: str) -> bool:
+    is_kafkas = name in BROKER_FIELDS or name in other_properties()
+    return is_kafkas and bool(_update_mode(name))
+
+
+def _check_dynamic(configs: Mapping[str, str], *, all_brokers: bool) -> None:
+    """Apache Kafka's checks of what is to be set while the broker runs, in their order. Raises
+    InvalidRequestError and ConfigError."""
+    modes = {name: _update_mode(name) for name in configs}
+    _refuse(
+        (name for name, mode in modes.items() if not mode),
+        "Cannot update these configs dynamically",
+    )
+    _refuse(
+        (name for name, mode in modes.items() if mode == ONE_LISTENER),
+        "These security configs can be dynamically updated only per-listener using the listener "
+        "prefix",
+    )
+    for name, text in configs.items():
+        check_protection(without_listener(name), text)
+        key = broker_config_key(without_listener(name))
+        if key is not None:
+            key.parse(text)
+    if all_brokers:
+        of_one = (name for name in configs if _update_mode(without_listener(name)) in _MODES_OF_ONE)
+        _refuse(
+            of_one,
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+
+
+def _refuse(names: Iterable[str], reason: str) -> None:
+    if found := sorted(names):
+        raise InvalidRequestError(f"{reason}: [{', '.join(found)}]")
