@@ -34,8 +34,9 @@ from kafka.errors import CorruptRecordError
 from broker.config.log import LogConfig
 from broker.log.cleaned_transactions import CleanedTransactions
 from broker.log.files import File, Files
+from broker.log.names import CLEANED_SUFFIX, LOG_SUFFIX, file_name
 from broker.log.offset_map import OffsetMap
-from broker.log.segment import LOG_SUFFIX, MAX_RELATIVE_OFFSET, LogSegment, file_name
+from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.transaction_index import AbortedTransaction
 from pyspark_kafkalog.record.batch import (
     CODEC_MASK,
@@ -57,7 +58,6 @@ from pyspark_kafkalog.record.records import varint
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-CLEANED_SUFFIX = ".cleaned"
 NO_DATA_OFFSET = -1
 _MAX_DECOMPRESSED_BYTES = 256 << 20
 _MAX_SEGMENT_BYTES = 2**31 - 1

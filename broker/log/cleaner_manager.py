@@ -28,7 +28,6 @@ from kafka.structs import TopicPartition
 
 from broker.config.broker import BrokerConfig
 from broker.log.cleaner import (
-    CLEANED_SUFFIX,
     CleanedSegment,
     CleanerSettings,
     CleanerStats,
@@ -44,6 +43,7 @@ from broker.log.cleaner_process import (
 from broker.log.clock import Clock, has_passed
 from broker.log.files import Files
 from broker.log.log import Log
+from broker.log.names import CLEANED_SUFFIX
 from broker.log.segment import LogSegment
 
 _log = logging.getLogger(__name__)

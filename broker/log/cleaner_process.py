@@ -27,13 +27,7 @@ from typing import IO
 
 from kafka.errors import BrokerResponseError
 
-from broker.log.cleaner import (
-    CleanedSegment,
-    Cleaner,
-    CleanerSettings,
-    CleaningJob,
-    CleaningResult,
-)
+from broker.log.cleaner import CleanedSegment, Cleaner, CleanerSettings, CleaningJob, CleaningResult
 from broker.log.files import DiskFiles
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -40,15 +40,10 @@ from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, has_passed, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
 from broker.log.leader_epoch import LeaderEpochFileCache
+from broker.log.names import DELETED_SUFFIX, SWAP_SUFFIX
 from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
 from broker.log.record_search import first_record_at_or_after
-from broker.log.recovery import (
-    DELETED_SUFFIX,
-    SWAP_SUFFIX,
-    LogLoader,
-    index_aborted,
-    rebuild_producers,
-)
+from broker.log.recovery import LogLoader, index_aborted, rebuild_producers
 from broker.log.retention import RetentionBounds, deletable_segments
 from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset

@@ -51,13 +51,13 @@ from broker.log.files import DirectoryLock, DiskFiles, Files
 from broker.log.log import Log
 from broker.log.maintenance import LogMaintenance, MaintenanceTask
 from broker.log.meta_properties import claim, new_id, read_cluster_id
+from broker.log.names import DELETED_LOG_SUFFIX
 from broker.log.partition_metadata import read_topic_id, write_topic_id
 
 _log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
-_DELETE_SUFFIX = "-delete"
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 _TICK_MS = 1000
 # The log of Kafka's own controllers, in a data directory that one of them wrote: no topic.
@@ -280,7 +280,7 @@ class LogManager:
             self._departed.add(tp)
             self.cleaner.abort(tp)
             directory = owner.directory
-            mark = f"-{tp.partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
+            mark = f"-{tp.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
             trash = directory.with_name(tp.topic[: 255 - len(mark)] + mark)
             if log is not None:
                 log.retire(trash)
@@ -416,7 +416,7 @@ class LogManager:
         self._departed |= recovery_points.keys() | start_offsets.keys() | dirty_offsets.keys()
         found = {}
         for name in names:
-            if name.endswith(_DELETE_SUFFIX):
+            if name.endswith(DELETED_LOG_SUFFIX):
                 self._files.remove_tree(directory / name)
             elif (tp := parse_directory_name(name)) is not None:
                 found[tp] = directory / name

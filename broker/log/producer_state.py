@@ -36,13 +36,13 @@ from kafka.errors import (
 )
 
 from broker.log.files import Files
+from broker.log.names import SNAPSHOT_SUFFIX
 from pyspark_kafkalog.record.batch import NO_SEQUENCE, BatchHeader
 from pyspark_kafkalog.record.control import TransactionMarker
 from pyspark_kafkalog.record.crc import crc32c
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_SUFFIX: Final = ".snapshot"
 BATCHES_KEPT: Final = 5
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hIi")

@@ -23,17 +23,18 @@ from pathlib import Path
 from kafka.errors import CorruptRecordError, UnsupportedForMessageFormatError
 
 from broker.config.log import LogConfig
-from broker.log.cleaner import CLEANED_SUFFIX
 from broker.log.clock import Clock
 from broker.log.files import File, Files
 from broker.log.leader_epoch import LeaderEpochFileCache
-from broker.log.producer_state import CompletedTransaction, ProducerStateManager
-from broker.log.segment import (
+from broker.log.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
     SEGMENT_SUFFIXES,
-    LogSegment,
+    SWAP_SUFFIX,
 )
+from broker.log.producer_state import CompletedTransaction, ProducerStateManager
+from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segments import LogSegments
 from broker.log.transaction_index import AbortedTransaction
 from pyspark_kafkalog.record.batch import (
@@ -48,8 +49,6 @@ from pyspark_kafkalog.record.control import decode_marker
 
 _log = logging.getLogger(__name__)
 
-DELETED_SUFFIX = ".deleted"
-SWAP_SUFFIX = ".swap"
 _CHUNK_BYTES = 4 << 20
 _WINDOW_BYTES = 4096
 _OLD_HEADER_BYTES = 26

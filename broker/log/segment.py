@@ -22,6 +22,14 @@ from kafka.errors import CorruptRecordError
 
 from broker.config.log import LogConfig
 from broker.log.files import File, Files
+from broker.log.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    file_name,
+)
 from broker.log.offset_index import OffsetIndex
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from broker.log.transaction_index import TransactionIndex
@@ -30,21 +38,12 @@ from pyspark_kafkalog.record.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, Batc
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 _WINDOW_BYTES: Final = 4096
 """One read of headers: what lies between two index entries when batches are small."""
 _SPAN: Final = struct.Struct(">qi11xi")
 """Of a header: base offset, batch length, last offset delta."""
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    return f"{base_offset:020d}{suffix}"
 
 
 class BatchPosition(NamedTuple):
