@@ -46,6 +46,7 @@ BY_MYPYC = [
     "broker.log.offset_index",
     "broker.log.producer_state",
     "broker.log.segment",
+    "broker.log.segment_swap",
     "broker.log.segments",
     "broker.log.time_index",
     "broker.log.validator",

@@ -40,12 +40,12 @@ from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, has_passed, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
 from broker.log.leader_epoch import LeaderEpochFileCache
-from broker.log.names import DELETED_SUFFIX, SWAP_SUFFIX
 from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
 from broker.log.record_search import first_record_at_or_after
 from broker.log.recovery import LogLoader, index_aborted, rebuild_producers
 from broker.log.retention import RetentionBounds, deletable_segments
-from broker.log.segment import MAX_RELATIVE_OFFSET, BatchPosition, LogSegment
+from broker.log.segment import BatchPosition, LogSegment
+from broker.log.segment_swap import SegmentSwap
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.transaction_index import AbortedTransaction
 from broker.log.validator import AppendRules, check_timestamps, stamp_offsets, validate
@@ -139,10 +139,10 @@ class Log:
         self._failure: OSError | None = None
         self._reported: tuple[str, str] | None = None
         self._truncations = 0
-        self._deleted: list[tuple[int, LogSegment]] = []
         loader = LogLoader(directory, config, clock, self._files, was_clean=was_clean)
         loaded = loader.load(recovery_point, log_start_offset)
         self._segments = loaded.segments
+        self._swap = SegmentSwap(loaded.segments)
         self._leader_epochs = loaded.leader_epochs
         self._producers = loaded.producers
         self._log_start_offset = loaded.log_start_offset
@@ -151,7 +151,6 @@ class Log:
         self._first_dirty_offset = first_dirty_offset
         if not self._log_start_offset <= first_dirty_offset <= self._next_offset:
             self._first_dirty_offset = self._log_start_offset
-        self._swapping: LogSegment | None = None
         self._last_flush_ms = clock()
         self._roll_jitter_ms = self._new_jitter_ms()
 
@@ -389,12 +388,11 @@ class Log:
         if not segment.size_bytes:
             return segment
         rules = self._rules
+        longest_ms = rules.roll_ms - self._roll_jitter_ms
         if (
             segment.size_bytes + size_bytes > rules.segment_bytes
-            or segment.offset_index.is_full
-            or segment.time_index.is_full
-            or next_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            or _age_ms(segment, newest_ms, now_ms) > rules.roll_ms - self._roll_jitter_ms
+            or segment.is_full(next_offset)
+            or segment.age_ms(newest_ms, now_ms) > longest_ms
         ):
             return self._roll(now_ms)
         return segment
@@ -452,7 +450,7 @@ class Log:
 
     def _truncate_to(self, offset: int) -> None:
         self._truncations += 1
-        self._give_up_swap()
+        self._swap.give_up()
         self._drop_now(self._segments.from_base(offset))
         if len(self._segments):
             active = self._segments.active
@@ -651,15 +649,12 @@ class Log:
     def _delete(self, segments: list[LogSegment]) -> None:
         if not segments:
             return
-        self._give_up_swap()
+        self._swap.give_up()
         if len(segments) == len(self._segments):
             self._roll(self._clock())
         self._segments.remove(segments)
         self._start_at(max(self._log_start_offset, self._segments.first.base_offset))
-        now_ms = self._clock()
-        for segment in segments:
-            segment.change_suffix(DELETED_SUFFIX)
-            self._deleted.append((now_ms, segment))
+        self._swap.take_out(segments, self._clock())
 
     def _start_at(self, offset: int) -> None:
         self._log_start_offset = offset
@@ -719,7 +714,7 @@ class Log:
             if not self._begin_swap(cleaned, replaced):
                 return False
             self._files.sync_directory(self.directory)
-            if not self._swap(cleaned, replaced):
+            if not self._finish_swap(cleaned, replaced):
                 return False
             self._files.sync_directory(self.directory)
             with self._lock:
@@ -734,54 +729,32 @@ class Log:
 
     def _begin_swap(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
         with self._lock:
-            present = self._segments.snapshot()[:-1]
-            if self._closed or any(each not in present for each in replaced):
-                cleaned.remove_files()
-                return False
-            cleaned.change_suffix(SWAP_SUFFIX)
-            self._swapping = cleaned
-            return True
+            if not self._closed and self._swap.begin(cleaned, replaced):
+                return True
+            cleaned.remove_files()
+            return False
 
-    def _swap(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
+    def _finish_swap(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
         with self._lock:
-            if self._swapping is not cleaned:
-                return False
-            self._swapping = None
             if self._closed:
-                cleaned.remove_files()
+                self._swap.give_up()
                 return False
-            self._segments.replace(replaced, cleaned)
-            now_ms = self._clock()
-            for segment in replaced:
-                segment.change_suffix(DELETED_SUFFIX)
-                self._deleted.append((now_ms, segment))
+            if not self._swap.finish(cleaned, replaced, self._clock()):
+                return False
             for segment in replaced[1:]:
                 self._files.remove(self._producers.snapshot_path(segment.base_offset))
             return True
 
-    def _give_up_swap(self) -> None:
-        """Before segments are dropped: a crash must not bring them back out of a `.swap` file."""
-        if self._swapping is not None:
-            self._swapping.remove_files()
-            self._swapping = None
-
     def remove_deleted_files(self) -> None:
         """Removes the files of segments whose delay is over. A slice in flight still reads them."""
-        now_ms, delay_ms = self._clock(), self.config.file_delete_delay_ms
-        due: list[LogSegment] = []
         with self._lock:
-            deleted, self._deleted = self._deleted, []
-            for since_ms, segment in deleted:
-                if has_passed(delay_ms, since_ms, now_ms):
-                    due.append(segment)
-                else:
-                    self._deleted.append((since_ms, segment))
+            due = self._swap.take_due(self._clock(), self.config.file_delete_delay_ms)
         for segment in due:
             segment.remove_files()
 
     @property
     def has_deleted_files(self) -> bool:
-        return bool(self._deleted)
+        return bool(self._swap.outgoing)
 
     def remove_expired_producers(self, expiration_ms: int) -> None:
         with self._lock:
@@ -792,12 +765,12 @@ class Log:
         readable, appends raise KafkaStorageError."""
         with self._lock:
             self._closed = self._is_retired = True
-            self._give_up_swap()
+            self._swap.give_up()
             self._files.rename(self.directory, directory)
             self.directory = directory
             self._producers.directory = directory
             self._leader_epochs.move_to(directory)
-            for segment in (*self._segments.snapshot(), *(each for _, each in self._deleted)):
+            for segment in (*self._segments.snapshot(), *self._swap.outgoing):
                 segment.move_to(directory)
 
     def close(self) -> None:
@@ -814,7 +787,7 @@ class Log:
                 raise self._storage_error("close", error) from error
         self._recovery_point = min(self._recovery_point, self._segments.active.base_offset)
         self.flush()
-        for _, segment in self._deleted:
+        for segment in self._swap.outgoing:
             segment.remove_files()
 
     def _check_usable(self) -> None:
@@ -832,12 +805,3 @@ class Log:
             self._reported = action, str(error)
             _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
-
-
-def _age_ms(segment: LogSegment, newest_ms: int, now_ms: int) -> int:
-    """How far the log's time has moved since the segment began: by the records' timestamps, or by
-    the clock where there are none."""
-    first_ms = segment.first_timestamp_ms
-    if first_ms < 0 or newest_ms < 0:
-        return now_ms - segment.created_ms
-    return newest_ms - first_ms

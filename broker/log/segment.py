@@ -238,6 +238,22 @@ class LogSegment:
                 self.max_timestamp = TimestampOffset(header.max_timestamp_ms, batch.last_offset)
             batch = self.batch_after(batch)
 
+    def is_full(self, next_offset: int) -> bool:
+        """Whether its indexes take no batch that ends below `next_offset`."""
+        return (
+            self.offset_index.is_full
+            or self.time_index.is_full
+            or next_offset - self.base_offset > MAX_RELATIVE_OFFSET
+        )
+
+    def age_ms(self, newest_ms: int, now_ms: int) -> int:
+        """How far the log's time has moved since the segment began: by the records' timestamps, of
+        which `newest_ms` is to come, or by the clock where there are none."""
+        first_ms = self.first_timestamp_ms
+        if first_ms < 0 or newest_ms < 0:
+            return now_ms - self.created_ms
+        return newest_ms - first_ms
+
     def truncate_bytes(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.file.truncate(size_bytes)
