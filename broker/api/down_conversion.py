@@ -138,13 +138,13 @@ class _OldFetch:
         cut = version < _FIRST_VERSION_WITH_WHOLE_MESSAGE
         topic, partition = ask.topic_partition
         found = FetchedPartition(topic, partition, 0, read.high_watermark)
-        if not read.slices or (max_bytes <= 0 and (cut or not is_first)):
+        if read.records is None or (max_bytes <= 0 and (cut or not is_first)):
             return found, ask.fetch_offset
         try:
             message_set = await self._context.convert(
                 functools.partial(
                     message_set_of,
-                    read.slices,
+                    read.records,
                     1 if version >= _FIRST_VERSION_WITH_MAGIC_1 else 0,
                     ask.fetch_offset,
                     max_bytes,

@@ -32,8 +32,6 @@ from broker.api.fetch_session import (
     fetch_ask,
 )
 from broker.api.request import Api, ApiContext, Body, Outcome, Request
-from broker.log.files import FileSlice
-from broker.network.send import Part
 from broker.replica.manager import FetchAsk, FetchLimits, FetchResult
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
@@ -58,19 +56,6 @@ _MAX_REQUEST_BYTES = 2 * 1024 * 1024
 
 
 _Told: TypeAlias = Iterable[tuple[FetchPartition, FetchAsk, PartitionRead | BrokerResponseError]]
-
-
-class _Slices:
-    """Several slices of segment files that are sent as one; its length is in bytes."""
-
-    __slots__ = ("size_bytes", "slices")
-
-    def __init__(self, read: PartitionRead) -> None:
-        self.slices: list[FileSlice] = list(read.slices)
-        self.size_bytes = read.size_bytes
-
-    def __len__(self) -> int:
-        return self.size_bytes
 
 
 class _Fetch:
@@ -226,13 +211,7 @@ def _encoded(
             ):
                 _tell_leader(found, response, context, ask)
         partitions.append(found)
-    parts: list[Part] = []
-    for part in encode_fetch_response(response, request.version):
-        if isinstance(part, _Slices):
-            parts.extend(part.slices)
-        else:
-            parts.append(part)  # type: ignore[arg-type]
-    return parts
+    return encode_fetch_response(response, request.version)  # type: ignore[return-value]
 
 
 def _tell_leader(
@@ -259,7 +238,7 @@ def _fetched(
         partition,
         0,
         read.high_watermark,
-        records=_Slices(read) if read.slices else None,
+        records=read.records,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
         aborted=[(aborted.producer_id, aborted.first_offset) for aborted in read.aborted],

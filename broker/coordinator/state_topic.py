@@ -288,8 +288,8 @@ def read_batches(log: Log) -> Iterator[tuple[memoryview, BatchHeader]]:
     while offset < end_offset:
         found = log.read(offset, _READ_BYTES, end_offset)
         next_offset = offset
-        for piece in found.slices:
-            data = memoryview(piece.file.pread(piece.size_bytes, piece.position))
+        if found.records is not None:
+            data = memoryview(found.records.read())
             for header in batches(data):
                 next_offset = header.next_offset
                 check_crc(data, header)

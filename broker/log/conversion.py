@@ -220,7 +220,7 @@ class MessageSet:
 
 
 def message_set_of(
-    slices: Iterable[FileSlice],
+    records: FileSlice,
     magic: int,
     fetch_offset: int,
     max_bytes: int,
@@ -228,7 +228,7 @@ def message_set_of(
     *,
     cut: bool,
 ) -> MessageSet:
-    """The batches in `slices` of segment files as messages of `magic`, about `max_bytes` of them.
+    """The batches `records` of a segment's file as messages of `magic`, about `max_bytes` of them.
 
     Headers and control batches have no place there and are left out. Messages are single where
     batches are not compressed, and then none is below `fetch_offset`; else one wrapper each, from
@@ -242,7 +242,7 @@ def message_set_of(
     out = bytearray()
     next_offset = fetch_offset
     try:
-        for message, after in _messages_of(slices, magic, fetch_offset, max_plain_bytes):
+        for message, after in _messages_of(records, magic, fetch_offset, max_plain_bytes):
             if out and not cut and len(out) + len(message) > max_bytes:
                 break
             out += message
@@ -258,10 +258,10 @@ def message_set_of(
 
 
 def _messages_of(
-    slices: Iterable[FileSlice], magic: int, fetch_offset: int, max_plain_bytes: int
+    batches: FileSlice, magic: int, fetch_offset: int, max_plain_bytes: int
 ) -> Iterator[tuple[bytearray, int]]:
     """Message by message, each with the offset after it; nothing where nothing is to be sent."""
-    for batch, header in _batches(slices):
+    for batch, header in _batches(batches):
         message = bytearray()
         if header.is_control:
             yield message, header.next_offset
@@ -292,14 +292,13 @@ def _messages_of(
         yield message, header.next_offset
 
 
-def _batches(slices: Iterable[FileSlice]) -> Iterator[tuple[bytes, BatchHeader]]:
-    """The whole batches in `slices`, one in memory at a time; a cut-off last one is left out."""
-    for piece in slices:
-        position, end = piece.position, piece.position + piece.size_bytes
-        while position + HEADER_BYTES <= end:
-            size_bytes = batch_size(piece.file.pread(LOG_OVERHEAD_BYTES, position))
-            if position + size_bytes > end:
-                return
-            batch = piece.file.pread(size_bytes, position)
-            yield batch, read_header(batch)
-            position += size_bytes
+def _batches(batches: FileSlice) -> Iterator[tuple[bytes, BatchHeader]]:
+    """The whole ones, one in memory at a time; a cut-off last one is left out."""
+    position, end = batches.position, batches.position + batches.size_bytes
+    while position + HEADER_BYTES <= end:
+        size_bytes = batch_size(batches.file.pread(LOG_OVERHEAD_BYTES, position))
+        if position + size_bytes > end:
+            return
+        batch = batches.file.pread(size_bytes, position)
+        yield batch, read_header(batch)
+        position += size_bytes

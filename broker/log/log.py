@@ -97,7 +97,7 @@ class FetchDataInfo(NamedTuple):
     """What a read found: bytes still in their files, beginning with the batch that holds the
     offset (which may begin below it) and perhaps ending within a batch."""
 
-    slices: list[FileSlice]
+    records: FileSlice | None
     size_bytes: int
     fetch_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -512,13 +512,13 @@ class Log:
                 size_bytes = min(size_bytes, max(max_bytes, least_bytes))
                 if size_bytes <= 0:
                     break
-                piece = FileSlice(segment.file, found.position, size_bytes)
+                records = FileSlice(segment.file, found.position, size_bytes)
                 aborted: tuple[AbortedTransaction, ...] = ()
                 if with_aborted:
                     end = segment.offset_index.upper_bound(found.position + size_bytes)
                     aborted = self._aborted_between(offset, bound if end is None else end)
-                return FetchDataInfo([piece], size_bytes, offset, aborted)
-        return FetchDataInfo([], 0, offset)
+                return FetchDataInfo(records, size_bytes, offset, aborted)
+        return FetchDataInfo(None, 0, offset)
 
     def _aborted_between(self, offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with records from `offset` to before `end_offset`. Their

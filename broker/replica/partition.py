@@ -51,9 +51,9 @@ class EpochEndOffset(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """What a fetch finds: slices of segment files, and the offsets that frame them."""
+    """What a fetch finds: a slice of a segment file, and the offsets that frame it."""
 
-    slices: Sequence[FileSlice]
+    records: FileSlice | None
     size_bytes: int
     high_watermark: int
     last_stable_offset: int
@@ -183,10 +183,10 @@ class Partition:
         last_stable_offset = self.last_stable_offset
         bound = last_stable_offset if committed else high_watermark
         if fetch_offset >= bound:
-            return PartitionRead((), 0, high_watermark, last_stable_offset, log_start_offset)
+            return PartitionRead(None, 0, high_watermark, last_stable_offset, log_start_offset)
         data = log.read(fetch_offset, max_bytes, bound, min_one_batch, with_aborted=committed)
         return PartitionRead(
-            data.slices,
+            data.records,
             data.size_bytes,
             high_watermark,
             last_stable_offset,
@@ -206,7 +206,7 @@ class Partition:
         if end.epoch == last_fetched_epoch and end.end_offset >= fetch_offset:
             return None
         return PartitionRead(
-            (),
+            None,
             0,
             self.high_watermark,
             self.last_stable_offset,

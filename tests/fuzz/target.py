@@ -60,6 +60,7 @@ from pyspark_kafkalog.record.batch import (
 )
 from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.crc import crc32c
+from tests.broker.log.batches import bytes_of
 from tests.broker.records import batch_of, values_of
 
 _log = logging.getLogger(__name__)
@@ -168,8 +169,7 @@ class BrokerTarget:
         log = self.server._logs.get(TopicPartition(KEPT, 0))
         if log is None:  # deleted by a request, as it may be
             return
-        records = log.read(log.log_start_offset, 1 << 20, log.log_end_offset).slices
-        values = values_of(b"".join(piece.read() for piece in records))
+        values = values_of(bytes_of(log.read(log.log_start_offset, 1 << 20, log.log_end_offset)))
         assert (0, b"kept") in values, values
 
     def restart(self) -> None:
@@ -323,8 +323,8 @@ def feed_directory(files: dict[str, bytes]) -> None:
             with contextlib.suppress(KafkaError):
                 log.append(memoryview(bytearray(batch_of([(None, b"new")]))), 2**30)
                 assert log.log_end_offset == end_offset + 1
-                found = log.read(end_offset, 1 << 20, end_offset + 1).slices
-                assert values_of(b"".join(piece.read() for piece in found))[-1][1] == b"new"
+                found = log.read(end_offset, 1 << 20, end_offset + 1)
+                assert values_of(bytes_of(found))[-1][1] == b"new"
             with contextlib.suppress(KafkaError):
                 log.offset_for_timestamp(0)
             log.close()

@@ -14,7 +14,7 @@ from kafka.errors import OffsetOutOfRangeError
 
 from broker.config.log import LogConfig
 from broker.log.log import Log
-from tests.broker.log.batches import NOW_MS, batch, contents, values_in
+from tests.broker.log.batches import NOW_MS, batch, bytes_of, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles
 
 DIRECTORY = Path("/data/orders-0")
@@ -86,13 +86,13 @@ class LogAgainstList(RuleBasedStateMachine):
             except OffsetOutOfRangeError:
                 return
             raise AssertionError(f"{offset} is outside {self.start}..{self.end}")
-        slices = self.log.read(offset, max_bytes, bound).slices
-        found = values_in(b"".join(piece.read() for piece in slices))
+        data = bytes_of(self.log.read(offset, max_bytes, bound))
+        found = values_in(data)
         assert all(each < bound for each in found)
         assert all(
             self.model[each][0] == value for each, value in found.items() if each in self.model
         )
-        if slices and max_bytes >= 1000:
+        if data and max_bytes >= 1000:
             assert offset in found
 
     @rule(offset=st.integers(0, 400))

@@ -37,6 +37,7 @@ from pyspark_kafkalog.protocol.produce import (
     encode_produce_request,
 )
 from tests.broker.coordinator.in_memory import FakeTime
+from tests.broker.log.batches import bytes_of
 from tests.broker.log.memory_files import MemoryFiles
 from tests.broker.records import batch_of
 
@@ -261,7 +262,7 @@ class TransactionBroker:
         while offset < bound:
             found = log.read(offset, 1 << 20, bound, with_aborted=True)
             waiting = sorted((each.first_offset, each.producer_id) for each in found.aborted)
-            memory = MemoryRecords(b"".join(piece.read() for piece in found.slices))
+            memory = MemoryRecords(bytes_of(found))
             skipping: set[int] = set()
             while (batch := memory.next_batch()) is not None:
                 while waiting and waiting[0][0] <= batch.base_offset:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from broker.log.log import Log
+from broker.log.log import FetchDataInfo, Log
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 NOW_MS = 1_700_000_000_000
@@ -43,12 +43,17 @@ def together(*batches: memoryview) -> memoryview:
     return memoryview(bytearray(b"".join(batches)))
 
 
+def bytes_of(found: FetchDataInfo) -> bytes:
+    """What a read of a log found, read from its file."""
+    return b"" if found.records is None else found.records.read()
+
+
 def contents(log: Log) -> dict[int, bytes]:
     """Offset to value of everything readable, fetched as a consumer does, batch by batch."""
     found: dict[int, bytes] = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        data = b"".join(piece.read() for piece in log.read(offset, 2000, log.log_end_offset).slices)
+        data = bytes_of(log.read(offset, 2000, log.log_end_offset))
         assert data, f"nothing to read at {offset} below {log.log_end_offset}"
         records = values_in(data)
         found |= {each: value for each, value in records.items() if each >= offset}

@@ -19,6 +19,7 @@ from broker.log.cleaner import (
 from broker.log.cleaner_manager import LogCleaner
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import batches
+from tests.broker.log.batches import bytes_of
 
 TP = TopicPartition("orders", 0)
 SETTINGS = CleanerSettings(1 << 20, 0.9, 1 << 12, float("inf"))
@@ -81,7 +82,7 @@ def stored(log: Log) -> bytes:
     found = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        data = b"".join(piece.read() for piece in log.read(offset, 2000, log.log_end_offset).slices)
+        data = bytes_of(log.read(offset, 2000, log.log_end_offset))
         if not data:
             break
         found.append(data)

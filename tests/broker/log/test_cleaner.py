@@ -319,7 +319,7 @@ class TestSegments:
     def test_a_reader_of_the_old_segments_reads_on(self, log, files, clock):
         for number in range(60):
             put(log, (b"k", b"%d" % number))
-        piece = log.read(0, 10_000, 60).slices[0]
+        piece = log.read(0, 10_000, 60).records
         before = piece.read()
         compact(log, files, clock)
         clock.now_ms += 11
@@ -331,7 +331,7 @@ class TestSegments:
             put(log, (b"k", b"%d" % number))
         compact(log, files, clock)
         for offset in range(60):
-            data = log.read(offset, 10_000, 60).slices[0].read()
+            data = log.read(offset, 10_000, 60).records.read()
             assert next(batches(data)).last_offset >= offset
 
     def test_timestamps_are_found_among_what_is_left(self, log, files, clock):

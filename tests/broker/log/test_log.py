@@ -20,7 +20,16 @@ from kafka.errors import (
 from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import batches
-from tests.broker.log.batches import GZIP, NOW_MS, ZSTD, batch, contents, together, values_in
+from tests.broker.log.batches import (
+    GZIP,
+    NOW_MS,
+    ZSTD,
+    batch,
+    bytes_of,
+    contents,
+    together,
+    values_in,
+)
 from tests.broker.log.memory_files import MemoryFiles
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
@@ -67,14 +76,14 @@ class TestAppend:
     def test_keeps_the_producers_compression(self, log, codec):
         sent = batch([b"v" * 200], codec=codec)
         log.append(sent, 0)
-        assert log.read(0, 10_000, 1).slices[0].read() == bytes(sent)
+        assert log.read(0, 10_000, 1).records.read() == bytes(sent)
 
     def test_stamps_the_brokers_time_where_the_topic_wants_it(self, open_log, clock):
         log = open_log(dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime"))
         clock.now_ms += 77
         info = log.append(batch([b"a"], timestamp_ms=5), 0)
         assert info.log_append_time_ms == info.max_timestamp_ms == clock.now_ms
-        data = log.read(0, 10_000, 1).slices[0].read()
+        data = log.read(0, 10_000, 1).records.read()
         assert values_in(data) == {0: b"a"}
         assert next(batches(data)).is_log_append_time
 
@@ -231,14 +240,14 @@ class TestRead:
     def test_gives_the_whole_batch_that_holds_an_offset_in_its_middle(self, log):
         log.append(batch([b"a"]), 0)
         log.append(batch([b"b", b"c", b"d"]), 0)
-        data = log.read(2, 1000, 4).slices[0].read()
+        data = log.read(2, 1000, 4).records.read()
         assert values_in(data) == {1: b"b", 2: b"c", 3: b"d"}
 
     def test_every_offset_is_found_in_a_log_of_many_segments(self, log):
         fill(log, 100)
         assert log.segment_count > 5
         for offset in range(100):
-            data = log.read(offset, 1, 100).slices[0].read()
+            data = log.read(offset, 1, 100).records.read()
             assert list(values_in(data)) == [offset]
 
     def test_max_bytes_cuts_but_the_first_batch_comes_whole(self, log):
@@ -248,17 +257,17 @@ class TestRead:
         assert log.read(0, size_bytes + 10, 3).size_bytes == size_bytes + 10
         assert log.read(0, 10, 3).size_bytes == size_bytes
         assert log.read(0, 10, 3, min_one_batch=False).size_bytes == 10
-        assert log.read(0, 0, 3, min_one_batch=False).slices == []
+        assert log.read(0, 0, 3, min_one_batch=False).records is None
 
     def test_stops_below_the_upper_bound(self, log):
         log.append(batch([b"a", b"b"]), 0)
         log.append(batch([b"c", b"d"]), 0)
         log.append(batch([b"e"]), 0)
-        assert list(values_in(log.read(0, 9999, 4).slices[0].read())) == [0, 1, 2, 3]
-        assert list(values_in(log.read(0, 9999, 3).slices[0].read())) == [0, 1]
-        assert log.read(2, 9999, 3).slices == []
-        assert log.read(4, 9999, 4).slices == []
-        assert log.read(5, 9999, 5).slices == []
+        assert list(values_in(log.read(0, 9999, 4).records.read())) == [0, 1, 2, 3]
+        assert list(values_in(log.read(0, 9999, 3).records.read())) == [0, 1]
+        assert log.read(2, 9999, 3).records is None
+        assert log.read(4, 9999, 4).records is None
+        assert log.read(5, 9999, 5).records is None
 
     def test_refuses_offsets_outside_of_the_log(self, log):
         fill(log, 30)
@@ -270,7 +279,7 @@ class TestRead:
     def test_slices_outlive_their_segment_on_a_real_disk(self, tmp_path, clock):
         log = Log(tmp_path, dataclasses.replace(SMALL, retention_bytes=0), clock)
         fill(log, 40)
-        piece = log.read(0, 500, 40).slices[0]
+        piece = log.read(0, 500, 40).records
         expected = piece.read()
         assert log.delete_old_segments(40) > 1
         clock.now_ms += SMALL.file_delete_delay_ms
@@ -289,8 +298,7 @@ class TestRead:
                 offset = log.log_start_offset
                 try:
                     data = log.read(offset, 500, log.log_end_offset)
-                    for piece in data.slices:
-                        assert min(values_in(piece.read()), default=offset) <= offset
+                    assert min(values_in(bytes_of(data)), default=offset) <= offset
                     log.flush()
                     log.delete_old_segments(log.log_end_offset)
                 except OffsetOutOfRangeError:
@@ -353,7 +361,7 @@ class TestRoll:
     def test_rolls_by_size(self, log):
         fill(log, 60)
         assert log.segment_count > 3
-        assert all(piece.size_bytes <= 1000 for piece in log.read(0, 10**6, 60).slices)
+        assert log.read(0, 10**6, 60).size_bytes <= 1000
 
     def test_rolls_by_the_records_time(self, open_log):
         log = open_log(dataclasses.replace(SMALL, segment_ms=100))

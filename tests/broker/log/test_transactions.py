@@ -18,7 +18,7 @@ from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker
-from tests.broker.log.batches import batch
+from tests.broker.log.batches import batch, bytes_of
 from tests.broker.log.memory_files import MemoryFiles
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
@@ -74,7 +74,7 @@ def committed(log):
     while offset < stable:
         data = log.read(offset, 500, stable, with_aborted=True)
         skipped = sorted((each.first_offset, each.producer_id) for each in data.aborted)
-        records = MemoryRecords(b"".join(piece.read() for piece in data.slices))
+        records = MemoryRecords(bytes_of(data))
         skipping = set()
         while (each := records.next_batch()) is not None:
             while skipped and skipped[0][0] <= each.base_offset:
