@@ -9,14 +9,15 @@ from kafka.protocol.producer import AddOffsetsToTxnRequest, AddOffsetsToTxnRespo
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.cluster.metadata import CONSUMER_OFFSETS
 from broker.coordinator.state_records import ProducerIdAndEpoch
 
 _FENCED_VERSION = 2
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AddOffsetsToTxnRequest)
     error: BrokerResponseError | None = None
     try:
@@ -33,8 +34,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         error = raised if request.version >= _FENCED_VERSION else InvalidProducerEpochError()
     except BrokerResponseError as raised:
         error = raised
-    response = AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=wire_error(error)[0])
-    return encoded(response, request)
+    return AddOffsetsToTxnResponse(error_code=wire_error(error)[0])
 
 
 API = Api(key=25, min_version=0, max_version=4, handle=handle)

@@ -20,7 +20,8 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, AddPartitionsToTx
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import EPOCH_BUMP_VERSION
@@ -33,7 +34,7 @@ _PARTITION = _TOPIC.AddPartitionsToTxnPartitionResult
 _Errors = Mapping[TopicPartition, BrokerResponseError | None]
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AddPartitionsToTxnRequest)
     if request.version < _BATCH_VERSION:
         places = _places(wanted.v3_and_below_topics)
@@ -42,10 +43,8 @@ async def handle(request: Request, context: ApiContext) -> Body:
         )
         transactional_id = wanted.v3_and_below_transactional_id
         errors = await _add(transactional_id, producer, places, request.version, context)
-        response = AddPartitionsToTxnResponse(
-            throttle_time_ms=0, results_by_topic_v3_and_below=_topics(errors)
-        )
-        return encoded(response, request)
+        response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
+        return response
     results = []
     for transaction in wanted.transactions:
         await asyncio.sleep(0)  # each one of many may cost milliseconds
@@ -63,10 +62,8 @@ async def handle(request: Request, context: ApiContext) -> Body:
                 transactional_id=transaction.transactional_id, topic_results=_topics(errors)
             )
         )
-    response = AddPartitionsToTxnResponse(
-        throttle_time_ms=0, error_code=0, results_by_transaction=results
-    )
-    return encoded(response, request)
+    response = AddPartitionsToTxnResponse(error_code=0, results_by_transaction=results)
+    return response
 
 
 def _places(topics: object) -> list[TopicPartition]:

@@ -8,15 +8,16 @@ from kafka.errors import InvalidRequestError
 from kafka.protocol.admin import AlterConfigsRequest, AlterConfigsResponse
 
 from broker.api.config_resources import Change, alter_each, check_names
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _RESULT = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AlterConfigsRequest)
     responses = await alter_each(wanted, _replacement, _RESULT, context)
-    return encoded(AlterConfigsResponse(throttle_time_ms=0, responses=responses), request)
+    return AlterConfigsResponse(responses=responses)
 
 
 def _replacement(ask: "AlterConfigsRequest.AlterConfigsResource") -> Change:

@@ -16,13 +16,14 @@ from kafka.protocol.admin import (
 
 from broker.api.create_partitions import check_assignment
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _TOPIC = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _PARTITION = _TOPIC.ReassignablePartitionResponse
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AlterPartitionReassignmentsRequest)
     responses = [
         _TOPIC(
@@ -32,13 +33,12 @@ def handle(request: Request, context: ApiContext) -> Body:
         for topic in wanted.topics or ()
     ]
     response = AlterPartitionReassignmentsResponse(
-        throttle_time_ms=0,
         allow_replication_factor_change=wanted.allow_replication_factor_change,
         error_code=0,
         error_message=None,
         responses=responses,
     )
-    return encoded(response, request)
+    return response
 
 
 def _answer(

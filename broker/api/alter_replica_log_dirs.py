@@ -16,13 +16,14 @@ from kafka.protocol.admin import AlterReplicaLogDirsRequest, AlterReplicaLogDirs
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _TOPIC = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 _PARTITION = _TOPIC.AlterReplicaLogDirPartitionResult
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AlterReplicaLogDirsRequest)
     directories = {
         directory.absolute(): set(logs) for directory, logs in context.replicas.log_sizes().items()
@@ -35,7 +36,7 @@ def handle(request: Request, context: ApiContext) -> Body:
                 answer = _PARTITION(partition_index=index, error_code=wire_error(error)[0])
                 by_topic.setdefault(topic.name, []).append(answer)
     results = [_TOPIC(topic_name=name, partitions=found) for name, found in by_topic.items()]
-    return encoded(AlterReplicaLogDirsResponse(throttle_time_ms=0, results=results), request)
+    return AlterReplicaLogDirsResponse(results=results)
 
 
 def _error(

@@ -21,14 +21,15 @@ from kafka.protocol.admin import (
 )
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.scram import LEAST_ITERATIONS, MECHANISMS, MOST_ITERATIONS, dump_credential
 from broker.replica.entity_configs import Configs
 
 _RESULT = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AlterUserScramCredentialsRequest)
     asks: dict[str, list[Any]] = {}
     for ask in (*(wanted.deletions or ()), *(wanted.upsertions or ())):
@@ -47,7 +48,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             error = raised
         code, message = wire_error(error)
         results.append(_RESULT(user=name, error_code=code, error_message=message))
-    return encoded(AlterUserScramCredentialsResponse(throttle_time_ms=0, results=results), request)
+    return AlterUserScramCredentialsResponse(results=results)
 
 
 def _change(ask: Any, context: ApiContext) -> Callable[[Configs], Configs]:

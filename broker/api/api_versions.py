@@ -12,8 +12,8 @@ import re
 from kafka.errors import InvalidRequestError, UnsupportedVersionError
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from broker.api.request import Api, ApiContext, ApiRange, Body, Request, encoded
-from broker.network.send import Part
+from broker.api.request import Api, ApiContext, ApiRange, Request
+from broker.api.response import Response
 
 # By name: the last level, which is the finalized one; each begins at 0.
 FEATURES = {
@@ -29,18 +29,18 @@ _SOFTWARE_VERSION = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ApiVersionsRequest)
     if request.version >= _SOFTWARE_VERSION:
         for text in (wanted.client_software_name, wanted.client_software_version):
             if not _SOFTWARE.fullmatch(text or ""):
-                return encoded(_response(InvalidRequestError.errno, ()), request)
-    return encoded(_with_features(_response(0, context.api_ranges), request.version), request)
+                return _response(InvalidRequestError.errno, ())
+    return _with_features(_response(0, context.api_ranges), request.version)
 
 
-def unsupported_version_body() -> list[Part]:
+def unsupported_version() -> Response:
     """The answer, always in version 0, to a version that is not known."""
-    return [_response(UnsupportedVersionError.errno, (API.range,)).encode(version=0)]
+    return _response(UnsupportedVersionError.errno, (API.range,))
 
 
 def _with_features(response: ApiVersionsResponse, version: int) -> ApiVersionsResponse:
@@ -68,7 +68,6 @@ def _response(error_code: int, ranges: tuple[ApiRange, ...]) -> ApiVersionsRespo
             )
             for spoken in ranges
         ],
-        throttle_time_ms=0,
     )
 
 

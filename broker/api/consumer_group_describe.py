@@ -16,7 +16,8 @@ from broker.api.consumer_group_messages import (
 )
 from broker.api.describe_groups import GROUP_OPERATIONS
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
 from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
 
@@ -28,7 +29,7 @@ _OPERATIONS = sum(1 << operation for operation in GROUP_OPERATIONS)
 _NO_OPERATIONS = -(2**31)
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ConsumerGroupDescribeRequest)
     operations = _OPERATIONS if wanted.include_authorized_operations else _NO_OPERATIONS
     described = []
@@ -39,7 +40,7 @@ def handle(request: Request, context: ApiContext) -> Body:
             described.append(_absent(group_id, error))
         else:
             described.append(_described(group, context, operations))
-    return encoded(ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=described), request)
+    return ConsumerGroupDescribeResponse(groups=described)
 
 
 def _described(group: ConsumerGroup, context: ApiContext, operations: int) -> Any:

@@ -15,25 +15,24 @@ from broker.api.consumer_group_messages import (
     ConsumerGroupHeartbeatResponse,
 )
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
 from broker.coordinator.consumer_groups import HeartbeatAnswer, HeartbeatAsk
 
 _ASSIGNMENT = ConsumerGroupHeartbeatResponse.Assignment
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     ask = _ask(request)
     try:
         answer = context.consumer_groups.heartbeat(ask)
         await context.offsets_topic.wait_for_flush(ask.group_id)
     except BrokerResponseError as error:
         code, message = wire_error(error)
-        response = ConsumerGroupHeartbeatResponse(
-            throttle_time_ms=0, error_code=code, error_message=message
-        )
-        return encoded(response, request)
-    return encoded(_response(answer), request)
+        response = ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+        return response
+    return _response(answer)
 
 
 def _ask(request: Request) -> HeartbeatAsk:
@@ -71,7 +70,6 @@ def _response(answer: HeartbeatAnswer) -> Any:
         ]
         assignment = _ASSIGNMENT(topic_partitions=topics)
     return ConsumerGroupHeartbeatResponse(
-        throttle_time_ms=0,
         error_code=0,
         member_id=answer.member_id,
         member_epoch=answer.epoch,

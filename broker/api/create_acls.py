@@ -4,17 +4,18 @@ from kafka.errors import SecurityDisabledError
 from kafka.protocol.admin import CreateAclsRequest, CreateAclsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(CreateAclsRequest)
     code, message = wire_error(SecurityDisabledError("No Authorizer is configured."))
     results = [
         CreateAclsResponse.AclCreationResult(error_code=code, error_message=message)
         for _ in wanted.creations or ()
     ]
-    return encoded(CreateAclsResponse(throttle_time_ms=0, results=results), request)
+    return CreateAclsResponse(results=results)
 
 
 API = Api(key=30, min_version=0, max_version=3, handle=handle)

@@ -19,12 +19,13 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsRespon
 
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _RESULT = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(CreatePartitionsRequest)
     names = Counter(topic.name for topic in wanted.topics or ())
     asks = {topic.name: topic for topic in wanted.topics or ()}
@@ -44,7 +45,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             error = raised
         code, message = wire_error(error)
         results.append(_RESULT(name=name, error_code=code, error_message=message))
-    return encoded(CreatePartitionsResponse(throttle_time_ms=0, results=results), request)
+    return CreatePartitionsResponse(results=results)
 
 
 def _additional(ask: "CreatePartitionsRequest.CreatePartitionsTopic", context: ApiContext) -> int:

@@ -22,7 +22,8 @@ from kafka.errors import (
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.topic_names import check_no_collision, check_topic_name
 from broker.cluster.metadata import TopicMetadata, new_topic
 from broker.config.describe import describe_topic
@@ -40,7 +41,7 @@ class _Plan:
     replication_factor: int
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(CreateTopicsRequest)
     times = Counter(topic.name for topic in wanted.topics or ())
     partition_count = 0
@@ -60,7 +61,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             results.append(_failed(name, error))
         else:
             results.append(_created(plan, context, validate_only=wanted.validate_only))
-    return encoded(CreateTopicsResponse(throttle_time_ms=0, topics=results), request)
+    return CreateTopicsResponse(topics=results)
 
 
 def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext) -> _Plan:

@@ -4,10 +4,11 @@ from kafka.errors import SecurityDisabledError
 from kafka.protocol.admin import DeleteAclsRequest, DeleteAclsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DeleteAclsRequest)
     code, message = wire_error(SecurityDisabledError("No Authorizer is configured."))
     results = [
@@ -16,7 +17,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         )
         for _ in wanted.filters or ()
     ]
-    return encoded(DeleteAclsResponse(throttle_time_ms=0, filter_results=results), request)
+    return DeleteAclsResponse(filter_results=results)
 
 
 API = Api(key=31, min_version=0, max_version=3, handle=handle)

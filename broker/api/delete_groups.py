@@ -4,10 +4,11 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DeleteGroupsRequest)
     results = []
     for group_id in dict.fromkeys(wanted.groups_names):
@@ -22,7 +23,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
                 group_id=group_id, error_code=wire_error(error)[0]
             )
         )
-    return encoded(DeleteGroupsResponse(throttle_time_ms=0, results=results), request)
+    return DeleteGroupsResponse(results=results)
 
 
 API = Api(key=42, min_version=0, max_version=2, handle=handle)

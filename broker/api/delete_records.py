@@ -12,14 +12,15 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _TOPIC = DeleteRecordsResponse.DeleteRecordsTopicResult
 _PARTITION = _TOPIC.DeleteRecordsPartitionResult
 _INVALID_LOW_WATERMARK = -1
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DeleteRecordsRequest)
     offsets = {
         TopicPartition(topic.name, ask.partition_index): ask.offset
@@ -39,7 +40,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             _answer(topic_partition.partition, outcome)
         )
     topics = [_TOPIC(name=name, partitions=answers) for name, answers in by_topic.items()]
-    return encoded(DeleteRecordsResponse(throttle_time_ms=0, topics=topics), request)
+    return DeleteRecordsResponse(topics=topics)
 
 
 def _answer(partition: int, outcome: int | BrokerResponseError) -> object:

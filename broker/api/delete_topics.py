@@ -14,13 +14,14 @@ from kafka.errors import (
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.cluster.metadata import TopicMetadata
 
 _STATE = DeleteTopicsRequest.DeleteTopicState
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DeleteTopicsRequest)
     if request.version >= 6:
         asks = list(wanted.topics or ())
@@ -36,7 +37,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         except BrokerResponseError as raised:
             error = raised
         responses.append(_result(ask, topic, error))
-    return encoded(DeleteTopicsResponse(throttle_time_ms=0, responses=responses), request)
+    return DeleteTopicsResponse(responses=responses)
 
 
 def _look_up(ask: "DeleteTopicsRequest.DeleteTopicState", context: ApiContext) -> TopicMetadata:

@@ -4,16 +4,15 @@ from kafka.errors import SecurityDisabledError
 from kafka.protocol.admin import DescribeAclsRequest, DescribeAclsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     request.decode(DescribeAclsRequest)
     code, message = wire_error(SecurityDisabledError("No Authorizer is configured on the broker"))
-    response = DescribeAclsResponse(
-        throttle_time_ms=0, error_code=code, error_message=message, resources=[]
-    )
-    return encoded(response, request)
+    response = DescribeAclsResponse(error_code=code, error_message=message, resources=[])
+    return response
 
 
 API = Api(key=29, min_version=0, max_version=3, handle=handle)

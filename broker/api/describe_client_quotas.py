@@ -10,14 +10,15 @@ from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVe
 from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _ENTITIES = ("user", "client-id", "ip")
 _EXACT, _DEFAULT, _ANY = range(3)
 _MATCHES = {_EXACT: "EXACT", _DEFAULT: "DEFAULT", _ANY: "SPECIFIED"}
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeClientQuotasRequest)
     error: BrokerResponseError | None = None
     try:
@@ -26,12 +27,11 @@ def handle(request: Request, context: ApiContext) -> Body:
         error = raised
     code, message = wire_error(error)
     response = DescribeClientQuotasResponse(
-        throttle_time_ms=0,
         error_code=code,
         error_message=message or "",
         entries=[] if error is None else None,
     )
-    return encoded(response, request)
+    return response
 
 
 def _check(components: Sequence[Any]) -> None:

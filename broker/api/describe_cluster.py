@@ -13,18 +13,18 @@ from kafka.protocol.admin import DescribeClusterRequest, DescribeClusterResponse
 
 from broker.api.errors import wire_error
 from broker.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeClusterRequest)
     metadata = context.metadata
     code, message = wire_error(_refusal(wanted.endpoint_type))
     all_operations = wanted.include_cluster_authorized_operations and not code
     response = DescribeClusterResponse(
-        throttle_time_ms=0,
         error_code=code,
         error_message=message,
         endpoint_type=_BROKERS,
@@ -44,7 +44,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         ],
         authorized_operations=CLUSTER_OPERATIONS if all_operations else NOT_ASKED,
     )
-    return encoded(response, request)
+    return response
 
 
 def _refusal(endpoint_type: int) -> BrokerResponseError | None:

@@ -16,7 +16,8 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from broker.api.broker_loggers import describe_loggers
 from broker.api.config_resources import BROKER, BROKER_LOGGER, GROUP, TOPIC
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.config.definition import ConfigEntry, ConfigSource
 from broker.config.describe import describe_broker, describe_default, describe_topic
@@ -27,7 +28,7 @@ _ENTRY = _RESULT.DescribeConfigsResourceResult
 _SYNONYM = _ENTRY.DescribeConfigsSynonym
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeConfigsRequest)
     results = []
     # Each resource once, however often it is named: an entry of the answer is a thousand times
@@ -57,7 +58,7 @@ def handle(request: Request, context: ApiContext) -> Body:
                 ],
             )
         )
-    return encoded(DescribeConfigsResponse(throttle_time_ms=0, results=results), request)
+    return DescribeConfigsResponse(results=results)
 
 
 def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:

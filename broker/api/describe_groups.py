@@ -9,7 +9,8 @@ from kafka.errors import BrokerResponseError, GroupIdNotFoundError
 from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.group_metadata import GroupMetadata, GroupState
 
 # What the client may do: everything, since there is no authorizer. Kafka's AclOperation codes.
@@ -18,7 +19,7 @@ _NOT_FOUND_VERSION = 6
 _GROUP = DescribeGroupsResponse.DescribedGroup
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeGroupsRequest)
     described = []
     for group_id in dict.fromkeys(wanted.groups):
@@ -31,7 +32,7 @@ def handle(request: Request, context: ApiContext) -> Body:
             described.append(_absent(group_id, "", error))
         else:
             described.append(_described(group, bool(wanted.include_authorized_operations)))
-    return encoded(DescribeGroupsResponse(throttle_time_ms=0, groups=described), request)
+    return DescribeGroupsResponse(groups=described)
 
 
 def _described(group: GroupMetadata, with_operations: bool) -> object:

@@ -11,14 +11,15 @@ from kafka.errors import KafkaStorageError
 from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafka.structs import TopicPartition
 
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _DIRECTORY = DescribeLogDirsResponse.DescribeLogDirsResult
 _TOPIC = _DIRECTORY.DescribeLogDirsTopic
 _PARTITION = _TOPIC.DescribeLogDirsPartition
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeLogDirsRequest)
     only = None
     if wanted.topics is not None:
@@ -40,8 +41,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
                 is_cordoned=False,
             )
         )
-    response = DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=results)
-    return encoded(response, request)
+    return DescribeLogDirsResponse(error_code=0, results=results)
 
 
 def _volume(directory: Path) -> tuple[int, int] | None:

@@ -5,7 +5,8 @@ from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResp
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.log.producer_state import ProducerStateEntry
 
@@ -14,7 +15,7 @@ _PARTITION = _TOPIC.PartitionResponse
 _PRODUCER = _PARTITION.ProducerState
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeProducersRequest)
     topics = [
         _TOPIC(
@@ -25,7 +26,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         )
         for topic in wanted.topics or ()
     ]
-    return encoded(DescribeProducersResponse(throttle_time_ms=0, topics=topics), request)
+    return DescribeProducersResponse(topics=topics)
 
 
 def _answer(topic: str, index: int, context: ApiContext) -> object:

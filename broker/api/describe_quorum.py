@@ -10,7 +10,8 @@ from kafka.errors import UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeQuorumRequest, DescribeQuorumResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _METADATA_TOPIC = "__cluster_metadata"
 _LEADER_EPOCH = 1
@@ -20,7 +21,7 @@ _REPLICA = _PARTITION.ReplicaState
 _NODE = DescribeQuorumResponse.Node
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeQuorumRequest)
     asked = [
         (topic.topic_name, [part.partition_index for part in topic.partitions or ()])
@@ -48,7 +49,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         if is_known
         else [],
     )
-    return encoded(response, request)
+    return response
 
 
 def _described(index: int, node_id: int) -> Any:

@@ -11,7 +11,8 @@ from kafka.protocol.admin import DescribeTopicPartitionsRequest, DescribeTopicPa
 
 from broker.api.errors import wire_error
 from broker.api.metadata import TOPIC_OPERATIONS
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.cluster.metadata import TopicMetadata
 
@@ -23,7 +24,7 @@ _NO_OPERATIONS = -(2**31)
 _CURSOR = DescribeTopicPartitionsResponse.Cursor
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeTopicPartitionsRequest)
     asked = {topic.name for topic in wanted.topics or ()}
     cursor = wanted.cursor
@@ -97,11 +98,9 @@ def _failed(name: str, error: BrokerResponseError, operations: int = _NO_OPERATI
     )
 
 
-def _answer(request: Request, topics: list[object], cursor: object | None) -> Body:
-    response = DescribeTopicPartitionsResponse(
-        throttle_time_ms=0, topics=topics, next_cursor=cursor
-    )
-    return encoded(response, request)
+def _answer(request: Request, topics: list[object], cursor: object | None) -> Response:
+    response = DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
+    return response
 
 
 API = Api(key=75, min_version=0, max_version=0, handle=handle)

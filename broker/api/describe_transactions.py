@@ -8,7 +8,8 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.transaction_metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -18,7 +19,7 @@ from broker.coordinator.transaction_metadata import (
 _STATE = DescribeTransactionsResponse.TransactionState
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeTransactionsRequest)
     states = []
     for transactional_id in dict.fromkeys(wanted.transactional_ids):
@@ -28,8 +29,7 @@ def handle(request: Request, context: ApiContext) -> Body:
             states.append(_failed(transactional_id, error))
         else:
             states.append(_described(transactional_id, transaction))
-    response = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
-    return encoded(response, request)
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 def _described(transactional_id: str, transaction: TransactionMetadata) -> object:

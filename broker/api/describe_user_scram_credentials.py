@@ -10,24 +10,24 @@ from kafka.protocol.admin import (
 )
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.scram import MECHANISMS, iterations_of
 
 _RESULT = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 _INFO = _RESULT.CredentialInfo
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeUserScramCredentialsRequest)
     counts = Counter(user.name for user in wanted.users or ())
     names = counts or Counter(context.users.names)
     response = DescribeUserScramCredentialsResponse(
-        throttle_time_ms=0,
         error_code=0,
         error_message="",
         results=[_result(name, count, context) for name, count in names.items()],
     )
-    return encoded(response, request)
+    return response
 
 
 def _result(name: str, count: int, context: ApiContext) -> Any:

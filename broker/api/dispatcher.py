@@ -7,6 +7,7 @@ which tells the client what to speak. A request that cannot be decoded closes it
 
 import asyncio
 import struct
+from collections.abc import Coroutine
 from time import perf_counter
 from typing import Final
 
@@ -14,8 +15,9 @@ from kafka.errors import KafkaProtocolError
 
 from broker.api import api_versions
 from broker.api.apis import APIS
-from broker.api.request import ApiContext, Body, Request
+from broker.api.request import ApiContext, Request
 from broker.api.request_stats import ApiStats, RequestStats
+from broker.api.response import Response, encode_response, error_codes
 from broker.network.connection import Answer, BrokerConnection, CloseConnection
 from pyspark_kafkalog.protocol.frames import (
     RequestHeader,
@@ -59,64 +61,70 @@ class Dispatcher:
         except KafkaProtocolError as error:
             self.stats.refused += 1
             raise CloseConnection(f"malformed request, api key {api.key}: {error}") from None
-        if outcome is None or isinstance(outcome, list):  # most of all requests
-            answer = _with_header(outcome, header)
-            stats.answered_at_once(began_s, len(frame), answer)
-            return answer
-        body = outcome if isinstance(outcome, asyncio.Future) else self._loop.create_task(outcome)
-        return self._answer_later(body, header, stats, began_s, len(frame))
+        if isinstance(outcome, asyncio.Future):
+            return self._answer_later(outcome, header, stats, began_s, len(frame))
+        if isinstance(outcome, Coroutine):
+            task = self._loop.create_task(outcome)
+            return self._answer_later(task, header, stats, began_s, len(frame))
+        answer = self._answer(outcome, header)
+        stats.answered_at_once(began_s, len(frame), answer)
+        return answer
 
     def _answer_unknown(self, frame: memoryview) -> Answer:
         """ApiVersions in any version is answered; whatever else is not spoken is refused."""
         key, version, correlation_id = _KEY_VERSION_ID.unpack_from(frame)
         if key == api_versions.API.key:
             header = encode_response_header(key, 0, correlation_id)
-            return [header, *api_versions.unsupported_version_body()]
+            return [header, *encode_response(api_versions.unsupported_version(), 0)]
         if key not in self._keys:
             raise CloseConnection(f"api key {key} is not spoken here")
         raise CloseConnection(f"api key {key} version {version} is not spoken here")
 
+    def _answer(self, response: Response, header: RequestHeader) -> Answer:
+        if response is None:
+            return None
+        self.stats.errors.update(error_codes(response))
+        version = header.api_version
+        return [
+            encode_response_header(header.api_key, version, header.correlation_id),
+            *encode_response(response, version),
+        ]
+
     def _answer_later(
         self,
-        body: "asyncio.Future[Body]",
+        response: "asyncio.Future[Response]",
         header: RequestHeader,
         stats: ApiStats,
         began_s: float,
         request_bytes: int,
     ) -> "asyncio.Future[Answer]":
-        """The future body with its header; cancelling the one cancels the other."""
+        """The answer when the response is there; cancelling the one cancels the other."""
         answer: asyncio.Future[Answer] = self._loop.create_future()
         waited_s = perf_counter()
 
-        def body_done(_: "asyncio.Future[Body]") -> None:
-            if body.cancelled():
+        def response_done(_: "asyncio.Future[Response]") -> None:
+            if response.cancelled():
                 answer.cancel()
                 return
-            error = body.exception()
+            error = response.exception()
             if answer.done():
                 return
-            if error is None:
-                parts = _with_header(body.result(), header)
-                stats.answered_later(began_s, waited_s, request_bytes, parts)
-                answer.set_result(parts)
-            else:
-                if isinstance(error, CloseConnection):
+            try:
+                if error is not None:
+                    raise error
+                parts = self._answer(response.result(), header)
+            except Exception as failure:
+                if isinstance(failure, CloseConnection):
                     self.stats.refused += 1
-                answer.set_exception(error)
+                answer.set_exception(failure)
+                return
+            stats.answered_later(began_s, waited_s, request_bytes, parts)
+            answer.set_result(parts)
 
         def answer_done(_: "asyncio.Future[Answer]") -> None:
             if answer.cancelled():
-                body.cancel()
+                response.cancel()
 
-        body.add_done_callback(body_done)
+        response.add_done_callback(response_done)
         answer.add_done_callback(answer_done)
         return answer
-
-
-def _with_header(body: Body, header: RequestHeader) -> Answer:
-    if body is None:
-        return None
-    return [
-        encode_response_header(header.api_key, header.api_version, header.correlation_id),
-        *body,
-    ]

@@ -19,7 +19,8 @@ from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import ApiContext, Body
+from broker.api.request import ApiContext
+from broker.api.response import Response
 from broker.log.conversion import message_set_of
 from broker.replica.manager import FetchAsk, FetchLimits, is_urgent, storage_error
 from broker.replica.partition import PartitionRead
@@ -27,7 +28,6 @@ from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
     FetchRequest,
     FetchResponse,
-    encode_fetch_response,
 )
 
 RECORD_BATCH_VERSION = 4
@@ -38,14 +38,14 @@ _FIRST_VERSION_WITH_WHOLE_MESSAGE = 3
 _Read: TypeAlias = PartitionRead | BrokerResponseError
 
 
-async def answer(wanted: FetchRequest, context: ApiContext) -> Body:
-    """The answer's body, after waiting for records where there are none."""
+async def answer(wanted: FetchRequest, context: ApiContext) -> Response:
+    """The answer, after waiting for records where there are none."""
     fetch = _OldFetch(wanted, context)
     await fetch.run()
     stats = context.replicas.stats
     stats.bytes_out += sum(len(part.records) for part in fetch.found if part.records is not None)
     stats.failed_fetch += sum(part.error_code != 0 for part in fetch.found)
-    return encode_fetch_response(FetchResponse(fetch.found), wanted.version)  # type: ignore[return-value]
+    return FetchResponse(fetch.found)
 
 
 class _OldFetch:

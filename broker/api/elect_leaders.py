@@ -13,14 +13,15 @@ from kafka.errors import (
 from kafka.protocol.admin import ElectLeadersRequest, ElectLeadersResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _TOPIC = ElectLeadersResponse.ReplicaElectionResult
 _PARTITION = _TOPIC.PartitionResult
 _PREFERRED, _UNCLEAN = 0, 1
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ElectLeadersRequest)
     refusal = None
     if request.version >= 1 and wanted.election_type not in (_PREFERRED, _UNCLEAN):
@@ -39,9 +40,9 @@ def handle(request: Request, context: ApiContext) -> Body:
             for topic in wanted.topic_partitions
         ]
     response = ElectLeadersResponse(
-        throttle_time_ms=0, error_code=wire_error(refusal)[0], replica_election_results=results
+        error_code=wire_error(refusal)[0], replica_election_results=results
     )
-    return encoded(response, request)
+    return response
 
 
 def _outcome(name: str, index: int, context: ApiContext) -> BrokerResponseError:

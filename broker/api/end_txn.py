@@ -8,7 +8,8 @@ from kafka.errors import BrokerResponseError, InvalidProducerEpochError, Produce
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import (
     EPOCH_BUMP_VERSION,
@@ -20,7 +21,7 @@ _FENCED_VERSION = 2
 _EPOCH_BUMP_REQUEST = 5
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(EndTxnRequest)
     producer = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     error: BrokerResponseError | None = None
@@ -37,12 +38,11 @@ async def handle(request: Request, context: ApiContext) -> Body:
     except BrokerResponseError as raised:
         error = raised
     response = EndTxnResponse(
-        throttle_time_ms=0,
         error_code=wire_error(error)[0],
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
     )
-    return encoded(response, request)
+    return response
 
 
 API = Api(key=26, min_version=0, max_version=5, handle=handle)

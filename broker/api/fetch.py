@@ -31,7 +31,8 @@ from broker.api.fetch_session import (
     FetchSession,
     fetch_ask,
 )
-from broker.api.request import Api, ApiContext, Body, Outcome, Request
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Outcome, Response
 from broker.replica.manager import FetchAsk, FetchLimits, FetchResult
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
@@ -44,7 +45,6 @@ from pyspark_kafkalog.protocol.fetch import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     decode_fetch_request,
-    encode_fetch_response,
 )
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
@@ -109,12 +109,12 @@ class _Fetch:
         others = len(session.partitions) - len(self._asks)
         return replicas.fetch(self._asks, self._limits, others)
 
-    def wait(self, missing_bytes: int) -> "asyncio.Future[Body]":
+    def wait(self, missing_bytes: int) -> "asyncio.Future[Response]":
         """Waits from this instant on: what is appended before the loop turns must not be missed."""
         context, session = self._context, self._session
         # The frame is let go while its answer is waited for.
         self._request = Request(self._request.header, memoryview(b""))
-        answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def ready() -> None:
             if not answer.done():  # else the connection closed a moment ago
@@ -136,11 +136,11 @@ class _Fetch:
         answer.add_done_callback(forget)
         return answer
 
-    def answer(self, result: FetchResult) -> Body:
+    def answer(self, result: FetchResult) -> Response:
         told: _Told
         session = self._session
         if session is not None and session.epoch != self._epoch:
-            return _refused(self._request, InvalidFetchSessionEpochError())
+            return _refused(InvalidFetchSessionEpochError())
         self._context.replicas.answered(result)
         if session is None:
             told = zip(self._wanted.partitions, self._asks, result.reads, strict=True)
@@ -155,7 +155,7 @@ class _Fetch:
                 if cached.told(read)
             )
         session_id = NO_SESSION if session is None else session.session_id
-        return _encoded(self._request, self._context, told, session_id)
+        return _response(self._request, self._context, told, session_id)
 
 
 def handle(request: Request, context: ApiContext) -> Outcome:
@@ -167,7 +167,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
             return down_conversion.answer(wanted, context)
         fetch = _Fetch(request, context, wanted, _session(wanted, context))
     except BrokerResponseError as refusal:
-        return _refused(request, refusal)
+        return _refused(refusal)
     result = fetch.read()
     missing_bytes = fetch.min_bytes - result.size_bytes
     done = missing_bytes <= 0 or result.urgent or wanted.max_wait_ms <= 0
@@ -189,17 +189,16 @@ def _session(wanted: FetchRequest, context: ApiContext) -> FetchSession | None:
     return session if is_open else None
 
 
-def _refused(request: Request, refusal: BrokerResponseError) -> Body:
-    response = FetchResponse([], error_code=wire_error(refusal)[0])
-    return encode_fetch_response(response, request.version)  # type: ignore[return-value]
+def _refused(refusal: BrokerResponseError) -> FetchResponse:
+    return FetchResponse([], error_code=wire_error(refusal)[0])
 
 
-def _encoded(
+def _response(
     request: Request,
     context: ApiContext,
     told: _Told,
     session_id: int,
-) -> Body:
+) -> Response:
     response = FetchResponse([], session_id=session_id)
     partitions = response.partitions
     for wanted, ask, read in told:
@@ -211,7 +210,7 @@ def _encoded(
             ):
                 _tell_leader(found, response, context, ask)
         partitions.append(found)
-    return encode_fetch_response(response, request.version)  # type: ignore[return-value]
+    return response
 
 
 def _tell_leader(

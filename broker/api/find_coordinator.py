@@ -8,7 +8,8 @@ from kafka.errors import BrokerResponseError, InvalidRequestError
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.cluster.metadata import BrokerNode
 
 _GROUP, _TRANSACTION = 0, 1
@@ -16,7 +17,7 @@ _BATCH_VERSION = 4
 _NOBODY = BrokerNode(-1, "", -1)
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(FindCoordinatorRequest)
     error: BrokerResponseError | None = None
     try:
@@ -38,12 +39,11 @@ async def handle(request: Request, context: ApiContext) -> Body:
         "error_message": message,
     }
     if request.version < _BATCH_VERSION:
-        return encoded(FindCoordinatorResponse(throttle_time_ms=0, **answer), request)
+        return FindCoordinatorResponse(**answer)
     coordinators = [
         FindCoordinatorResponse.Coordinator(key=key, **answer) for key in wanted.coordinator_keys
     ]
-    response = FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
-    return encoded(response, request)
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 API = Api(key=10, min_version=0, max_version=6, handle=handle)

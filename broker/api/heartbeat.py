@@ -4,10 +4,11 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(HeartbeatRequest)
     error: BrokerResponseError | None = None
     try:
@@ -19,8 +20,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         )
     except BrokerResponseError as raised:
         error = raised
-    response = HeartbeatResponse(throttle_time_ms=0, error_code=wire_error(error)[0])
-    return encoded(response, request)
+    return HeartbeatResponse(error_code=wire_error(error)[0])
 
 
 API = Api(key=12, min_version=0, max_version=4, handle=handle)

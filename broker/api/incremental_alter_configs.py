@@ -21,7 +21,8 @@ from broker.api.config_resources import (
     alter_each,
     check_names,
 )
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.config.broker import broker_config_key
 from broker.config.definition import ConfigEntry, ConfigKey, ConfigType
 from broker.config.describe import describe_broker, describe_topic
@@ -38,7 +39,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _VERBS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(IncrementalAlterConfigsRequest)
     node_id = context.metadata.broker.node_id
 
@@ -50,8 +51,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
     responses = await alter_each(
         wanted, lambda ask: _change(ask, context), _RESULT, context, alter_logger
     )
-    response = IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
-    return encoded(response, request)
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _check(configs: Sequence[Any]) -> None:

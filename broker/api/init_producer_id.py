@@ -17,7 +17,8 @@ from kafka.errors import (
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import (
     NO_PRODUCER_EPOCH,
@@ -28,7 +29,7 @@ from broker.coordinator.transaction_metadata import (
 _FENCED_VERSION = 4
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(InitProducerIdRequest)
     producer = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     error: BrokerResponseError | None = None
@@ -41,12 +42,11 @@ async def handle(request: Request, context: ApiContext) -> Body:
     except OSError as raised:
         error = KafkaStorageError(str(raised))
     response = InitProducerIdResponse(
-        throttle_time_ms=0,
         error_code=wire_error(error)[0],
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
     )
-    return encoded(response, request)
+    return response
 
 
 async def _initialize(

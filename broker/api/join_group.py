@@ -12,7 +12,8 @@ import functools
 from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded, settle
+from broker.api.request import Api, ApiContext, Request, settle
+from broker.api.response import Response
 from broker.coordinator.group import JoinAsk
 from broker.coordinator.group_metadata import JoinResult, MemberProtocol
 
@@ -20,7 +21,7 @@ from broker.coordinator.group_metadata import JoinResult, MemberProtocol
 _MAX_REQUEST_BYTES = 16 << 20
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     ask = _ask(request)
     answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
     context.groups.join(ask, functools.partial(settle, answer))
@@ -29,7 +30,6 @@ async def handle(request: Request, context: ApiContext) -> Body:
     if protocol_name is None and request.version < 7:
         protocol_name = ""
     response = JoinGroupResponse(
-        throttle_time_ms=0,
         error_code=wire_error(joined.error)[0],
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
@@ -46,7 +46,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             for member in joined.members
         ],
     )
-    return encoded(response, request)
+    return response
 
 
 def _ask(request: Request) -> JoinAsk:

@@ -7,12 +7,13 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _BATCH_VERSION = 3
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(LeaveGroupRequest)
     if request.version < _BATCH_VERSION:
         identities: list[tuple[str, str | None]] = [(wanted.member_id, None)]
@@ -30,7 +31,6 @@ def handle(request: Request, context: ApiContext) -> Body:
     if request.version < _BATCH_VERSION and errors:
         error = errors[0]
     response = LeaveGroupResponse(
-        throttle_time_ms=0,
         error_code=wire_error(error)[0],
         members=[
             LeaveGroupResponse.MemberResponse(
@@ -41,7 +41,7 @@ def handle(request: Request, context: ApiContext) -> Body:
             for (member_id, instance_id), each in zip(identities, errors, strict=False)
         ],
     )
-    return encoded(response, request)
+    return response
 
 
 API = Api(key=13, min_version=0, max_version=5, handle=handle)

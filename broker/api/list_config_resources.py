@@ -8,13 +8,14 @@ from kafka.protocol.admin import ListConfigResourcesRequest, ListConfigResources
 
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _ALL = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 _RESOURCE = ListConfigResourcesResponse.ConfigResource
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ListConfigResourcesRequest)
     kinds = set(wanted.resource_types or _ALL) if request.version else {CLIENT_METRICS}
     error = None if kinds <= set(_ALL) else UnsupportedVersionError()
@@ -25,9 +26,9 @@ def handle(request: Request, context: ApiContext) -> Body:
         for name in _names(kind, context)
     ]
     response = ListConfigResourcesResponse(
-        throttle_time_ms=0, error_code=wire_error(error)[0], config_resources=resources
+        error_code=wire_error(error)[0], config_resources=resources
     )
-    return encoded(response, request)
+    return response
 
 
 def _names(kind: int, context: ApiContext) -> list[str]:

@@ -8,14 +8,15 @@ from kafka.errors import CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.group_metadata import GroupMetadata
 
 _CONSUMER = "consumer"
 _CLASSIC = "classic"
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ListGroupsRequest)
     states = {state.lower() for state in wanted.states_filter}
     types = {type_name.lower() for type_name in wanted.types_filter}
@@ -31,10 +32,8 @@ def handle(request: Request, context: ApiContext) -> Body:
         and (not types or _type(group) in types)
     ]
     error = CoordinatorLoadInProgressError() if context.groups.is_loading else None
-    response = ListGroupsResponse(
-        throttle_time_ms=0, error_code=wire_error(error)[0], groups=groups
-    )
-    return encoded(response, request)
+    response = ListGroupsResponse(error_code=wire_error(error)[0], groups=groups)
+    return response
 
 
 def _type(group: GroupMetadata) -> str:

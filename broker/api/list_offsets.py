@@ -16,7 +16,8 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Outcome, Response
 from broker.replica.partition import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -48,12 +49,12 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     return _search(request, context, wanted)
 
 
-async def _search(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Body:
+async def _search(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Response:
     """Batches are opened and searched, which may be long work: not on the event loop."""
     return await context.convert(functools.partial(_answer_all, request, context, wanted))
 
 
-def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Body:
+def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Response:
     counts = Counter(
         (topic.name, ask.partition_index)
         for topic in wanted.topics or ()
@@ -76,7 +77,7 @@ def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsReques
                 )
             )
         topics.append(_TOPIC(name=topic.name, partitions=partitions))
-    return encoded(ListOffsetsResponse(throttle_time_ms=0, topics=topics), request)
+    return ListOffsetsResponse(topics=topics)
 
 
 def _answer(

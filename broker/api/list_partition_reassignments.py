@@ -5,15 +5,14 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsResponse,
 )
 
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     request.decode(ListPartitionReassignmentsRequest)
-    response = ListPartitionReassignmentsResponse(
-        throttle_time_ms=0, error_code=0, error_message=None, topics=[]
-    )
-    return encoded(response, request)
+    response = ListPartitionReassignmentsResponse(error_code=0, error_message=None, topics=[])
+    return response
 
 
 API = Api(key=46, min_version=0, max_version=0, handle=handle)

@@ -12,7 +12,8 @@ from kafka.errors import BrokerResponseError, CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.topic_regex import check_regex, resolve
 from broker.coordinator.transaction_metadata import TransactionMetadata, TransactionState
 from broker.log.clock import system_clock_ms
@@ -22,11 +23,11 @@ _PATTERN_VERSION = 2
 _STATES = {state.text for state in TransactionState}
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ListTransactionsRequest)
     unknown = [state for state in wanted.state_filters if state not in _STATES]
     if context.transactions.is_loading:
-        return encoded(_failed(CoordinatorLoadInProgressError()), request)
+        return _failed(CoordinatorLoadInProgressError())
     states = set(wanted.state_filters)
     producer_ids = set(wanted.producer_id_filters)
     duration_ms = wanted.duration_filter if request.version >= _DURATION_VERSION else -1
@@ -50,7 +51,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         try:
             names = await asyncio.to_thread(_matching, pattern, list(found))
         except BrokerResponseError as error:
-            return encoded(_failed(error), request)
+            return _failed(error)
     listed = [
         ListTransactionsResponse.TransactionState(
             transactional_id=name,
@@ -59,7 +60,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         )
         for name in names
     ]
-    return encoded(_response(0, unknown, listed), request)
+    return _response(0, unknown, listed)
 
 
 def _matching(pattern: str, names: Collection[str]) -> Collection[str]:
@@ -75,7 +76,6 @@ def _failed(error: BrokerResponseError) -> ListTransactionsResponse:
 
 def _response(code: int, unknown: list[str], found: list[object]) -> ListTransactionsResponse:
     return ListTransactionsResponse(
-        throttle_time_ms=0,
         error_code=code,
         unknown_state_filters=unknown,
         transaction_states=found,

@@ -16,7 +16,8 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Outcome, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Outcome, Response
 from broker.api.topic_names import check_no_collision, check_topic_name
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
@@ -53,7 +54,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
 
 async def _create_and_answer(
     request: Request, context: ApiContext, wanted: MetadataRequest, missing: list[str]
-) -> Body:
+) -> Response:
     refused: dict[str, BrokerResponseError] = {}
     most_topics = max(1, MAX_PARTITIONS_PER_REQUEST // context.config.num_partitions)
     for number, name in enumerate(missing):
@@ -142,14 +143,13 @@ def _failed(topic: "MetadataRequest.MetadataRequestTopic", error: BrokerResponse
 
 def _answer(
     request: Request, context: ApiContext, wanted: MetadataRequest, topics: list[object]
-) -> Body:
+) -> Response:
     if wanted.include_topic_authorized_operations:
         for topic in topics:
             topic.authorized_operations = TOPIC_OPERATIONS  # type: ignore[attr-defined]
     all_operations = bool(wanted.include_cluster_authorized_operations)
     metadata = context.metadata
     response = MetadataResponse(
-        throttle_time_ms=0,
         brokers=[
             MetadataResponse.MetadataResponseBroker(
                 node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
@@ -161,7 +161,7 @@ def _answer(
         topics=topics,
         authorized_operations=CLUSTER_OPERATIONS if all_operations else NOT_ASKED,
     )
-    return encoded(response, request)
+    return response
 
 
 API = Api(key=3, min_version=0, max_version=13, handle=handle)

@@ -10,7 +10,8 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
 
 from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
 from broker.coordinator.offset_records import CommittedOffset
@@ -20,7 +21,7 @@ _TOPIC = OffsetCommitResponse.OffsetCommitResponseTopic
 _GROUP_ID_NOT_FOUND_VERSION = 9
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(OffsetCommitRequest)
     errors = await commit_existing(
         wanted,
@@ -29,7 +30,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         lambda offsets: _commit_all(request, context, wanted, offsets),
     )
     topics = told_topics(errors, _TOPIC, _TOPIC.OffsetCommitResponsePartition)
-    return encoded(OffsetCommitResponse(throttle_time_ms=0, topics=topics), request)
+    return OffsetCommitResponse(topics=topics)
 
 
 async def _commit_all(

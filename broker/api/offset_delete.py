@@ -8,10 +8,11 @@ from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(OffsetDeleteRequest)
     group_id = wanted.group_id
     errors: dict[TopicPartition, BrokerResponseError | None] = {}
@@ -26,9 +27,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
         await context.offsets_topic.wait_for_flush(group_id)
     except BrokerResponseError as error:
         code = wire_error(error)[0]
-        return encoded(
-            OffsetDeleteResponse(error_code=code, throttle_time_ms=0, topics=[]), request
-        )
+        return OffsetDeleteResponse(error_code=code, topics=[])
     return _answer(errors, request)
 
 
@@ -37,7 +36,7 @@ def _exists(place: TopicPartition, context: ApiContext) -> bool:
     return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
-def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Body:
+def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Response:
     topic_class = OffsetDeleteResponse.OffsetDeleteResponseTopic
     topics: dict[str, list[object]] = {}
     for place, error in errors.items():
@@ -48,10 +47,9 @@ def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: R
         )
     response = OffsetDeleteResponse(
         error_code=0,
-        throttle_time_ms=0,
         topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()],
     )
-    return encoded(response, request)
+    return response
 
 
 API = Api(key=47, min_version=0, max_version=0, handle=handle)

@@ -16,7 +16,8 @@ from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.offset_records import NO_EPOCH, CommittedOffset
 
 _GROUP_ERROR_VERSION = 2
@@ -31,10 +32,10 @@ _Committed = Mapping[TopicPartition, CommittedOffset]
 _Offsets = dict[str, dict[int, CommittedOffset | None]]
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(OffsetFetchRequest)
     if request.version >= _GROUPS_VERSION:
-        return encoded(_groups(context, wanted), request)
+        return _groups(context, wanted)
     topics: list[object] = []
     error: BrokerResponseError | None = None
     try:
@@ -46,10 +47,8 @@ async def handle(request: Request, context: ApiContext) -> Body:
         if request.version < _GROUP_ERROR_VERSION:
             found = _offsets({}, wanted.topics or (), frozenset())
             topics = _topics(found, error)
-    response = OffsetFetchResponse(
-        throttle_time_ms=0, topics=topics, error_code=wire_error(error)[0]
-    )
-    return encoded(response, request)
+    response = OffsetFetchResponse(topics=topics, error_code=wire_error(error)[0])
+    return response
 
 
 def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -76,7 +75,7 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
         groups.append(
             _GROUP(group_id=group.group_id, topics=topics, error_code=wire_error(error)[0])
         )
-    return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
+    return OffsetFetchResponse(groups=groups)
 
 
 def _found(context: ApiContext, wanted: OffsetFetchRequest, group: Any) -> _Offsets:

@@ -9,14 +9,15 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeader
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 
 _TOPIC = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _PARTITION = _TOPIC.EpochEndOffset
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(OffsetForLeaderEpochRequest)
     topics = [
         _TOPIC(
@@ -25,7 +26,7 @@ def handle(request: Request, context: ApiContext) -> Body:
         )
         for topic in wanted.topics or ()
     ]
-    return encoded(OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics), request)
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def _answer(

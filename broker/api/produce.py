@@ -39,7 +39,8 @@ from kafka.errors import (
 )
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Outcome, Request
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Outcome, Response
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -54,8 +55,8 @@ from pyspark_kafkalog.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
+    ProduceResponse,
     decode_produce_request,
-    encode_produce_response,
 )
 from pyspark_kafkalog.record.batch import (
     ATTRIBUTES_POSITION,
@@ -86,7 +87,7 @@ _COORDINATOR_IS_BUSY: Final = (
 
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
-_Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body]"
+_Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response]"
 
 
 def handle(request: Request, context: ApiContext) -> Outcome:
@@ -123,7 +124,7 @@ async def _convert_and_append(
     transactional: list[int],
     now_ms: int,
     context: ApiContext,
-) -> Body:
+) -> Response:
     for index in to_convert:
         part, place = wanted.partitions[index], places[index]
         assert isinstance(place, Partition)
@@ -193,7 +194,7 @@ def _append_large_aside(
 
 async def _append_when_flushed(
     wanted: ProduceRequest, places: list[_Place], context: ApiContext
-) -> Body:
+) -> Response:
     """What is to be in a transaction goes to disk after the transaction's record."""
     assert wanted.transactional_id is not None
     try:
@@ -293,7 +294,7 @@ async def _answer_when_appended(
     unsynced: list[tuple[int, Log]],
     appending: "Mapping[int, asyncio.Future[LogAppendInfo]]",
     context: ApiContext,
-) -> Body:
+) -> Response:
     """Where its connection closes nobody waits for the answer, and the appends are done no less."""
     for index, each in appending.items():
         part, place = wanted.partitions[index], places[index]
@@ -312,7 +313,7 @@ async def _answer_when_appended(
 
 async def _answer_when_synced(
     results: list[ProducedPartition], unsynced: list[tuple[int, Log]], wanted: ProduceRequest
-) -> Body:
+) -> Response:
     """What is not on disk is not acknowledged. `unsynced`: the number of a result, and its log."""
     loop = asyncio.get_running_loop()
     for number, log in unsynced:
@@ -323,9 +324,9 @@ async def _answer_when_synced(
     return _answer(results, wanted)
 
 
-def _answer(results: list[ProducedPartition], wanted: ProduceRequest) -> Body:
+def _answer(results: list[ProducedPartition], wanted: ProduceRequest) -> Response:
     if wanted.acks != _NO_ANSWER:
-        return [encode_produce_response(results, wanted.version)]  # type: ignore[list-item]
+        return ProduceResponse(results)
     failed = [result for result in results if result.error_code]
     if failed:
         raise CloseConnection(f"produce with acks=0 failed, error code {failed[0].error_code}")

@@ -8,13 +8,14 @@ Called by: the event loop's thread only.
 import asyncio
 import functools
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kafka.protocol.data_container import DataContainer
 
 from broker.api.fetch_session import FetchSessionCache
+from broker.api.response import Outcome
 from broker.cluster.metadata import ClusterMetadata
 from broker.config.broker import BrokerConfig
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
@@ -24,7 +25,6 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
-from broker.network.send import Part
 from broker.replica.configs import ConfigManager
 from broker.replica.entity_configs import EntityConfigs
 from broker.replica.manager import ReplicaManager
@@ -52,11 +52,6 @@ _DECODE_ERRORS = (
     MemoryError,
     AttributeError,
 )
-
-# The body of an answer in parts; None where the client wants no answer.
-Body: TypeAlias = list[Part] | None
-# A coroutine becomes a task; a future is cancelled when its connection closes.
-Outcome: TypeAlias = "Body | Coroutine[Any, Any, Body] | asyncio.Future[Body]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +201,3 @@ def settle(answer: "asyncio.Future[T]", result: T) -> None:
     """Ends a wait, unless who waited has gone."""
     if not answer.done():
         answer.set_result(result)
-
-
-def encoded(message: Any, request: Request) -> list[Part]:
-    """A message of `kafka.protocol` as the answer's body, in the request's version."""
-    return [message.encode(version=request.version)]

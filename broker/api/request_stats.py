@@ -4,6 +4,7 @@ Called by: the event loop's thread; any thread may read. One object for each API
 that counting is a few additions.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from time import perf_counter
 
@@ -74,6 +75,8 @@ class RequestStats:
             for version in range(api.min_version, api.max_version + 1)
         }
         """By what a request begins with, key and version read as one number."""
+        self.errors: Counter[int] = Counter()
+        """How often each error code was answered."""
         self.refused = 0
         """Requests that closed their connection: not spoken here, malformed, or too large."""
 

@@ -11,7 +11,8 @@ from kafka.errors import InconsistentGroupProtocolError
 from kafka.protocol.consumer import SyncGroupRequest, SyncGroupResponse
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded, settle
+from broker.api.request import Api, ApiContext, Request, settle
+from broker.api.response import Response
 from broker.coordinator.group import SyncAsk
 from broker.coordinator.group_metadata import SyncResult
 
@@ -19,7 +20,7 @@ from broker.coordinator.group_metadata import SyncResult
 _MAX_REQUEST_BYTES = 16 << 20
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(SyncGroupRequest)
     if request.version >= 5 and (wanted.protocol_type is None or wanted.protocol_name is None):
         return _answer(SyncResult(InconsistentGroupProtocolError()), request)
@@ -37,15 +38,14 @@ async def handle(request: Request, context: ApiContext) -> Body:
     return _answer(await answer, request)
 
 
-def _answer(synced: SyncResult, request: Request) -> Body:
+def _answer(synced: SyncResult, request: Request) -> Response:
     response = SyncGroupResponse(
-        throttle_time_ms=0,
         error_code=wire_error(synced.error)[0],
         protocol_type=synced.protocol_type,
         protocol_name=synced.protocol_name,
         assignment=synced.assignment,
     )
-    return encoded(response, request)
+    return response
 
 
 API = Api(key=14, min_version=0, max_version=5, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)

@@ -19,7 +19,8 @@ from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitRespo
 from kafka.structs import TopicPartition
 
 from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
 from broker.cluster.metadata import CONSUMER_OFFSETS, TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
@@ -36,13 +37,13 @@ _IMPLICIT_ADD_VERSION = 5
 _BROKERS_RETENTION = -1
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(TxnOffsetCommitRequest)
     errors = await commit_existing(
         wanted, context, _commit, lambda offsets: _commit_all(request, context, wanted, offsets)
     )
     topics = told_topics(errors, _TOPIC, _TOPIC.TxnOffsetCommitResponsePartition)
-    return encoded(TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics), request)
+    return TxnOffsetCommitResponse(topics=topics)
 
 
 async def _commit_all(

@@ -11,14 +11,15 @@ from kafka.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 from broker.api.api_versions import FEATURES
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 # Since then one result stands for all.
 _ALL_OR_NONE_VERSION = 2
 
 
-def handle(request: Request, context: ApiContext) -> Body:
+def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(UpdateFeaturesRequest)
     updates = wanted.feature_updates or ()
     node_id = context.metadata.broker.node_id
@@ -40,10 +41,8 @@ def handle(request: Request, context: ApiContext) -> Body:
         for update in updates
         if error is None and request.version < _ALL_OR_NONE_VERSION
     ]
-    response = UpdateFeaturesResponse(
-        throttle_time_ms=0, error_code=code, error_message=message, results=results
-    )
-    return encoded(response, request)
+    response = UpdateFeaturesResponse(error_code=code, error_message=message, results=results)
+    return response
 
 
 def _refusal(update: Any, version: int, node_id: int) -> str | None:

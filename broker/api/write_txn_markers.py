@@ -16,7 +16,8 @@ from kafka.protocol.producer import WriteTxnMarkersRequest, WriteTxnMarkersRespo
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Body, Request, encoded
+from broker.api.request import Api, ApiContext, Request
+from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_markers import EndOfTransaction
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -27,7 +28,7 @@ _TOPIC = _RESULT.WritableTxnMarkerTopicResult
 _PARTITION = _TOPIC.WritableTxnMarkerPartitionResult
 
 
-async def handle(request: Request, context: ApiContext) -> Body:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(WriteTxnMarkersRequest)
     has_version = request.version >= _TRANSACTION_VERSION_REQUEST
     results = []
@@ -48,7 +49,7 @@ async def handle(request: Request, context: ApiContext) -> Body:
             for topic in marker.topics
         ]
         results.append(_RESULT(producer_id=marker.producer_id, topics=topics))
-    return encoded(WriteTxnMarkersResponse(markers=results), request)
+    return WriteTxnMarkersResponse(markers=results)
 
 
 async def _write(place: TopicPartition, end: EndOfTransaction, context: ApiContext) -> object:

@@ -23,7 +23,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from broker.api import errors
 from broker.api.request_stats import ApiStats, RequestStats
 from broker.histogram import BOUNDS_MS, Histogram
 from broker.log.cleaner_manager import CleanerFigures
@@ -119,7 +118,7 @@ def _request_metrics(requests: RequestStats) -> Iterator[Metric]:
         lambda stats: [stats.remote_ms],
     )
     failed = CounterMetricFamily(_NETWORK + "errors", "Error codes answered", labels=["error"])
-    for code, count in list(errors.ANSWERED.items()):
+    for code, count in list(requests.errors.items()):
         failed.add_metric([str(for_code(code).message)], count)
     yield failed
     yield _counter(_NETWORK + "refused", "Requests that closed their connection", requests.refused)

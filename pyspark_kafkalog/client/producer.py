@@ -442,7 +442,7 @@ class Producer:
         correlation_id, version, due, chosen = self._under_way[connection][0]
         try:
             body = connection.receive(correlation_id, due)
-            results, _ = produce.decode_produce_response(body, version)
+            results = produce.decode_produce_response(body, version).partitions
         except (KafkaConnectionError, KafkaTimeoutError, KafkaProtocolError) as error:
             self._lose(connection, error)
             return

@@ -117,6 +117,16 @@ class ProducedPartition:
         self.record_errors = record_errors
 
 
+@dataclass(init=False, slots=True)
+class ProduceResponse:
+    partitions: list[ProducedPartition]
+    throttle_ms: int
+
+    def __init__(self, partitions: list[ProducedPartition], throttle_ms: int = 0) -> None:
+        self.partitions = partitions
+        self.throttle_ms = throttle_ms
+
+
 def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
     """The request in `body`; raises KafkaProtocolError."""
     reader = Reader(body, is_flexible(API_KEY, version), max_elements=MAX_REQUEST_ELEMENTS)
@@ -153,19 +163,17 @@ def encode_produce_request(request: ProduceRequest) -> list["Buffer"]:
     return writer.parts()
 
 
-def encode_produce_response(
-    partitions: list[ProducedPartition], version: int, throttle_ms: int = 0
-) -> "Buffer":
+def encode_produce_response(response: ProduceResponse, version: int) -> "Buffer":
     """The response's body."""
     writer = Writer(is_flexible(API_KEY, version))
-    for results in encode_topic_count(writer, partitions, version):
+    for results in encode_topic_count(writer, response.partitions, version):
         encode_topic(writer, results[0], version)
         writer.count(len(results))
         for result in results:
             _encode_result(writer, result, version)
         writer.no_tags()
     if version >= 1:
-        writer.fields(INT32, throttle_ms)
+        writer.fields(INT32, response.throttle_ms)
     writer.no_tags()
     return writer.parts()[0]
 
@@ -190,8 +198,8 @@ def _encode_result(writer: Writer, result: ProducedPartition, version: int) -> N
     writer.no_tags()
 
 
-def decode_produce_response(body: memoryview, version: int) -> tuple[list[ProducedPartition], int]:
-    """The partitions' answers and the throttle time in ms; raises KafkaProtocolError."""
+def decode_produce_response(body: memoryview, version: int) -> ProduceResponse:
+    """The response in `body`; raises KafkaProtocolError."""
     reader = Reader(body, is_flexible(API_KEY, version))
     results = []
     for _ in range(reader.count()):
@@ -202,7 +210,7 @@ def decode_produce_response(body: memoryview, version: int) -> tuple[list[Produc
             results.append(result)
         reader.skip_tags()
     throttle_ms = reader.fields(INT32)[0] if version >= 1 else 0
-    return results, throttle_ms
+    return ProduceResponse(results, throttle_ms)
 
 
 def _decode_result(reader: Reader, topic: str, version: int) -> ProducedPartition:

@@ -182,7 +182,7 @@ class RawClient:
         parts = [ProducePartition(topic, partition, batch)]
         request = ProduceRequest(version, transactional_id, acks, 5000, parts)
         self.send_body(0, version, b"".join(bytes(p) for p in encode_produce_request(request)))
-        ((produced,), _) = decode_produce_response(self.receive_body(0, version), version)
+        (produced,) = decode_produce_response(self.receive_body(0, version), version).partitions
         return produced
 
     def fetch(self, request: FetchRequest) -> FetchResponse:

@@ -68,7 +68,7 @@ def test_what_one_connection_sends_ahead_is_appended_in_its_order(create, client
     for count in range(6):
         client.send_body(0, 9, body_of(topic, large(f"a{count}"), large(f"b{count}")))
     for count in range(6):
-        results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+        results = decode_produce_response(client.receive_body(0, 9), 9).partitions
         assert [(r.partition, r.error_code, r.base_offset) for r in results] == [
             (0, 0, 2 * count),
             (1, 0, 2 * count),
@@ -84,7 +84,7 @@ def test_each_part_of_a_request_has_its_own_result(create, client):
     client.send_body(
         0, 9, body_of(topic, large("one"), bytes(damaged), batch_of(3), large("nowhere"))
     )
-    results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+    results = decode_produce_response(client.receive_body(0, 9), 9).partitions
     unknown = UnknownTopicOrPartitionError.errno
     assert [(r.partition, r.error_code, r.base_offset) for r in results] == [
         (0, 0, 0),
@@ -132,7 +132,7 @@ def test_a_partition_that_comes_twice_is_appended_in_order(create, client, conne
     parts = [ProducePartition(topic, 0, batch) for batch in (batch_of(3), large("second"))]
     request = ProduceRequest(9, None, -1, 5000, parts)
     client.send_body(0, 9, b"".join(bytes(part) for part in encode_produce_request(request)))
-    results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+    results = decode_produce_response(client.receive_body(0, 9), 9).partitions
     assert [result.base_offset for result in results] == [0, 3]
 
 
@@ -145,7 +145,7 @@ def test_a_large_batch_is_before_a_small_one_that_follows_it_in_a_request(create
         parts = [ProducePartition(topic, 0, batch) for batch in (large("first"), batch_of(1))]
         request = ProduceRequest(9, None, -1, 5000, parts)
         client.send_body(0, 9, b"".join(bytes(part) for part in encode_produce_request(request)))
-        results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+        results = decode_produce_response(client.receive_body(0, 9), 9).partitions
         assert [result.base_offset for result in results] == [first, first + 2]
 
 
@@ -158,7 +158,7 @@ def test_a_broker_that_stops_finishes_and_answers_what_it_has_begun(tmp_path):
             two.send_body(0, 9, body_of("t", large("slow"), batch_of(3)))
             assert child.process.stdout.readline() == b"writing\n"
             child.process.send_signal(signal.SIGTERM)
-            results, _ = decode_produce_response(two.receive_body(0, 9), 9)
+            results = decode_produce_response(two.receive_body(0, 9), 9).partitions
             assert [(r.error_code, r.base_offset) for r in results] == [(0, 0), (0, 0)]
         assert child.wait() == 0
     with BrokerChild(tmp_path) as again, RawClient(again.host, again.port) as client:

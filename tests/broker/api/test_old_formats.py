@@ -123,7 +123,7 @@ def test_one_partition_fails_and_the_others_do_not(client, create):
     parts = [ProducePartition(name, index, each) for index, each in enumerate(sets)]
     body = encode_produce_request(ProduceRequest(2, None, -1, 5000, parts))
     client.send_body(0, 2, b"".join(map(bytes, body)))
-    results, _ = decode_produce_response(client.receive_body(0, 2), 2)
+    results = decode_produce_response(client.receive_body(0, 2), 2).partitions
     assert [(result.error_code, result.base_offset) for result in results] == [
         (0, 0),
         (2, -1),
@@ -145,7 +145,7 @@ def test_order_is_kept_between_converted_and_plain(client, topic):
     offsets = []
     for number in range(20):
         version = 9 if number % 2 else 2
-        ((produced,), _) = decode_produce_response(client.receive_body(0, version), version)
+        (produced,) = decode_produce_response(client.receive_body(0, version), version).partitions
         assert produced.error_code == 0
         offsets.append(produced.base_offset)
     assert offsets == sorted(offsets)

@@ -48,7 +48,7 @@ def test_an_internal_topic_is_refused_by_its_id_too(client, group):
     request = ProduceRequest(13, None, -1, 5000, [ProducePartition("", 0, batch_of(2), internal)])
     body = b"".join(bytes(part) for part in encode_produce_request(request))
     client.send_body(0, 13, body)
-    (result,), _ = decode_produce_response(client.receive_body(0, 13), 13)
+    (result,) = decode_produce_response(client.receive_body(0, 13), 13).partitions
     assert result.error_code == InvalidTopicError.errno
 
 
@@ -63,7 +63,7 @@ def test_a_topic_by_its_id(client, topic):
     request = ProduceRequest(13, None, -1, 5000, parts)
     body = b"".join(bytes(part) for part in encode_produce_request(request))
     client.send_body(0, 13, body)
-    results, _ = decode_produce_response(client.receive_body(0, 13), 13)
+    results = decode_produce_response(client.receive_body(0, 13), 13).partitions
     found = {(each.topic_id, each.partition): each.error_code for each in results}
     assert found == {(topic_id, 0): 0, (topic_id, 5): 3, (unknown, 0): 100}
     assert len(fetched_values(client, topic)) == 2
@@ -86,7 +86,7 @@ def test_a_topic_that_is_created_again_while_a_batch_is_converted_gets_nothing(
     )
     assert deleted.responses[0].error_code == 0
     create(**configs)
-    (result,), _ = decode_produce_response(producer.receive_body(0, 13), 13)
+    (result,) = decode_produce_response(producer.receive_body(0, 13), 13).partitions
     assert result.error_code == UnknownTopicIdError.errno
     (found,) = client.fetch(FetchRequest(11, 0, 0, [FetchPartition(topic, 0, 0, 1)])).partitions
     assert found.high_watermark == 0
@@ -107,7 +107,7 @@ def test_every_codec_is_kept_as_it_is(client, topic, codec):
 def test_several_partitions_in_one_request(client, create):
     name = create(3)
     client.send_body(0, 9, body_of(name, batch_of(1), batch_of(2), batch_of(3)))
-    results, _ = decode_produce_response(client.receive_body(0, 9), 9)
+    results = decode_produce_response(client.receive_body(0, 9), 9).partitions
     assert sorted((r.partition, r.error_code, r.base_offset) for r in results) == [
         (0, 0, 0),
         (1, 0, 0),
@@ -132,7 +132,7 @@ def test_many_requests_in_flight_are_answered_in_order(client, topic):
     sent = [client.send_body(0, 9, body) for _ in range(200)]
     offsets = []
     for _ in sent:
-        ((produced,), _) = decode_produce_response(client.receive_body(0, 9), 9)
+        (produced,) = decode_produce_response(client.receive_body(0, 9), 9).partitions
         offsets.append(produced.base_offset)
     assert offsets == list(range(200))
 

@@ -335,7 +335,7 @@ def test_a_request_with_batches_of_two_epochs_is_refused_whole(
     request = ProduceRequest(version, producer.transactional_id, -1, 5000, parts)
     body = b"".join(bytes(part) for part in encode_produce_request(request))
     producer.client.send_body(0, version, body)
-    results, _ = decode_produce_response(producer.client.receive_body(0, version), version)
+    results = decode_produce_response(producer.client.receive_body(0, version), version).partitions
     assert [result.error_code for result in results] == [INVALID_PRODUCER_ID_MAPPING] * 2
 
 

@@ -250,8 +250,8 @@ class TransactionClient:
 
     def send_produce(self, body: bytes, version: int) -> ProducedPartition:
         self.client.send_body(0, version, body)
-        ((produced,), _) = decode_produce_response(self.client.receive_body(0, version), version)
-        return produced
+        response = decode_produce_response(self.client.receive_body(0, version), version)
+        return response.partitions[0]
 
     def ask_end(
         self, is_commit: bool, *, version: int = 3, producer: tuple[int, int] | None = None

@@ -33,7 +33,6 @@ from pyspark_kafkalog.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
-    decode_produce_response,
     encode_produce_request,
 )
 from tests.broker.coordinator.in_memory import FakeTime
@@ -244,10 +243,10 @@ class TransactionBroker:
         )
         body = memoryview(bytearray(b"".join(bytes(p) for p in encode_produce_request(wanted))))
         header = RequestHeader(0, version, 1, "test", 0)
-        outcome: Any = produce.handle(Request(header, body), self._context)
-        if isinstance(outcome, Coroutine):
-            outcome = asyncio.run(outcome)
-        ((produced,), _) = decode_produce_response(memoryview(outcome[0]), version)
+        response: Any = produce.handle(Request(header, body), self._context)
+        if isinstance(response, Coroutine):
+            response = asyncio.run(response)
+        (produced,) = response.partitions
         assert isinstance(produced, ProducedPartition)
         return produced.error_code
 

@@ -85,7 +85,7 @@ class LogBroker(ScriptedBroker):
             return CUT
         if fault == "silence" or asked.acks == 0:
             return SILENCE
-        return produce.encode_produce_response(results, request.version)
+        return produce.encode_produce_response(produce.ProduceResponse(results), request.version)
 
     def append(self, asked: produce.ProducePartition, fault: Any) -> produce.ProducedPartition:
         tp = TopicPartition(asked.topic, asked.partition)
@@ -331,7 +331,7 @@ def test_what_an_answer_leaves_out_is_sent_again():
         def on_produce(self, request: Request) -> Any:
             answer = super().on_produce(request)
             if len(self.batches_per_request) == 1:
-                return produce.encode_produce_response([], request.version)
+                return produce.encode_produce_response(produce.ProduceResponse([]), request.version)
             return answer
 
     with Forgetful() as broker:

@@ -1,0 +1,66 @@
+"""A handler's answer as a value: how it becomes the parts that are sent, and which errors it tells.
+
+A Response is a message of `kafka.protocol`, or the ProduceResponse or FetchResponse of
+`pyspark_kafkalog.protocol`; None where the client wants no answer. Pure functions on these: any
+thread.
+"""
+
+import asyncio
+import functools
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeAlias
+
+from broker.network.send import Part
+from pyspark_kafkalog.protocol.fetch import FetchResponse, encode_fetch_response
+from pyspark_kafkalog.protocol.produce import ProduceResponse, encode_produce_response
+
+# `kafka.protocol` has no types.
+Response: TypeAlias = Any
+# A coroutine becomes a task; a future is cancelled when its connection closes.
+Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response] | asyncio.Future[Response]"
+
+
+def encode_response(response: Response, version: int) -> list[Part]:
+    """The answer's body in parts; records stay where they lie."""
+    if type(response) is ProduceResponse:
+        return [encode_produce_response(response, version)]  # type: ignore[list-item]
+    if type(response) is FetchResponse:
+        return encode_fetch_response(response, version)  # type: ignore[return-value]
+    return [response.encode(version=version)]
+
+
+def error_codes(response: Response) -> Iterator[int]:
+    """Each error that the client is told, at the top and in the parts; 0 is none."""
+    if type(response) is ProduceResponse:
+        yield from (found.error_code for found in response.partitions if found.error_code)
+    elif type(response) is FetchResponse:
+        if response.error_code:
+            yield response.error_code
+        yield from (found.error_code for found in response.partitions if found.error_code)
+    else:
+        yield from _error_codes_in(response)
+
+
+def _error_codes_in(container: Any) -> Iterator[int]:
+    container_class: Any = type(container)
+    has_error_code, structs, arrays = _fields_with_errors(container_class)
+    if has_error_code and container.error_code:
+        yield container.error_code
+    for name in structs:
+        if (inner := getattr(container, name)) is not None:
+            yield from _error_codes_in(inner)
+    for name in arrays:
+        for inner in getattr(container, name) or ():
+            yield from _error_codes_in(inner)
+
+
+@functools.cache
+def _fields_with_errors(container_class: Any) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
+    """Whether the class has an error code, its structures, and its arrays of structures."""
+    by_name: dict[str, Any] = container_class.fields
+    fields = by_name.items()
+    return (
+        "error_code" in by_name,
+        tuple(name for name, field in fields if field.is_struct()),
+        tuple(name for name, field in fields if field.is_struct_array()),
+    )
