@@ -6,19 +6,15 @@ checkpoint. Called by: __main__ (and tests), in the thread that runs the event l
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kafka.errors import (
-    BrokerResponseError,
-    CorruptRecordError,
     KafkaStorageError,
     NotCoordinatorError,
 )
@@ -27,7 +23,7 @@ from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
-from broker.api.topic_names import is_topic_name
+from broker.boot.adoption import adopt_logs, finish_deletions, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
@@ -36,9 +32,7 @@ from broker.cluster.metadata import (
     BrokerNode,
     ClusterMetadata,
     MetadataRecords,
-    PartitionMetadata,
     TopicMetadata,
-    new_topic,
 )
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
@@ -51,11 +45,9 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
 from broker.coordinator.transaction_markers import MarkerWriter
-from broker.coordinator.transaction_metadata import NO_PRODUCER_ID
 from broker.coordinator.transactions import (
     TransactionCoordinator,
     TransactionsTopic,
-    read_transactions,
     transactions_topic_kind,
 )
 from broker.log.clock import system_clock_ms
@@ -74,8 +66,6 @@ if TYPE_CHECKING:
     from broker.metrics.endpoint import MetricsEndpoint
 
 _log = logging.getLogger(__name__)
-
-_ADOPTED_TOPIC_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 T = TypeVar("T")
 
@@ -144,8 +134,9 @@ class BrokerServer:
         self._replicas = ReplicaManager(
             self._logs, topic_configs, purgatory, self._config.broker_id
         )
-        self._finish_deletions(known)
-        self._adopt_logs(known)
+        finish_deletions(known, self._records, self._replicas)
+        if adopt_logs(known, self._logs, self._records, self._replicas, self._config):
+            self._first_producer_id = last_producer_id(self._logs) + 1
         for topic in self._records.elect(known.values(), self._config.broker_id):
             self._open_topic(topic)
         return Endpoint(listener.name, host, port)
@@ -401,77 +392,6 @@ class BrokerServer:
             _log.error("topic.incomplete topic=%r reason=%r", topic.name, str(error))
         self._replicas.open(topic)
         self._metadata.put(topic)
-
-    def _finish_deletions(self, known: dict[str, TopicMetadata]) -> None:
-        """Deletions that a crash interrupted."""
-        for name in self._records.deleted_topics():
-            topic = known.pop(name)
-            self._replicas.delete_logs(topic)
-            self._records.forget_topic(topic)
-            _log.info("topic.deleted topic=%r note=%r", name, "begun before the last stop")
-
-    def _adopt_logs(self, known: dict[str, TopicMetadata]) -> None:
-        """Logs without a topic: a data directory of Apache Kafka's, or one whose metadata is lost.
-
-        They become topics again, if all partitions up to the last are there. What was set on them
-        is not known: by the defaults retention would delete what a compacted topic, or one that is
-        kept for ever, still holds. So nothing is deleted until somebody says so.
-        """
-        found: defaultdict[str, set[int]] = defaultdict(set)
-        for topic_partition in self._logs.all_logs():
-            if topic_partition.topic not in known:
-                found[topic_partition.topic].add(topic_partition.partition)
-        for name, indexes in found.items():
-            if indexes != set(range(len(indexes))) or not is_topic_name(name):
-                _log.warning("topic.not_adopted topic=%r partitions=%r", name, sorted(indexes))
-                continue
-            configs: Mapping[str, str] = _ADOPTED_TOPIC_CONFIGS
-            if name == CONSUMER_OFFSETS:
-                configs = offsets_topic_kind(self._config).configs
-            elif name == TRANSACTION_STATE:
-                configs = transactions_topic_kind(self._config).configs
-            topic = new_topic(name, len(indexes), self._config.broker_id, configs)
-            topic_id = self._logs.topic_id(topic.topic_partitions()[0])
-            if topic_id is not None:
-                topic = replace(topic, topic_id=topic_id)
-            topic = replace(topic, partitions=self._partitions_of(topic))
-            self._records.create_topic(topic)
-            known[name] = topic
-            self._replicas.set_configs(topic)
-            _log.warning(
-                "topic.adopted topic=%r partitions=%d configs=%r",
-                name,
-                len(indexes),
-                ",".join(f"{key}={value}" for key, value in configs.items()),
-            )
-
-        if found:
-            self._first_producer_id = self._last_producer_id() + 1
-
-    def _partitions_of(self, topic: TopicMetadata) -> tuple[PartitionMetadata, ...]:
-        """Of a topic that is adopted: its leader epochs go on after those of its logs, as clients
-        and the markers of transactions know them."""
-        logs = self._logs.all_logs()
-        partitions = []
-        for place, partition in zip(topic.topic_partitions(), topic.partitions, strict=True):
-            epoch = logs[place].leader_epochs.latest_epoch
-            if epoch is not None:
-                partition = replace(partition, leader_epoch=epoch)
-            partitions.append(partition)
-        return tuple(partitions)
-
-    def _last_producer_id(self) -> int:
-        """The greatest one that the logs tell of; -1 where they know of none."""
-        last = NO_PRODUCER_ID
-        for place, log in self._logs.all_logs().items():
-            last = max(last, *log.producers.entries, NO_PRODUCER_ID)
-            if place.topic != TRANSACTION_STATE:
-                continue
-            # What cannot be read is reported when it is loaded.
-            with contextlib.suppress(OSError, BrokerResponseError, CorruptRecordError):
-                for transaction in read_transactions(log).values():
-                    last = max(last, transaction.producer_id, transaction.next_producer_id)
-        return last
 
     def _schedule_checkpoint(self) -> None:
         interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000
