@@ -137,7 +137,7 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InvalidOptionError(f"{path} is no text in UTF-8: save it as that.") from None
+        raise InvalidOptionError(f"{path} is not valid UTF-8: save it as UTF-8.") from None
 
 
 def _settings(flag: str, settings: Iterable[str]) -> dict[str, str]:

@@ -129,7 +129,7 @@ def _fenced(how: str, epoch: int, known_epoch: int) -> FencedMemberEpochError:
 
 
 class ConsumerGroup:
-    """See the module's head."""
+    """One group of the consumer protocol (KIP-848): its members, epochs, and who owns what."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id

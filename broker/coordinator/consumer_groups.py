@@ -119,7 +119,10 @@ class HeartbeatAnswer:
 
 
 class ConsumerGroupCoordinator:
-    """See the module's head."""
+    """Answers the heartbeats of groups of the consumer protocol (KIP-848).
+
+    The event loop's thread only; never waits.
+    """
 
     def __init__(
         self,

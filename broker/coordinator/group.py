@@ -144,7 +144,10 @@ class CommitAsk:
 
 
 class GroupCoordinator:
-    """See the module's head."""
+    """Answers members of classic groups, and keeps the offsets of all groups.
+
+    The event loop's thread only; an answer that must wait for other members is a callback.
+    """
 
     def __init__(self, config: BrokerConfig, log: GroupLog, timers: Timers, clock: Clock) -> None:
         self._config = config
@@ -368,7 +371,7 @@ class GroupCoordinator:
             self._schedule_join(group)
 
     def _delay_initial(self, group: GroupMetadata, delay_ms: int, remaining_ms: int) -> None:
-        """A new group's members seldom come at once: as long as more come, they are waited for."""
+        """A new group's members seldom come at once: each new member extends the delay."""
 
         def is_over() -> None:
             if not group.member_added or not remaining_ms:

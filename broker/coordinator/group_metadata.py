@@ -174,7 +174,10 @@ class Member:
 
 
 class GroupMetadata:
-    """See the module's head."""
+    """One consumer group: its members, its generation, who leads it, and what it has committed.
+
+    The event loop's thread only.
+    """
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id

@@ -63,7 +63,10 @@ class StateTopicKind(Generic[S]):
 
 
 class StateTopic(Generic[S]):
-    """See the module's head."""
+    """An internal, compacted topic that holds a coordinator's state, a partition for each part.
+
+    The event loop's thread only; loading reads in a thread of its own.
+    """
 
     def __init__(
         self,

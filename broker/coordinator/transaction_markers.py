@@ -61,7 +61,10 @@ class OffsetsOfTransactions(Protocol):
 
 
 class MarkerWriter:
-    """See the module's head."""
+    """Writes the markers of ended transactions, and calls back when all of one are on disk.
+
+    The event loop's thread only.
+    """
 
     def __init__(
         self, replicas: ReplicaManager, offsets: OffsetsOfTransactions, call_later: CallLater

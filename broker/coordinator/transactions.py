@@ -82,7 +82,10 @@ class TransactionLog(Protocol):
 
 
 class TransactionCoordinator:
-    """See the module's head."""
+    """Begins, extends and ends the transactions of producers, and aborts those that take too long.
+
+    The event loop's thread only; never waits.
+    """
 
     def __init__(
         self,

@@ -166,7 +166,10 @@ class _Batch(NamedTuple):
 
 
 class Cleaner:
-    """See the module's head."""
+    """Compacts logs: writes new segments in which of each key the latest record is left.
+
+    Files only, in any one thread; putting the segments in place is the Log's work.
+    """
 
     def __init__(
         self,

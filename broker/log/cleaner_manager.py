@@ -107,7 +107,7 @@ class CleanerFigures:
 
 
 class LogCleaner:
-    """See the module's head."""
+    """Has the logs compacted that need it most, in threads and processes of its own."""
 
     def __init__(
         self,

@@ -105,7 +105,12 @@ class FetchDataInfo(NamedTuple):
 
 
 class Log:
-    """See the module's head for promises and threads."""
+    """One partition's records: appended at the end, read from any offset, dropped at the start.
+
+    An append that returned survives the death of the process, and that of the machine from the
+    next `flush` on; one that raised left nothing behind. Which methods may be called from which
+    thread says the module's documentation.
+    """
 
     def __init__(
         self,

@@ -99,7 +99,10 @@ class _Known(NamedTuple):
 
 
 class LogManager:
-    """See the module's head."""
+    """All logs of a broker: finds, makes, deletes and keeps up the directories of its partitions.
+
+    `open` first and `close` last, both in the thread that owns it; all else in any thread.
+    """
 
     def __init__(
         self,

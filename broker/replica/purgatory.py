@@ -144,7 +144,7 @@ class FetchPurgatory:
 
     def became_visible(self, partition: TopicPartition, size_bytes: int, stable_bytes: int) -> None:
         """`size_bytes` more of `partition` can be fetched; `stable_bytes` more by who reads
-        committed records only: open transactions hold back, and their ends let go."""
+        committed records only: those of a transaction count only once it ends."""
         fetches = self._waiting.get(partition)
         if fetches:
             for fetch in list(fetches):

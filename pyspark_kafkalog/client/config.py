@@ -102,7 +102,7 @@ def _look_up(reference: re.Match[str]) -> str:
                 if equals and name.strip() == key:
                     return value.strip()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
         raise InvalidOptionError(
             f"{reference[0]} names the file {path}, which cannot be read here: {reason}. "
             "Put it on the driver and on every executor."

@@ -195,7 +195,7 @@ def test_a_property_file_that_is_no_text(run, tmp_path):
     path = tmp_path / "client.properties"
     path.write_bytes(b"client.id=\xff\xfe")
     code, _, err = run(f"topics list --command-config {path}")
-    assert (code, err) == (1, f"kafkalog: {path} is no text in UTF-8: save it as that.\n")
+    assert (code, err) == (1, f"kafkalog: {path} is not valid UTF-8: save it as UTF-8.\n")
 
 
 def test_brokers_that_are_not_there_are_said_soon(run):
@@ -320,7 +320,7 @@ def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(run, tmp_pat
         ("--partition-by day", "day"),
         ("--sort-by kee", "kee"),
         ("--value-format json --value-schema schema.ddl --sort-by value", "value"),
-        ("--value-format json --value-schema latin1.ddl", "latin1.ddl is no text in UTF-8"),
+        ("--value-format json --value-schema latin1.ddl", "latin1.ddl is not valid UTF-8"),
         ("--transform half_written:f", "half_written:f cannot be imported"),
     ],
 )

@@ -177,7 +177,7 @@ def test_a_secret_in_a_file_of_its_own(tmp_path):
     with pytest.raises(InvalidOptionError, match=f"names the file {tmp_path}/other, which cannot"):
         Secret(f"${{dir:{tmp_path}:other}}").reveal()
     (tmp_path / "store.p12").write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidOptionError, match="no text in UTF-8"):
+    with pytest.raises(InvalidOptionError, match="not valid UTF-8"):
         Secret(f"${{dir:{tmp_path}:store.p12}}").reveal()
 
 
