@@ -125,7 +125,11 @@ class BrokerServer:
         known = {topic.name: topic for topic in self._records.topics()}
         topic_configs = {topic.name: topic.configs for topic in known.values()}
         self._config = load_dynamic(self._static, self._records)
-        self._logs = LogManager(self._config, lambda name: topic_configs.get(name, {}))
+        self._logs = LogManager(
+            self._config,
+            lambda name: topic_configs.get(name, {}),
+            lambda topic_partition, log: self._replicas.high_watermark(topic_partition),
+        )
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
         self._metadata = ClusterMetadata(self._logs.cluster_id, self._node(advertised, port))

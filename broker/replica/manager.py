@@ -1,8 +1,8 @@
 """Every partition on this broker: appends, fetches, look-ups of offsets.
 
 Owns: the Partitions, the FetchPurgatory, and threads that append large batches, one for each
-processor. Called by: the event loop's thread only, except for what blocks: `make_logs`,
-`delete_logs`, `find_offset` and `finish_appends`. Never: knows the wire.
+processor. Called by: the event loop's thread only, except for `high_watermark` and for what blocks:
+`make_logs`, `delete_logs`, `find_offset` and `finish_appends`. Never: knows the wire.
 """
 
 import asyncio
@@ -318,6 +318,12 @@ class ReplicaManager:
 
     def unwatch(self, topic_partition: TopicPartition, watcher: Watcher) -> None:
         self._purgatory.unwatch(topic_partition, watcher)
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int:
+        """Up to where retention and the cleaner may work; 0 for a partition that is not served.
+        Any thread."""
+        partition = self._partitions.get(topic_partition)
+        return 0 if partition is None else partition.high_watermark
 
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
         """-1 for a partition that is not here."""
