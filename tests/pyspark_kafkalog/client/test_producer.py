@@ -472,18 +472,18 @@ def test_delivery_is_given_up_in_time():
 @pytest.mark.parametrize("fault", ["silence", "before"])
 def test_delivery_to_a_broker_that_does_not_answer_is_given_up_in_time(fault):
     with LogBroker(lambda number: fault) as broker:
-        producer = Producer(broker.config(delivery_timeout_ms="200", request_timeout_ms="80"))
+        producer = Producer(broker.config(delivery_timeout_ms="1500", request_timeout_ms="1000"))
         producer.send(T0, one_batch("x"))
         began = time.monotonic()
         with pytest.raises(DeliveryTimeoutError):
             producer.flush()
-        assert time.monotonic() - began < 1 + BUSY_S
+        assert time.monotonic() - began < 2.3 + BUSY_S
         producer.close()
 
 
 def test_delivery_to_a_broker_that_went_away_is_given_up_in_time():
     broker = LogBroker()
-    producer = Producer(broker.config(delivery_timeout_ms="300", request_timeout_ms="100"))
+    producer = Producer(broker.config(delivery_timeout_ms="1500", request_timeout_ms="1000"))
     with broker:
         producer.send(T0, one_batch("x"))
         producer.flush()
@@ -491,7 +491,7 @@ def test_delivery_to_a_broker_that_went_away_is_given_up_in_time():
     began = time.monotonic()
     with pytest.raises(DeliveryTimeoutError, match="could be used within"):
         producer.flush()
-    assert time.monotonic() - began < 1 + BUSY_S
+    assert time.monotonic() - began < 2.3 + BUSY_S
     producer.close()
 
 
@@ -513,7 +513,7 @@ def test_a_time_without_calls_is_not_counted_against_what_was_never_sent():
 def test_a_leader_that_comes_back_is_used_at_once_also_without_a_pause_between_attempts():
     with LogBroker() as broker:
         config = broker.config(
-            retry_backoff_ms="0", request_timeout_ms="100", delivery_timeout_ms="5000"
+            retry_backoff_ms="0", request_timeout_ms="2000", delivery_timeout_ms="5000"
         )
         with Cluster(config) as cluster:
             producer = Producer(cluster)
@@ -582,7 +582,7 @@ def test_a_cluster_that_was_given_stays_open():
 def test_partitions_whose_leaders_are_gone_are_given_up_together():
     with LogBroker(partitions=100) as broker:
         config = broker.config(
-            request_timeout_ms="300", delivery_timeout_ms="900", retry_backoff_ms="10"
+            request_timeout_ms="1000", delivery_timeout_ms="3000", retry_backoff_ms="10"
         )
         producer = Producer(config)
         for number in range(100):
@@ -590,5 +590,5 @@ def test_partitions_whose_leaders_are_gone_are_given_up_together():
     began_s = time.monotonic()
     with pytest.raises(DeliveryTimeoutError):
         producer.flush()
-    # 100 times request.timeout.ms would be 30 s.
-    assert time.monotonic() - began_s < 5 + BUSY_S
+    # 100 times request.timeout.ms would be 100 s.
+    assert time.monotonic() - began_s < 6 + BUSY_S
