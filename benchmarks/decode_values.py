@@ -15,7 +15,7 @@ import fastavro
 import orjson
 import pyarrow as pa
 
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.proto_files import compile_proto, message_class
 
 ROWS = 10_000

@@ -30,7 +30,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 
-from pyspark_kafkalog.decoding.decoder import Decoder, open_decoder
+from pyspark_kafkalog.decoding.decoder import Decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import InvalidOptionError, MalformedValueError
 

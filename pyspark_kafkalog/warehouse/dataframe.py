@@ -49,7 +49,7 @@ from pyspark_kafkalog.warehouse.landing import (
 from pyspark_kafkalog.warehouse.layout import Layout
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
-from pyspark_kafkalog.warehouse.storage import open_stage
+from pyspark_kafkalog.warehouse.storage_by_path import open_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

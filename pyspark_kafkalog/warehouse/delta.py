@@ -67,6 +67,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.delta_rules import refuse_nulls, refuse_unfit, with_partitions
 from pyspark_kafkalog.warehouse.delta_statistics import FileStatistics, file_statistics
+from pyspark_kafkalog.warehouse.directory_storage import make_directory, sync_directory
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.staging import (
@@ -78,7 +79,6 @@ from pyspark_kafkalog.warehouse.staging import (
     staged_path,
     sweep_directories,
 )
-from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 
 LOAD_ID = "kafkalog.load-id"
 

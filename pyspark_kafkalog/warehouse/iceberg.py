@@ -90,6 +90,7 @@ from pyspark_kafkalog.warehouse.commit import (
     ids_to_json,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.directory_storage import make_directory, sync_directory
 from pyspark_kafkalog.warehouse.iceberg_rules import TRANSFORMS, refuse_other_ids, refuse_unfit
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
@@ -102,7 +103,6 @@ from pyspark_kafkalog.warehouse.staging import (
     staged_path,
     sweep_directories,
 )
-from pyspark_kafkalog.warehouse.storage import make_directory, sync_directory
 
 CATALOG = "kafkalog"
 LOAD_ID = "kafkalog.load-id"

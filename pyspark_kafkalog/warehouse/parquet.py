@@ -54,13 +54,8 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.staging import check_size, new_load_id
-from pyspark_kafkalog.warehouse.storage import (
-    KNOWN_TO_OTHERS,
-    NEWEST,
-    STAGED_SUFFIX,
-    is_url,
-    open_storage,
-)
+from pyspark_kafkalog.warehouse.storage import KNOWN_TO_OTHERS, NEWEST, STAGED_SUFFIX, is_url
+from pyspark_kafkalog.warehouse.storage_by_path import open_storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -47,6 +47,7 @@ from pyspark_kafkalog.warehouse.commit import (
     check_unmoved,
     commit_of_now,
 )
+from pyspark_kafkalog.warehouse.directory_storage import last_change
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.sql_database import LONGEST_WAIT_S, Database, may_succeed_again
@@ -60,7 +61,6 @@ from pyspark_kafkalog.warehouse.sql_tables import (
     refuse_unfit,
 )
 from pyspark_kafkalog.warehouse.staging import LOAD_ID, check_staged, new_load_id, staged_path
-from pyspark_kafkalog.warehouse.storage import last_change
 
 _MISSING_FILE = (
     "Loads into a SQL database go by way of the driver's temporary directory: set TMPDIR to one "

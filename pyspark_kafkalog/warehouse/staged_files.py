@@ -34,7 +34,8 @@ import pyarrow.parquet as pq
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_partition, directory, partitions
 from pyspark_kafkalog.warehouse.row_types import fitted, refuse_nul, storable
-from pyspark_kafkalog.warehouse.storage import open_stage, staged_name
+from pyspark_kafkalog.warehouse.storage import staged_name
+from pyspark_kafkalog.warehouse.storage_by_path import open_stage
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 ROW_GROUP_ROWS = 1_000_000

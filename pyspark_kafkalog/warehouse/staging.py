@@ -17,7 +17,8 @@ from contextlib import suppress
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-from pyspark_kafkalog.warehouse.storage import last_change, staged_name
+from pyspark_kafkalog.warehouse.directory_storage import last_change
+from pyspark_kafkalog.warehouse.storage import staged_name
 
 LOAD_ID = r"\d{8}T\d{6}Z-[0-9a-f]{12}"
 _ASIDE = ".discarded"

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
-from pyspark_kafkalog.decoding.decoder import Decoded, Decoder, open_decoder
+from pyspark_kafkalog.decoding.decoder import Decoded, Decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters, checked_topic

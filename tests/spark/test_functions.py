@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafkalog import functions
 from pyspark_kafkalog.decoding import room
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.proto_files import compile_proto, message_class
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.functions import (

@@ -34,8 +34,8 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import deleted_topics
 from pyspark_kafkalog.warehouse import load as load_module
 from pyspark_kafkalog.warehouse.commit import CommitLog
+from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
-from pyspark_kafkalog.warehouse.storage import DirectoryStorage
 from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark

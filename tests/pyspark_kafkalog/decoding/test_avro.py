@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import InvalidSchemaError
 from tests.pyspark_kafkalog.decoding.conftest import FORMS
 

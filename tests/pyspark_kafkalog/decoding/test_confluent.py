@@ -12,7 +12,7 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from pyspark_kafkalog.decoding import confluent
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
 
 ORDERS = SerializationContext("orders", MessageField.VALUE)

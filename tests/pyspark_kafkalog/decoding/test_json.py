@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.decoding import columns
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError
 
 UTC = pa.timestamp("us", tz="UTC")

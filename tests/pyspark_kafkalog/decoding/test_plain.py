@@ -5,7 +5,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import InvalidOptionError
 
 VALUES = pa.array([b"text", None, b"", "größe".encode(), b"\xff\x00"], pa.binary())

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.decoding import proto_files, protobuf
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.proto_files import compile_proto
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError, MissingExtraError
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.decoding import room
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from tests.pyspark_kafkalog.decoding.conftest import FORMS
 
 NAMES = [f"f{number}" for number in range(300)]

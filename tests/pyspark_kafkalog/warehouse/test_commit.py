@@ -23,7 +23,8 @@ from pyspark_kafkalog.warehouse.commit import (
     next_commit,
     without_gaps,
 )
-from pyspark_kafkalog.warehouse.storage import COMMITS, DirectoryStorage
+from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
+from pyspark_kafkalog.warehouse.storage import COMMITS
 
 ORDERS_ID = UUID(int=7)
 ORDERS_0 = TopicPartition("orders", 0)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
-from pyspark_kafkalog.decoding.decoder import open_decoder
+from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange

@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse import object_storage, parquet
 from pyspark_kafkalog.warehouse.object_storage import ObjectStorage
 from pyspark_kafkalog.warehouse.parquet import committed_files
-from pyspark_kafkalog.warehouse.storage import open_stage
+from pyspark_kafkalog.warehouse.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
