@@ -27,6 +27,13 @@ _COPIED = ("pyspark_kafkalog", "broker", "tests", "benchmarks", "pyproject.toml"
 _FAILED = (1, 2)
 """pytest's exit codes for tests that fail, and for what cannot even be imported."""
 _TAIL_LINES = 25
+_MOST_BYTES = 6 << 30
+"""A bug may be a loop that collects: it is not to take the machine's memory with it."""
+_WITH_LESS_MEMORY = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, ({_MOST_BYTES}, {_MOST_BYTES}))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 class Fate(Enum):
@@ -57,7 +64,8 @@ def copy_tree(target: Path) -> None:
 def run_tests(tree: Path, tests: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
     """pytest's exit code, None when the time was up, and the end of what it said."""
     environment = os.environ | {"PYTHONPATH": str(tree)}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    pytest = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests)
+    command = [sys.executable, "-c", _WITH_LESS_MEMORY, *pytest]
     with (
         tempfile.TemporaryFile("w+") as output,
         subprocess.Popen(
