@@ -35,6 +35,7 @@ from broker.network.loop import new_event_loop
 from broker.network.send import Part
 from broker.server import BrokerServer
 from pyspark_kafkalog.arrow.decode import RecordDecoder
+from pyspark_kafkalog.errors import BadRecordError
 from pyspark_kafkalog.protocol.fetch import (
     FetchPartition,
     FetchRequest,
@@ -286,13 +287,21 @@ def feed_records(batch: bytes) -> None:
 
 
 def feed_decoder(data: bytes) -> None:
-    """The connector's decoder, compiled where it is."""
-    decoder = RecordDecoder(TOPIC, 0, _COLUMNS, rows_per_batch=100, bytes_per_batch=10_000)
+    """The connector's decoder, compiled where it is, in both modes."""
+    with contextlib.suppress(KafkaError, BadRecordError):
+        _decode(data, permissive=False)
     with contextlib.suppress(KafkaError):
-        for decoded in decoder.decode(memoryview(data), 0, 2**63 - 1):
-            decoded.validate(full=True)
-        for decoded in decoder.finish():
-            decoded.validate(full=True)
+        _decode(data, permissive=True)
+
+
+def _decode(data: bytes, *, permissive: bool) -> None:
+    decoder = RecordDecoder(
+        TOPIC, 0, _COLUMNS, rows_per_batch=100, bytes_per_batch=10_000, permissive=permissive
+    )
+    for decoded in decoder.decode(memoryview(data), 0, 2**63 - 1):
+        decoded.validate(full=True)
+    for decoded in decoder.finish():
+        decoded.validate(full=True)
 
 
 def feed_decompressors(codec: int, data: bytes) -> None:
