@@ -208,16 +208,18 @@ class TransactionalWrites:
                     settled = (*newest.settled, *(t.digest for t in outcomes.committed))
                 unwanted = [t.producer for t in written if t not in newest and t not in wanted]
                 transactions.end_all(unwanted, commit=False)
-            if lead is None or not wanted:
+            if lead is None:
                 return
-            self._check_open(transactions, lead, wanted)
-            record_count = sum(transaction.record_count for transaction in written)
-            decision = Decision(owner, batch, wanted, record_count, settled, planned)
-            decision = log.decide(decision, transactions, lead.producer)
-            outcomes = self._outcomes(decision, cluster, transactions, log)
-            if not outcomes.all_committed:
-                self._raise_aborted(decision, outcomes)
+            if wanted:
+                self._check_open(transactions, lead, wanted)
+                record_count = sum(transaction.record_count for transaction in written)
+                decision = Decision(owner, batch, wanted, record_count, settled, planned)
+                decision = log.decide(decision, transactions, lead.producer)
+                outcomes = self._outcomes(decision, cluster, transactions, log)
+                if not outcomes.all_committed:
+                    self._raise_aborted(decision, outcomes)
             try:
+                # Also where all was there before: twins of its tasks may have begun.
                 self._resign(transactions, lead)
                 self._clear(transactions)
             except _FENCED:

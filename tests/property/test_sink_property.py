@@ -476,3 +476,13 @@ def test_a_new_prefix_goes_on_from_a_copy_of_the_checkpoint_of_before() -> None:
     machine.restore_copy(back=2)
     machine.run_well(limit=3)
     machine.teardown()
+
+
+def test_a_micro_batch_that_was_decided_and_runs_again_leaves_no_twin_of_a_task_open() -> None:
+    """Readers of committed records would wait for it until its timeout."""
+    machine = SinkMachine()
+    machine.create(is_compacted=False)
+    machine.produce(0, 5, "plain")
+    machine.run(limit=3, cut=None, step="killed after the decision", ends=[True] * 8, twins=0)
+    machine.run(limit=3, cut=None, step="well", ends=[True] * 8, twins=1)
+    machine.teardown()
