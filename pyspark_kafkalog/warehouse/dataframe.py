@@ -98,6 +98,9 @@ def written_files(
 ) -> list[DataFile]:
     """Runs the query and writes its rows to the stage; the files that count."""
     source = _packed(_Source(stage.schema, writer=_Writer(stage, layout)))
+    # Spark looks for a format to write to in the session that is active in this thread, and in a
+    # thread of a program's own there is none. This makes it so.
+    spark.createDataFrame([], "nothing INT")
     sink = result.write.format(_registered(spark)).mode("append")
     sink.option(_OPTION, source).save()
     lists = open_stage(stage.path).read(_WRITTEN)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
     assert offsets_in(path, topic) == {0: 10, 1: 5}
     load(topic, transform=by_partition)
     assert sorted(row["records"] for row in rows_in(path)) == [2, 5, 10]
+
+
+def test_queries_run_in_threads_of_the_program(load, read, servers, path, topics):
+    """Such a thread has no active session, in which Spark looks for formats to write to."""
+    topic, copy = topics.create(), topics.create()
+    topics.fill(topic, 10)
+
+    def written() -> int:
+        load(topic, transform=lambda df: df.where("offset > 3"))
+        rows = read(subscribe=topic).load().select("value").write.format("kafkalog")
+        rows.mode("append").options(topic=copy, **{"kafka.bootstrap.servers": servers}).save()
+        return read(subscribe=copy).load().count()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(written).result() == 10
+    assert len(rows_in(path)) == 6
 
 
 def test_a_session_learns_of_one_data_source_however_many_loads_it_runs(
