@@ -102,15 +102,14 @@ class Position:
     def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
         """The offsets that a load gives up: what its ranges leave out, from where it should go on.
 
-        That is 0 in a partition that is new in a topic with a place. A topic without any begins
-        where its ranges do, and so does one with another id than before.
+        A partition without a place, or whose topic has another id than before, begins where its
+        ranges do: a range of no offsets there says what is given up before the first record.
         """
         at = dict(self._kept(ranges, topic_ids).offsets)
-        topics = {key.topic for key in at}
         found = []
         for piece in sorted(ranges):
             key = piece.topic_partition
-            start = at.get(key, 0 if key.topic in topics else piece.start_offset)
+            start = at.get(key, piece.start_offset)
             if start < piece.start_offset:
                 found.append(replace(piece, start_offset=start, until_offset=piece.start_offset))
             at[key] = piece.until_offset

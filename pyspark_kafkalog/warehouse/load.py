@@ -529,7 +529,8 @@ def plan(
     commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
     records the place of an empty partition, or one that lost data moved (failOnDataLoss=false), or
     that its topic is a `recreated` one: otherwise the next load would not know what came, and went,
-    in between, and would refuse once more what was given up.
+    in between, and would refuse once more what was given up. One goes before the range of a
+    partition without a place that does not begin where it should: what lies between is given up.
     """
     ending = locate(cluster, options.ending, partitions)
     loaded = {tp.topic for tp in last}
@@ -556,6 +557,11 @@ def plan(
             if last
             else str(error)
         ) from error
+    given_up = [
+        OffsetRange(tp.topic, tp.partition, wanted[tp], wanted[tp])
+        for tp in partitions
+        if tp not in last and tp.topic not in recreated and starts[tp] > wanted[tp]
+    ]
     ranges = (
         OffsetRange(
             tp.topic,
@@ -565,14 +571,15 @@ def plan(
         )
         for tp in partitions
     )
-    return sorted(
+    wholes = [
         whole
         for whole in ranges
         if whole.offset_count
         or starts[whole.topic_partition] != wanted[whole.topic_partition]
         or whole.topic_partition not in last
         or whole.topic in recreated
-    )
+    ]
+    return sorted([*given_up, *wholes])
 
 
 def _named_offsets(starting: Limit, partitions: Sequence[TopicPartition]) -> Offsets:

@@ -141,9 +141,10 @@ class LoadPlan:
     def __repr__(self) -> str:
         if not self.ranges:
             return f"<LoadPlan {self.name!r} to {self.target}: nothing new>"
+        partitions = {piece.topic_partition for piece in self.ranges}
         lines = [
             f"<LoadPlan {self.name!r} to {self.target}: {self.offset_count:,} offsets of "
-            f"{len(self.ranges)} partitions{self._about(sum(self.bytes.values()))}, "
+            f"{len(partitions)} partitions{self._about(sum(self.bytes.values()))}, "
             f"tasks: {self.tasks}, commits: {self.commits}"
         ]
         for piece in self.ranges[:_MOST_SHOWN]:
@@ -177,16 +178,18 @@ def bytes_of(cluster: Cluster, ranges: Sequence[OffsetRange]) -> dict[TopicParti
 def within_bytes(
     cluster: Cluster, ranges: Sequence[OffsetRange], max_bytes: int
 ) -> list[OffsetRange]:
-    """As much of `ranges`, one for each partition, as comes to about `max_bytes`: the same part of
-    each, one offset at least."""
-    starts = {piece.topic_partition: piece.start_offset for piece in ranges}
-    untils = {piece.topic_partition: piece.until_offset for piece in ranges}
+    """As much of `ranges`, one for each partition beside those of no offsets, as comes to about
+    `max_bytes`: the same part of each, one offset at least."""
+    full = [piece for piece in ranges if piece.offset_count]
+    starts = {piece.topic_partition: piece.start_offset for piece in full}
+    untils = {piece.topic_partition: piece.until_offset for piece in full}
     sizes = OffsetSizes()
-    sizes.update(
-        sample_sizes(cluster, {tp: starts[tp] for tp in starts if starts[tp] < untils[tp]})
-    )
+    sizes.update(sample_sizes(cluster, starts))
     limited = limit_untils_by_bytes(max_bytes, starts, untils, sizes.of(starts))
-    return [replace(piece, until_offset=limited[piece.topic_partition]) for piece in ranges]
+    return [
+        replace(piece, until_offset=limited[piece.topic_partition]) if piece.offset_count else piece
+        for piece in ranges
+    ]
 
 
 def rest_of(ranges: Sequence[OffsetRange], taken: Sequence[OffsetRange]) -> list[OffsetRange]:

@@ -70,16 +70,13 @@ class Asked:
 class Due:
     """What has to come of it: one of `errors`, if there are any, or the `ranges` passed from where
     they begin to where they end, with `gaps` before them given up. `anew` are topics that begin
-    from their beginning, `gone` those that were deleted, and that it goes on without. What lies
-    before an offset of `told`, in partitions that are new in a topic with a place, the user has
-    left out."""
+    from their beginning, `gone` those that were deleted, and that it goes on without."""
 
     errors: set[type[Exception]] = field(default_factory=set)
     ranges: dict[Key, tuple[int, int]] = field(default_factory=dict)
     gaps: dict[Key, tuple[int, int]] = field(default_factory=dict)
     anew: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
-    told: dict[Key, int] = field(default_factory=dict)
 
 
 def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
@@ -103,8 +100,6 @@ def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
         if start < seen.start:
             found.gaps[key] = start, seen.start
             start = seen.start
-        elif found.told.get(key) and key[0] not in found.anew:
-            found.gaps[key] = 0, start
         until = end if asked.until is None else min(end, asked.until[key])
         found.ranges[key] = start, max(start, until)
     if not asked.keeps_bad and any(absurd(asked, found.ranges, log)):
@@ -120,7 +115,7 @@ def _start(asked: Asked, place: Place, key: Key, seen: Seen, found: Due) -> int:
     if not isinstance(asked.starting, Mapping):
         return start
     if key not in place.offsets:
-        start = found.told[key] = asked.starting[key]
+        start = asked.starting[key]
     elif asked.starting[key] > start:
         # It would leave records out.
         found.errors.add(InvalidOptionError)
@@ -176,7 +171,6 @@ class Account:
     keeps: Callable[[Record], bool]
     """Whether a record becomes a row."""
     anew: frozenset[str] = frozenset()
-    told: Mapping[Key, int] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
         """What is wrong, in words; empty if nothing is."""
@@ -220,7 +214,7 @@ class Account:
         before = self.before[key]
         was_gone = offset < before.start
         is_gone = later is None or later.incarnation != before.incarnation or offset < later.start
-        if was_gone or offset < self.told.get(key, 0):
+        if was_gone:
             # At the first load of a topic that was created again, either is a way to count.
             is_missing = not is_gap and key[0] not in self.anew
             return "was given up, was passed, and is in no gap" if is_missing else None

@@ -251,7 +251,6 @@ class LoadCheck:
             gaps,
             self._keeps,
             frozenset(due_.anew),
-            due_.told,
         )
         problems = account.problems()
         assert not problems, "\n".join(problems)

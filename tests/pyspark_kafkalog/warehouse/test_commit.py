@@ -73,10 +73,11 @@ def test_gaps_are_what_the_pieces_of_a_partition_leave_out():
         assert known.gaps(pieces, topic_ids) == [
             OffsetRange("orders", 0, 5, 9),
             OffsetRange("orders", 0, 20, 25),
-            # New in a topic with a place, so that it should have begun at 0.
-            OffsetRange("orders", 2, 0, 3),
         ]
     assert known.gaps(pieces, {"orders": UUID(int=8)}) == [OffsetRange("orders", 0, 20, 25)]
+    # New in a topic with a place: whoever gives up its beginning says so.
+    pieces = [OffsetRange("orders", 2, 3, 4), OffsetRange("orders", 2, 0, 0)]
+    assert known.gaps(pieces, {}) == [OffsetRange("orders", 2, 0, 3)]
 
 
 def test_one_offset_that_is_gone_is_a_gap():
