@@ -43,8 +43,7 @@ _log = logging.getLogger(__name__)
 
 TopicIds = Mapping[str, UUID]
 NO_IDS: TopicIds = {}
-DELETED = UUID(int=0)
-"""The id that a topic has for a load that goes on without it: no topic has it."""
+_DELETED = b"deleted\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +114,17 @@ class Position:
             at[key] = piece.until_offset
         return found
 
-    def without_deleted(self) -> "Position":
+    def without_deleted(self, topic_ids: TopicIds = NO_IDS) -> "Position":
         """This position, without topics that the load was told to go on without: one that is there
-        again under such a name is new to it."""
-        there = {topic: one for topic, one in self.topic_ids.items() if one != DELETED}
-        if len(there) == len(self.topic_ids):
-            return self
+        again under such a name is new to it, unless `topic_ids`, those of now, say that it is the
+        very same one, which had only been out of sight."""
+        there = {}
+        for topic, one in self.topic_ids.items():
+            now = topic_ids.get(topic)
+            if not _is_deleted(one):
+                there[topic] = one
+            elif now is not None and one == deleted(now):
+                there[topic] = now
         gone = self.topic_ids.keys() - there.keys()
         return Position({tp: n for tp, n in self.offsets.items() if tp.topic not in gone}, there)
 
@@ -131,12 +135,27 @@ class Position:
         offsets = {
             key: offset
             for key, offset in self.offsets.items()
-            if self.topic_ids.get(key.topic) in (None, ids.get(key.topic))
+            if _is_same(self.topic_ids.get(key.topic), ids.get(key.topic))
         }
         return Position(offsets, ids)
 
 
 NOWHERE = Position({}, NO_IDS)
+
+
+def deleted(topic_id: UUID) -> UUID:
+    """The id that a topic has for a load that goes on without it. No topic has it, and it tells
+    the one that was from any other: half of it is the id's own."""
+    return UUID(bytes=_DELETED + topic_id.bytes[len(_DELETED) :])
+
+
+def _is_deleted(topic_id: UUID) -> bool:
+    return topic_id.bytes.startswith(_DELETED)
+
+
+def _is_same(before: UUID | None, now: UUID | None) -> bool:
+    """Whether offsets of a topic with the id `before` hold for it as it is now, as far as known."""
+    return before in (None, now) or (now is not None and before == deleted(now))
 
 
 def without_gaps(pieces: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -300,7 +319,7 @@ def without_recreated(
     is false. Where brokers say no ids, or the last commit has none, only a log that ends before its
     offsets gives that away.
     """
-    position = position.without_deleted()
+    position = position.without_deleted(topic_ids)
     recreated = recreated_topics(position, topic_ids)
     if not recreated:
         return position.offsets

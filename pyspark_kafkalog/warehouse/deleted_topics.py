@@ -1,8 +1,9 @@
 """Topics that a load has read from and that are not there any more: nothing is lost unsaid.
 
 A topic that is subscribed by its name is missed anyway. A pattern just does not find it, and what
-came since the last commit is gone with it. Whoever chose to go on is told once: the commit keeps
-DELETED as the topic's id, and the load has no place in it from then on.
+came since the last commit is gone with it. Whoever chose to go on is told once: the commit marks
+the topic's id (commit.deleted), and the load has no place in it from then on, unless it is the very
+same topic that is back.
 
 Runs on the driver, with a Cluster handed in.
 """
@@ -51,15 +52,21 @@ def places_of_gone(
     """
     if not gone:
         return []
+    nameless = sorted({tp.topic for tp in gone} - position.topic_ids.keys())
     try:
         report_data_loss(
             f"Partitions are gone: {describe(gone)}. Load {name!r} has commits of them.",
             fail_on_data_loss,
         )
     except DataLossError as error:
-        raise DataLossError(
-            f"{error} One load with it is enough: it records that they are gone."
-        ) from error
+        once = "One load with it is enough: it records that they are gone."
+        if nameless:
+            once = (
+                f"Each load needs it, since brokers said no id of {', '.join(nameless)} by which "
+                "a new topic could be told from the old one; or let subscribePattern leave that "
+                "name out."
+            )
+        raise DataLossError(f"{error} {once}") from error
     places = {tp: position.offsets[tp] for tp in gone if tp.topic in position.topic_ids}
     return [OffsetRange(tp.topic, tp.partition, n, n) for tp, n in places.items()]
 

@@ -52,10 +52,10 @@ from pyspark_kafkalog.source.partitions import (
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
 from pyspark_kafkalog.source.splitting import Splitting, share_tasks
 from pyspark_kafkalog.warehouse.commit import (
-    DELETED,
     Commit,
     DataFile,
     TopicIds,
+    deleted,
     recreated_topics,
     without_gaps,
     without_recreated,
@@ -382,14 +382,14 @@ def _find_work(
     opened = open_target(target)
     position = opened.position(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
-        known = position.without_deleted()
-        partitions, gone = partitions_now(cluster, source, known)
+        partitions, gone = partitions_now(cluster, source, position.without_deleted())
         topic_ids = {
             topic: topic_id
             for topic in {tp.topic for tp in partitions}
             if (topic_id := cluster.topic_id(topic)) is not None
         }
-        meant = without_recreated(position, topic_ids, name, source.fail_on_data_loss)
+        known = position.without_deleted(topic_ids)
+        meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
         if starting is not None and meant:
             check_passed(cluster, source, partitions, meant, name)
         recreated = recreated_topics(known, topic_ids)
@@ -400,7 +400,7 @@ def _find_work(
     ranges = sorted([*ranges, *without])
     planned = {piece.topic for piece in ranges}
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
-    ids |= {piece.topic: DELETED for piece in without}
+    ids |= {piece.topic: deleted(known.topic_ids[piece.topic]) for piece in without}
     return _Work(source, opened, name, position.offsets, tuple(ranges), ids)
 
 

@@ -22,6 +22,7 @@ from kafka.structs import TopicPartition
 import pyspark_kafkalog
 from pyspark_kafkalog import cli
 from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import (
     DataLossError,
     InvalidOptionError,
@@ -442,6 +443,31 @@ def test_a_topic_of_a_pattern_that_was_deleted_is_refused_and_going_on_is_said_o
     assert load(**asked).records == 5
     topics.fill(gone, 1)
     assert load(**asked).records == 1
+
+
+def test_a_topic_of_a_pattern_that_was_only_out_of_sight_goes_on_where_it_was(
+    load, topics, monkeypatch
+):
+    """Another cluster was asked by mistake, say, or this one's metadata were restored."""
+    kept, away = topics.create(prefix="day-1"), topics.create(2, prefix="day-2")
+    monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
+    asked = {"subscribePattern": f"^({kept}|{away})$"}
+    topics.fill(kept, 4)
+    topics.fill(away, 3, 5)
+    assert load(**asked).records == 12
+    there = Cluster.topics
+
+    def hiding(cluster, names=None, create=False):
+        if names is not None and away in names:
+            raise UnknownTopicError(away)
+        return {topic: n for topic, n in there(cluster, names, create).items() if topic != away}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cluster, "topics", hiding)
+        load(**asked, failOnDataLoss="false")
+    topics.fill(away, 1)
+    assert load(**asked).records == 1
+    assert load(**asked).commit_id is None
 
 
 def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(load, topics):

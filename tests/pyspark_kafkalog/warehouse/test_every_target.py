@@ -14,7 +14,7 @@ import pyspark_kafkalog
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import DELETED
+from pyspark_kafkalog.warehouse.commit import Position, deleted
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.storage import is_url
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
@@ -253,19 +253,40 @@ def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again
         ids = {"payments": topic_id}
         return target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
 
+    was, other = UUID(int=1), UUID(int=2)
     load(table.open(), "nightly", 5)
     payments = [TopicPartition("payments", number) for number in (0, 1)]
-    commit([OffsetRange("payments", number, 0, 4) for number in (0, 1)], UUID(int=1))
+    commit([OffsetRange("payments", number, 0, 4) for number in (0, 1)], was)
     assert len(table.open().position("nightly").offsets) == 4
-    commit([OffsetRange("payments", number, 4, 4) for number in (0, 1)], DELETED)
-    left = table.open().position("nightly").without_deleted()
+    gone = [OffsetRange("payments", number, 4, 4) for number in (0, 1)]
+    commit(gone, deleted(was))
+    left = table.open().position("nightly").without_deleted({"payments": other})
     assert (left.offsets, left.topic_ids) == ({ORDERS_0: 5, ORDERS_1: 5}, {})
     assert pyspark_kafkalog.loaded_offsets(table.name, "nightly") == '{"orders":{"0":5,"1":5}}'
     assert load(table.open(), "nightly", 6) is not None
-    assert commit([OffsetRange("payments", 0, 2, 3)], UUID(int=1)).gaps == ()
+    assert commit([OffsetRange("payments", 0, 2, 3)], other).gaps == ()
     found = table.open().position("nightly")
     assert found.offsets == {ORDERS_0: 6, ORDERS_1: 6, payments[0]: 3}
     assert found.without_deleted() == found
+
+
+def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table):
+    """Another cluster was asked, or this one was restored: with its old id it is the old topic."""
+
+    def commit(pieces, topic_id):
+        target = table.open()
+        last = target.position("nightly").offsets
+        ids = {"orders": topic_id}
+        return target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+
+    was = UUID(int=1)
+    commit([OffsetRange("orders", number, 0, 4) for number in (0, 1)], was)
+    commit([OffsetRange("orders", number, 4, 4) for number in (0, 1)], deleted(was))
+    there = Position({ORDERS_0: 4, ORDERS_1: 4}, {"orders": was})
+    assert table.open().position("nightly").without_deleted({"orders": was}) == there
+    assert commit([OffsetRange("orders", 0, 5, 6)], was).gaps == (OffsetRange("orders", 0, 4, 5),)
+    there = Position({ORDERS_0: 6, ORDERS_1: 4}, {"orders": was})
+    assert table.open().position("nightly") == there
 
 
 def test_a_gap_is_recorded_in_the_commit(table):
