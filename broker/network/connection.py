@@ -228,7 +228,7 @@ class BrokerConnection:
 
     def _parse(self, turn_ends_s: float) -> bool:
         """Handles every whole frame there is, until one must be waited for, or the turn is over.
-        Whether any was."""
+        Whether any was, or the turn is over."""
         if self._frame is not None:
             return self._handle_large_frame()
         backlog = self._backlog
@@ -241,8 +241,8 @@ class BrokerConnection:
                 self._begin_large_frame(size_bytes, backlog[body_position:])
                 position = end
                 break
-            if handled and monotonic() > turn_ends_s:
-                self._turn_is_over = True
+            if monotonic() > turn_ends_s:
+                handled = self._turn_is_over = True
                 self._loop.call_soon(self._take_turn)
                 break
             position = body_position + size_bytes

@@ -156,7 +156,12 @@ def test_a_peer_that_does_not_read_is_not_read_from(serve):
         assert receive_frame(other) == b"alive"
 
 
-def test_a_peer_that_sends_many_requests_at_once_lets_others_have_their_turn(served):
+@pytest.mark.parametrize("max_unsent_bytes", [1 << 20, 1])
+def test_a_peer_that_sends_many_requests_at_once_lets_others_have_their_turn(
+    serve, max_unsent_bytes
+):
+    """Also one that reads its answers at once, however few of them may wait for it."""
+    served = serve(limits=ConnectionLimits(1 << 20, max_unsent_bytes))
     with served.connect() as many, served.connect() as other:
         many.sendall(framed(b"slow") * 500)
         assert served.echo.received.acquire(timeout=EVENT_S)
