@@ -328,7 +328,12 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             existing = set(self._assigned())
             self._check_gone(set(partitions) - existing)
             partitions = [tp for tp in partitions if tp in existing]
-        return offsets_at(self._connected(), partitions, EARLIEST)
+        try:
+            return offsets_at(self._connected(), partitions, EARLIEST)
+        except UnknownTopicError:
+            # A topic that was created again may have fewer than the checkpoint's plan.
+            self._check_gone(set(partitions) - set(self._assigned()))
+            raise
 
     def _check_gone(self, partitions: set[TopicPartition]) -> None:
         if partitions:

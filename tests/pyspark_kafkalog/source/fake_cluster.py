@@ -35,6 +35,9 @@ class FakeCluster:
         if timestamp >= 0:
             return self._offsets_at_time(partitions, timestamp)
         end = {EARLIEST: 0, LATEST: 1}[timestamp]
+        for tp in partitions:
+            if tp.partition >= len(self.logs.get(tp.topic, ())):
+                raise UnknownTopicError(f"no partition {tp.partition} of {tp.topic}")
         found = {tp: self.logs[tp.topic][tp.partition][end] for tp in partitions}
         level = self.config.isolation_level if isolation is None else isolation
         if timestamp == LATEST and level:

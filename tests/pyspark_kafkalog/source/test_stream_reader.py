@@ -249,6 +249,12 @@ def test_data_loss_is_said_before_the_end_of_the_batch_is_in_the_checkpoint(clus
         stream.latestOffset({"orders": {"0": 10, "1": 20}}, ALL)
 
 
+def test_a_planned_batch_whose_topic_has_fewer_partitions_now_is_data_loss(cluster):
+    planned = {"orders": {"0": 10, "1": 20, "2": 3}}
+    with pytest.raises(DataLossError, match="Partitions are gone: orders-2"):
+        reader().partitions({"orders": {"0": 10, "1": 20}}, planned)
+
+
 def test_available_now_from_the_latest_offsets_loses_nothing_while_records_arrive(cluster):
     stream = reader()
     stream.prepareForTriggerAvailableNow()
