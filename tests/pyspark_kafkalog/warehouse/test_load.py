@@ -95,7 +95,8 @@ def test_a_partition_that_is_new_in_a_topic_with_a_place_begins_at_0():
     with pytest.raises(DataLossError, match=r"orders-1 at 5\."):
         planned((0, 10), (5, 5), last={ORDERS_0: 10})
     goes_on = {"last": {ORDERS_0: 10}, "failOnDataLoss": "false"}
-    assert planned((0, 10), (5, 7), **goes_on) == [(1, 5, 7)]
+    # The range of no offsets says from where on records are given up.
+    assert planned((0, 10), (5, 7), **goes_on) == [(1, 0, 0), (1, 5, 7)]
     elsewhere = {TopicPartition("payments", 0): 3}
     assert planned((4, 10), (5, 7), last=elsewhere) == [(0, 4, 10), (1, 5, 7)]
 
