@@ -38,6 +38,7 @@ BY_MYPYC = [
     "broker.api.dispatcher",
     "broker.api.produce",
     "broker.api.request_stats",
+    "broker.api.response",
     "broker.histogram",
     "broker.log.conversion",
     "broker.log.index_file",

@@ -7,7 +7,6 @@ which tells the client what to speak. A request that cannot be decoded closes it
 
 import asyncio
 import struct
-from collections.abc import Coroutine
 from time import perf_counter
 from typing import Final
 
@@ -17,7 +16,7 @@ from broker.api import api_versions
 from broker.api.apis import APIS
 from broker.api.request import ApiContext, Request
 from broker.api.request_stats import ApiStats, RequestStats
-from broker.api.response import Response, encode_response, error_codes
+from broker.api.response import Response, count_errors, encode_response, is_response
 from broker.network.connection import Answer, BrokerConnection, CloseConnection
 from pyspark_kafkalog.protocol.frames import (
     RequestHeader,
@@ -61,14 +60,12 @@ class Dispatcher:
         except KafkaProtocolError as error:
             self.stats.refused += 1
             raise CloseConnection(f"malformed request, api key {api.key}: {error}") from None
-        if isinstance(outcome, asyncio.Future):
-            return self._answer_later(outcome, header, stats, began_s, len(frame))
-        if isinstance(outcome, Coroutine):
-            task = self._loop.create_task(outcome)
-            return self._answer_later(task, header, stats, began_s, len(frame))
-        answer = self._answer(outcome, header)
-        stats.answered_at_once(began_s, len(frame), answer)
-        return answer
+        if is_response(outcome):  # most of all requests
+            answer = self._answer(outcome, header)
+            stats.answered_at_once(began_s, len(frame), answer)
+            return answer
+        later = outcome if isinstance(outcome, asyncio.Future) else self._loop.create_task(outcome)
+        return self._answer_later(later, header, stats, began_s, len(frame))
 
     def _answer_unknown(self, frame: memoryview) -> Answer:
         """ApiVersions in any version is answered; whatever else is not spoken is refused."""
@@ -83,7 +80,7 @@ class Dispatcher:
     def _answer(self, response: Response, header: RequestHeader) -> Answer:
         if response is None:
             return None
-        self.stats.errors.update(error_codes(response))
+        count_errors(response, self.stats.errors)
         version = header.api_version
         return [
             encode_response_header(header.api_key, version, header.correlation_id),

@@ -7,8 +7,11 @@ thread.
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeAlias
+
+from kafka.protocol.data_container import DataContainer
 
 from broker.network.send import Part
 from pyspark_kafkalog.protocol.fetch import FetchResponse, encode_fetch_response
@@ -29,16 +32,25 @@ def encode_response(response: Response, version: int) -> list[Part]:
     return [response.encode(version=version)]
 
 
-def error_codes(response: Response) -> Iterator[int]:
-    """Each error that the client is told, at the top and in the parts; 0 is none."""
+def is_response(outcome: Outcome) -> bool:
+    """Whether a handler has answered at once; else its answer is awaited."""
+    return outcome is None or isinstance(outcome, (ProduceResponse, FetchResponse, DataContainer))
+
+
+def count_errors(response: Response, counts: Counter[int]) -> None:
+    """Adds each error that the client is told, at the top and in the parts."""
     if type(response) is ProduceResponse:
-        yield from (found.error_code for found in response.partitions if found.error_code)
+        for produced in response.partitions:
+            if produced.error_code:
+                counts[produced.error_code] += 1
     elif type(response) is FetchResponse:
         if response.error_code:
-            yield response.error_code
-        yield from (found.error_code for found in response.partitions if found.error_code)
+            counts[response.error_code] += 1
+        for found in response.partitions:
+            if found.error_code:
+                counts[found.error_code] += 1
     else:
-        yield from _error_codes_in(response)
+        counts.update(_error_codes_in(response))
 
 
 def _error_codes_in(container: Any) -> Iterator[int]:
