@@ -1,7 +1,24 @@
 """How long a test waits for what must happen soon."""
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 BUSY_S = 10.0
 """What a machine with other work may add to a time limit. Less than any default timeout (30 s), so
 that a limit which is not kept at all is noticed."""
 EVENT_S = 60.0
 """How long an event may take that is certain to come."""
+
+_Found = TypeVar("_Found")
+
+
+def wait_until(
+    find: Callable[[], _Found], what: str, timeout_s: float = EVENT_S, pause_s: float = 0.01
+) -> _Found:
+    """What `find` finds when it is true for the first time; AssertionError where it stays false."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := find()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(pause_s)
+    return found

@@ -121,7 +121,9 @@ def read(bootstrap):
         _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=TIMEOUT_S)
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
         found = []
+        deadline = time.monotonic() + TIMEOUT_S
         while not found or found[-1][0] < end - 1:
+            assert time.monotonic() < deadline, len(found)
             for message in consumer.consume(10_000, timeout=1):
                 assert message.error() is None, message.error()
                 found.append((message.offset(), message.key(), message.value()))
@@ -141,7 +143,9 @@ def read_by_kafka_python(bootstrap):
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
         found = []
+        deadline = time.monotonic() + TIMEOUT_S
         while not found or found[-1][0] < end - 1:
+            assert time.monotonic() < deadline, len(found)
             for records in consumer.poll(timeout_ms=1000).values():
                 found += [(record.offset, record.key, record.value) for record in records]
         return found

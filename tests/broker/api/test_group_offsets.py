@@ -17,6 +17,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from tests.broker.api.group_client import GroupClient
 from tests.broker.records import batch_of
+from tests.patience import wait_until
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 OFFSET_METADATA_TOO_LARGE = 12
@@ -123,8 +124,7 @@ def test_commits_while_others_join(group, another, topic):
     second = another()
     second.join()
     pending = second.begin_join()
-    while group.state() != "PreparingRebalance":
-        pass
+    wait_until(lambda: group.state() == "PreparingRebalance", "the group prepares")
     assert group.commit(topic, {0: 4}) == {0: 0}
     group.join()
     pending()
