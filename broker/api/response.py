@@ -9,7 +9,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kafka.protocol.data_container import DataContainer
 
@@ -21,6 +21,10 @@ from pyspark_kafkalog.protocol.produce import ProduceResponse, encode_produce_re
 Response: TypeAlias = Any
 # A coroutine becomes a task; a future is cancelled when its connection closes.
 Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response] | asyncio.Future[Response]"
+
+# The second is AddPartitionsToTxn's. A topic's `topic_config_error_code` tells why its configs are
+# left out of an answer without error, and is not counted by Kafka either.
+_ERROR_CODES: Final = frozenset({"error_code", "partition_error_code"})
 
 
 def encode_response(response: Response, version: int) -> list[Part]:
@@ -55,9 +59,10 @@ def count_errors(response: Response, counts: Counter[int]) -> None:
 
 def _error_codes_in(container: Any) -> Iterator[int]:
     container_class: Any = type(container)
-    has_error_code, structs, arrays = _fields_with_errors(container_class)
-    if has_error_code and container.error_code:
-        yield container.error_code
+    codes, structs, arrays = _fields_with_errors(container_class)
+    for name in codes:
+        if code := getattr(container, name):
+            yield code
     for name in structs:
         if (inner := getattr(container, name)) is not None:
             yield from _error_codes_in(inner)
@@ -67,12 +72,14 @@ def _error_codes_in(container: Any) -> Iterator[int]:
 
 
 @functools.cache
-def _fields_with_errors(container_class: Any) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
-    """Whether the class has an error code, its structures, and its arrays of structures."""
+def _fields_with_errors(
+    container_class: Any,
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Of the class: its error codes, its structures, and its arrays of structures."""
     by_name: dict[str, Any] = container_class.fields
     fields = by_name.items()
     return (
-        "error_code" in by_name,
+        tuple(name for name in by_name if name in _ERROR_CODES),
         tuple(name for name, field in fields if field.is_struct()),
         tuple(name for name, field in fields if field.is_struct_array()),
     )

@@ -17,10 +17,11 @@ from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.metrics import endpoint
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from tests.broker.api.transaction_client import TransactionClient
 from tests.broker.child import BrokerChild, RawClient
 from tests.broker.records import batch_of
 from tests.broker.test_main import run_broker
-from tests.patience import EVENT_S
+from tests.patience import EVENT_S, wait_until
 
 LISTEN = ("--metrics-listen=127.0.0.1:0",)
 
@@ -91,8 +92,8 @@ def test_what_a_client_does_is_counted(child, address):
         assert len(memoryview(fetched.records)) == 3 * len(batch)
         at_end = FetchPartition("counted", 0, 21, 1 << 20)
         assert not client.fetch(FetchRequest(11, 300, 1, [at_end])).partitions[0].records
-        while not scrape(address)[("kafka_log_log_flush_stats_log_flush_rate_and_time_ms_count",)]:
-            time.sleep(0.01)
+        flushes = ("kafka_log_log_flush_stats_log_flush_rate_and_time_ms_count",)
+        wait_until(lambda: scrape(address)[flushes], "the log is flushed")
         after = scrape(address)
 
     def grown(name, *labels):
@@ -117,6 +118,17 @@ def test_what_a_client_does_is_counted(child, address):
     assert of_request(after, "response_bytes_total", "Fetch") > 3 * len(batch)
     assert after[("kafka_log_log_manager_load_time_ms",)] > 0
     assert after[("process_resident_memory_bytes",)] > 1 << 20
+
+
+def test_an_error_of_a_transactions_partition_is_counted(child, address):
+    error = ("kafka_network_request_metrics_errors_total", ("error", "UNKNOWN_TOPIC_OR_PARTITION"))
+    before = scrape(address)
+    with RawClient(child.host, child.port) as client:
+        producer = TransactionClient(client, "counted")
+        producer.find_coordinator()
+        producer.init()
+        assert producer.add("nowhere", 0) == 3
+    assert scrape(address)[error] - before.get(error, 0) == 1
 
 
 def test_a_fetch_that_waits_spends_remote_time(child, address):
@@ -153,13 +165,11 @@ def test_connections_and_waiting_fetches_are_gauges(child, address):
             target=client.fetch, args=(FetchRequest(11, 1000, 1, [ask]),), daemon=True
         )
         thread.start()
-        while not scrape(address)[waiting]:
-            time.sleep(0.01)
+        wait_until(lambda: scrape(address)[waiting], "the fetch waits")
         assert scrape(address)[opened] == 1
         thread.join()
         assert scrape(address)[waiting] == 0
-    while scrape(address)[opened]:
-        time.sleep(0.01)
+    wait_until(lambda: not scrape(address)[opened], "the connection is gone")
     assert scrape(address)[("kafka_network_socket_server_connection_close_total",)] >= 1
 
 
