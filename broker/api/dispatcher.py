@@ -106,14 +106,15 @@ class Dispatcher:
             error = response.exception()
             if answer.done():
                 return
-            try:
-                if error is not None:
-                    raise error
-                parts = self._answer(response.result(), header)
-            except Exception as failure:
-                if isinstance(failure, CloseConnection):
+            if error is None:
+                try:
+                    parts = self._answer(response.result(), header)
+                except Exception as failure:
+                    error = failure
+            if error is not None:
+                if isinstance(error, CloseConnection):
                     self.stats.refused += 1
-                answer.set_exception(failure)
+                answer.set_exception(error)
                 return
             stats.answered_later(began_s, waited_s, request_bytes, parts)
             answer.set_result(parts)
