@@ -659,7 +659,7 @@ class Log:
             self._roll(self._clock())
         self._segments.remove(segments)
         self._start_at(max(self._log_start_offset, self._segments.first.base_offset))
-        self._swap.take_out(segments, self._clock())
+        self._swap.take_out(segments, self._clock(), self.config.file_delete_delay_ms)
 
     def _start_at(self, offset: int) -> None:
         self._log_start_offset = offset
@@ -744,7 +744,8 @@ class Log:
             if self._closed:
                 self._swap.give_up()
                 return False
-            if not self._swap.finish(cleaned, replaced, self._clock()):
+            delay_ms = self.config.file_delete_delay_ms
+            if not self._swap.finish(cleaned, replaced, self._clock(), delay_ms):
                 return False
             for segment in replaced[1:]:
                 self._files.remove(self._producers.snapshot_path(segment.base_offset))
@@ -753,7 +754,7 @@ class Log:
     def remove_deleted_files(self) -> None:
         """Removes the files of segments whose delay is over. A slice in flight still reads them."""
         with self._lock:
-            due = self._swap.take_due(self._clock(), self.config.file_delete_delay_ms)
+            due = self._swap.take_due(self._clock())
         for segment in due:
             segment.remove_files()
 

@@ -46,7 +46,8 @@ from broker.log.checkpoint import (
 from broker.log.cleaner import CleanerSettings
 from broker.log.cleaner_manager import CleanerWorker, LogCleaner
 from broker.log.cleaner_process import CleanerProcess
-from broker.log.clock import Clock, has_passed, system_clock_ms
+from broker.log.clock import Clock, system_clock_ms
+from broker.log.delayed import Delayed
 from broker.log.files import DirectoryLock, DiskFiles, Files
 from broker.log.log import Log
 from broker.log.maintenance import LogMaintenance, MaintenanceTask
@@ -124,7 +125,7 @@ class LogManager:
         self._checkpoint_lock = threading.Lock()
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, _OfflineLog] = {}
-        self._trash: list[tuple[int, int, Path]] = []  # since when, for how long
+        self._trash: Delayed[Path] = Delayed()
         # Logs that are gone, but perhaps not from the checkpoint files yet.
         self._departed: set[TopicPartition] = set()
         self._directory_locks: list[DirectoryLock] = []
@@ -292,7 +293,7 @@ class LogManager:
                 del self._offline[tp]
             self._files.sync_directory(directory.parent)
             delay_ms = self._log_config(tp.topic).file_delete_delay_ms
-            self._trash.append((self._clock(), delay_ms, trash))
+            self._trash.add(trash, self._clock(), delay_ms)
         _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
 
     def update_topic_config(self, topic: str) -> None:
@@ -339,15 +340,8 @@ class LogManager:
         for log in self._logs.values():
             if log.has_deleted_files:
                 log.remove_deleted_files()
-        now_ms = self._clock()
-        due: list[Path] = []
         with self._lock:
-            trash, self._trash = self._trash, []
-            for since_ms, delay_ms, path in trash:
-                if has_passed(delay_ms, since_ms, now_ms):
-                    due.append(path)
-                else:
-                    self._trash.append((since_ms, delay_ms, path))
+            due = self._trash.take_due(self._clock())
         for path in due:
             self._files.remove_tree(path)
 

@@ -8,7 +8,7 @@ the log's lock; to sync the directory between the steps is the log's work.
 
 from collections.abc import Iterable, Sequence
 
-from broker.log.clock import has_passed
+from broker.log.delayed import Delayed
 from broker.log.names import DELETED_SUFFIX, SWAP_SUFFIX
 from broker.log.segment import LogSegment
 from broker.log.segments import LogSegments
@@ -20,12 +20,12 @@ class SegmentSwap:
     def __init__(self, segments: LogSegments) -> None:
         self._segments = segments
         self._incoming: LogSegment | None = None
-        self._outgoing: list[tuple[int, LogSegment]] = []
+        self._outgoing: Delayed[LogSegment] = Delayed()
 
     @property
     def outgoing(self) -> list[LogSegment]:
         """Out of the log, their files still there."""
-        return [segment for _, segment in self._outgoing]
+        return self._outgoing.waiting
 
     def begin(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
         """Names `cleaned` `.swap`. False where one of `replaced` is gone from the log."""
@@ -36,13 +36,15 @@ class SegmentSwap:
         self._incoming = cleaned
         return True
 
-    def finish(self, cleaned: LogSegment, replaced: Sequence[LogSegment], now_ms: int) -> bool:
+    def finish(
+        self, cleaned: LogSegment, replaced: Sequence[LogSegment], now_ms: int, delay_ms: int
+    ) -> bool:
         """Puts `cleaned` in the place of `replaced`. False where it was given up in between."""
         if self._incoming is not cleaned:
             return False
         self._incoming = None
         self._segments.replace(replaced, cleaned)
-        self.take_out(replaced, now_ms)
+        self.take_out(replaced, now_ms, delay_ms)
         return True
 
     def give_up(self) -> None:
@@ -51,19 +53,12 @@ class SegmentSwap:
             self._incoming.remove_files()
             self._incoming = None
 
-    def take_due(self, now_ms: int, delay_ms: int) -> list[LogSegment]:
-        """Those that went out `delay_ms` ago, or whose clock was set back since."""
-        due, waiting = [], []
-        for went_ms, segment in self._outgoing:
-            if has_passed(delay_ms, went_ms, now_ms):
-                due.append(segment)
-            else:
-                waiting.append((went_ms, segment))
-        self._outgoing = waiting
-        return due
-
-    def take_out(self, segments: Iterable[LogSegment], now_ms: int) -> None:
-        """`segments` are out of the log from now on; their files go later."""
+    def take_out(self, segments: Iterable[LogSegment], now_ms: int, delay_ms: int) -> None:
+        """`segments` are out of the log from now on; their files go after `delay_ms`."""
         for segment in segments:
             segment.change_suffix(DELETED_SUFFIX)
-            self._outgoing.append((now_ms, segment))
+            self._outgoing.add(segment, now_ms, delay_ms)
+
+    def take_due(self, now_ms: int) -> list[LogSegment]:
+        """Those whose files are to go now."""
+        return self._outgoing.take_due(now_ms)
