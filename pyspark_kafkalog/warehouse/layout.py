@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.warehouse.calendar_range import DAY_US, FIRST_TIME_US, LAST_TIME_US
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 FILE_BYTES = 512 * 1024 * 1024
@@ -27,10 +28,6 @@ MOST_FILE_BYTES = 4 * 1024 * 1024 * 1024
 
 DAYS, HOURS = "days", "hours"
 
-# Of the years 1 to 9999, in microseconds.
-_FIRST_US = -62_135_596_800_000_000
-_LAST_US = 253_402_300_799_999_999
-_DAY_US = 24 * 3600 * 1_000_000
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_VALUE_BYTES = 200
 _FIELD = re.compile(r"\s*(days|hours)\s*\(\s*(.+?)\s*\)\s*")
@@ -70,10 +67,10 @@ class PartitionField:
         """What tells the partition that each row is in; as text it is what `text` makes of it."""
         column = table.column(self.column)
         if pa.types.is_timestamp(column.type):
-            column = _with_calendar(column.cast(pa.timestamp("us")), _FIRST_US, _LAST_US)
+            column = _with_calendar(column.cast(pa.timestamp("us")), FIRST_TIME_US, LAST_TIME_US)
         if self.transform == DAYS:
             days = column.cast(pa.date32())
-            return _with_calendar(days, _FIRST_US // _DAY_US, _LAST_US // _DAY_US)
+            return _with_calendar(days, FIRST_TIME_US // DAY_US, LAST_TIME_US // DAY_US)
         if self.transform == HOURS:
             return pc.floor_temporal(column, unit="hour")
         return column

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 
 from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.warehouse.calendar_range import DAY_US, FIRST_TIME_US, LAST_TIME_US
 from pyspark_kafkalog.warehouse.sql_database import psycopg_cursor
 from pyspark_kafkalog.warehouse.sql_types import quoted
 
@@ -35,15 +36,12 @@ BATCH_ROWS = 50_000
 
 _WILDCARD = re.compile(r"[\[*?]")
 _EPOCH = datetime(1970, 1, 1)
-_DAY_US = 24 * 3600 * 1_000_000
 _CYCLE_DAYS = 146_097
 """400 years: after that long, the calendar repeats itself."""
 
 _ALL_YEARS = range(-10_000_000, 10_000_000)
 _POSTGRESQL_YEARS = range(-4711, 5_874_898)
 
-_FIRST_DATE_US = -62_135_596_800_000_000
-_LAST_DATE_US = 253_402_300_799_999_999
 # As PostgreSQL writes them, also in its own JSON.
 _NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -157,7 +155,7 @@ def _time_texts(column: pa.TimestampArray, years: range) -> pa.StringArray:
     bounds = pc.min_max(column.cast(pa.int64())).as_py()
     if bounds["min"] is None:
         return pa.nulls(len(column), pa.string())
-    if bounds["min"] >= _FIRST_DATE_US and bounds["max"] <= _LAST_DATE_US:
+    if bounds["min"] >= FIRST_TIME_US and bounds["max"] <= LAST_TIME_US:
         return column.cast(pa.timestamp("us")).cast(pa.string())
     times_us = column.cast(pa.int64()).to_pylist()
     return pa.array([_time_text(time_us, years) for time_us in times_us], pa.string())
@@ -168,7 +166,7 @@ def _day_texts(column: pa.Date32Array, years: range) -> pa.StringArray:
     bounds = pc.min_max(column.cast(pa.int32())).as_py()
     if bounds["min"] is None:
         return pa.nulls(len(column), pa.string())
-    if bounds["min"] * _DAY_US >= _FIRST_DATE_US and bounds["max"] * _DAY_US <= _LAST_DATE_US:
+    if bounds["min"] * DAY_US >= FIRST_TIME_US and bounds["max"] * DAY_US <= LAST_TIME_US:
         return column.cast(pa.string())
     days = column.cast(pa.int32()).to_pylist()
     return pa.array([_day_text(day, years) for day in days], pa.string())
@@ -178,7 +176,7 @@ def _time_text(time_us: int | None, years: range, zone: str = "") -> str | None:
     """As `_time_texts`, also where a producer's clock counts beyond the years 1 to 9999."""
     if time_us is None:
         return None
-    days, rest_us = divmod(time_us, _DAY_US)
+    days, rest_us = divmod(time_us, DAY_US)
     clock = _EPOCH + timedelta(microseconds=rest_us)
     return _day_text(days, years, f"{clock: %H:%M:%S.%f}{zone}")
 
@@ -224,7 +222,7 @@ def _document(value: Any, kind: pa.DataType) -> Any:
         return _day_text(value, _ALL_YEARS)
     if pa.types.is_timestamp(kind):
         zone = "+00:00" if kind.tz else ""
-        if _FIRST_DATE_US <= value <= _LAST_DATE_US:
+        if FIRST_TIME_US <= value <= LAST_TIME_US:
             return f"{_EPOCH + timedelta(microseconds=value)}{zone}"
         return _time_text(value, _ALL_YEARS, zone)
     if isinstance(value, (bool, int, str)):
