@@ -20,14 +20,12 @@ DuckDB lets one process at a time open a file.
 """
 
 import os
-import random
 import re
 import shutil
 import tempfile
 import time
 import zlib
 from collections.abc import Sequence
-from itertools import count
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -50,7 +48,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.directory_storage import last_change
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.sql_copy import copy_rows
-from pyspark_kafkalog.warehouse.sql_database import LONGEST_WAIT_S, Database, may_succeed_again
+from pyspark_kafkalog.warehouse.sql_database import Database, Tries
 from pyspark_kafkalog.warehouse.sql_tables import (
     Found,
     TableName,
@@ -69,7 +67,6 @@ _MISSING_FILE = (
 _STAGE = re.compile(f"kafkalog-{LOAD_ID}")
 _TIMES_TO_CREATE = 20
 _LONGEST_CREATION_S = 30
-_LONGEST_PAUSE_S = 1.0
 
 
 class SqlTarget:
@@ -151,6 +148,7 @@ class SqlTarget:
         if self._database.is_missing_file():
             return False
         with self._database.explained(f"forget load {name!r} in {self}"):
+            tries = Tries()
             while True:
                 with self._database.transaction() as connection:
                     records = find(connection, self._table).records(connection)
@@ -163,11 +161,12 @@ class SqlTarget:
                     with self._database.transaction() as connection:
                         find(connection, self._table).records(connection).forget(name, newest + 1)
                     return True
-                except SQLAlchemyError:
+                except SQLAlchemyError as error:
                     with self._database.transaction() as connection:
                         records = find(connection, self._table).records(connection)
-                        if records.newest(name) == newest:
+                        if records.newest(name) == newest and not tries.may_go_on(error):
                             raise
+                tries.pause()
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """Staged files name no database: those of any load by way of this machine's directory are
@@ -189,8 +188,8 @@ class SqlTarget:
         files: Sequence[DataFile],
         topic_ids: TopicIds,
     ) -> tuple[int, Position, Sequence[OffsetRange]]:
-        began = time.monotonic()
-        for attempt in count(1):
+        tries = Tries()
+        while True:
             with self._database.transaction() as connection:
                 found = find(connection, self._table)
                 if not found.is_there:
@@ -228,15 +227,11 @@ class SqlTarget:
                     if records.has_load(stage.load_id):
                         # Only the answer was lost.
                         return newest + 1, position, gaps
-                    is_late = time.monotonic() - began > LONGEST_WAIT_S
-                    is_passing = may_succeed_again(error) and not is_late
-                    if records.newest(name) == newest and not is_passing:
+                    if records.newest(name) == newest and not tries.may_go_on(error):
                         raise
-                # A load of the same name was faster, perhaps with other partitions; or PostgreSQL
-                # could not tell in which order this transaction and others came. Whoever waits for
-                # as long as the others meets them again.
-                time.sleep(random.random() * min(0.02 * attempt, _LONGEST_PAUSE_S))
-        raise AssertionError("count has no end")
+            # A load of the same name was faster, perhaps with other partitions; or PostgreSQL
+            # could not tell in which order this transaction and others came.
+            tries.pause()
 
     def _hold(self, connection: sa.Connection, stage: Stage) -> None:
         """Waits for the end of the transaction that commits this stage, which PostgreSQL may be at

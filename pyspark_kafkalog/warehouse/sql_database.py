@@ -10,8 +10,10 @@ DuckDB lets one process at a time open a file. Any thread or process of the driv
 """
 
 import os
+import random
 import re
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,6 +28,8 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 
 KINDS = ("postgresql", "sqlite", "duckdb")
 LONGEST_WAIT_S = 600
+_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
 
 # The first that lists its tables (pragma_table_list).
 _OLDEST_SQLITE = (3, 37)
@@ -133,10 +137,24 @@ def _set_up_postgresql(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LONGEST_WAIT_S * 1000:.0f}ms'")
 
 
-def may_succeed_again(error: Exception) -> bool:
-    """Whether PostgreSQL gave a transaction up for others of its time: a serialization failure, or
-    a deadlock."""
-    return getattr(getattr(error, "orig", None), "sqlstate", None) in ("40001", "40P01")
+class Tries:
+    """The tries of one transaction, which others of its time may undo for LONGEST_WAIT_S."""
+
+    def __init__(self) -> None:
+        self._ends_s = time.monotonic() + LONGEST_WAIT_S
+        self._failed = 0
+
+    def may_go_on(self, error: Exception) -> bool:
+        """Whether PostgreSQL gave the transaction up for others of its time, by a serialization
+        failure or a deadlock, and there is time for another try."""
+        state = getattr(getattr(error, "orig", None), "sqlstate", None)
+        return state in ("40001", "40P01") and time.monotonic() < self._ends_s
+
+    def pause(self) -> None:
+        """Before the next try, for a time at random: whoever waits for as long as the others meets
+        them again."""
+        self._failed += 1
+        time.sleep(random.random() * min(_PAUSE_S * self._failed, _LONGEST_PAUSE_S))
 
 
 def psycopg_cursor(connection: sa.Connection) -> Any:

@@ -426,19 +426,30 @@ def test_a_file_of_duckdb_that_another_process_has_open_ends_a_load_at_once(tmp_
 
 def test_a_load_that_postgresql_gives_up_many_times_goes_on(lake):
     load(lake.open(), "nightly", 5)
+    give_up(lake, "INSERT ON orders", times=25)
+    load(lake.open(), "nightly", 7)
+    assert lake.rows() == expected_rows("nightly", 7)
+
+
+def test_a_load_that_postgresql_gives_up_is_forgotten_in_the_end(lake):
+    load(lake.open(), "nightly", 5)
+    give_up(lake, "DELETE ON kafkalog_offsets", times=3)
+    assert lake.open().forget("nightly")
+    assert lake.offsets("nightly") == {}
+
+
+def give_up(lake, event, times):
+    """PostgreSQL gives up the first transactions in which `event` occurs."""
     # A sequence keeps its number when a transaction is rolled back.
     lake.query(
         f"SET search_path = {lake.schema};"
         "CREATE SEQUENCE tries;"
         "CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF nextval('{lake.schema}.tries') <= 25 THEN"
+        f" IF nextval('{lake.schema}.tries') <= {times} THEN"
         "  RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001';"
         " END IF; RETURN NULL; END $$;"
-        "CREATE TRIGGER conflict BEFORE INSERT ON orders FOR EACH STATEMENT"
-        " EXECUTE FUNCTION conflict()"
+        f"CREATE TRIGGER conflict BEFORE {event} FOR EACH STATEMENT EXECUTE FUNCTION conflict()"
     )
-    load(lake.open(), "nightly", 7)
-    assert lake.rows() == expected_rows("nightly", 7)
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable\\ read"])
