@@ -599,30 +599,26 @@ def _load(options: argparse.Namespace) -> None:
 
 def _load_topics(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.java import check_java
-    from pyspark_kafkalog.warehouse.load import check_load, check_shape, load, plan_load
+    from pyspark_kafkalog.warehouse.load import check_load, check_shape, has_work, load, plan_load
     from pyspark_kafkalog.warehouse.shape import make_shape
-    from pyspark_kafkalog.warehouse.target import open_target
 
     source = {f"kafka.{name}": value for name, value in client_properties(options).items()}
     source |= _settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
-    what: dict[str, Any] = {
+    places: dict[str, Any] = {
         "starting": _place("--from", options.starting),
         "until": _place("--until", options.until),
-        "max_bytes": options.max_bytes,
-        "chunk_bytes": options.chunk_bytes,
     }
+    bounds = {"max_bytes": options.max_bytes, "chunk_bytes": options.chunk_bytes}
     shape = _shape(options)
     made = make_shape(source, **shape)
     check_shape(source, made)
     # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
-    check_load(source, **what)
-    planned = plan_load(options.name, options.to, source, **what, values=made.values)
+    check_load(source, **places, **bounds)
     if options.dry_run:
-        print(planned)
+        plan = plan_load(options.name, options.to, source, **places, **bounds, values=made.values)
+        print(plan)
         return
-    if not planned.ranges:
-        # It finishes what a load that was killed has published, as the next load has to.
-        open_target(options.to).position(options.name)
+    if not has_work(options.name, options.to, source, **places, values=made.values):
         print(f"Nothing new for {options.name}.")
         return
     check_java()
@@ -635,7 +631,9 @@ def _load_topics(options: argparse.Namespace) -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = (builder.master(options.master) if options.master else builder).getOrCreate()
     try:
-        result = load(spark, options.name, options.to, source, progress=True, **what, **shape)
+        result = load(
+            spark, options.name, options.to, source, progress=True, **places, **bounds, **shape
+        )
     finally:
         spark.stop()
     if result.commit_id is None:

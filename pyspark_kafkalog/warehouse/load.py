@@ -330,6 +330,21 @@ def plan_load(
     return LoadPlan(name, str(work.target), work.ranges, sizes, len(tasks_of(pieces)), commits)
 
 
+def has_work(
+    name: str,
+    target: str,
+    options: Mapping[str, str],
+    starting: Place | None = None,
+    until: Place | None = None,
+    values: Values | None = None,
+) -> bool:
+    """Whether `load` would commit anything, without Spark. Finishes, as `load` does, what a load
+    that was killed has published. Times without a zone are in this machine's; raises what `load`
+    does."""
+    merged = with_places(options, starting, until, lambda: None)
+    return bool(_find_work(name, target, merged, starting, None, values).ranges)
+
+
 def check_load(
     options: Mapping[str, str],
     starting: Place | None = None,
