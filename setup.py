@@ -54,6 +54,7 @@ BY_MYPYC = [
     "broker.network.buffers",
     "broker.network.connection",
     "broker.network.send",
+    "broker.network.transport",
     "broker.replica.manager",
     "broker.replica.partition",
     "broker.replica.purgatory",

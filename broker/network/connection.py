@@ -1,6 +1,6 @@
 """One client connection: frames in, answers out, in the order of the requests.
 
-Owns: a non-blocking socket, its receive state and its SendQueue. A frame is a 4-byte big-endian
+Owns: a transport, its receive state and its SendQueue. A frame is a 4-byte big-endian
 size and that many bytes; an answer is framed the same way. Called by: the event loop's thread only.
 
 Receiving: small frames come many to one recv, through a staging buffer shared by all connections,
@@ -21,7 +21,6 @@ Never: looks inside a frame, blocks, or lets an error of one connection reach an
 
 import asyncio
 import logging
-import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import Final, TypeAlias
 from broker.network.buffers import ReceiveBuffers
 from broker.network.log_limit import LimitedLog
 from broker.network.send import Part, SendQueue, size_of
+from broker.network.transport import PlainTransport
 from pyspark_kafkalog.protocol.frame_memory import is_viewed
 
 _log = logging.getLogger(__name__)
@@ -78,8 +78,8 @@ class BrokerConnection:
         "_on_close",
         "_reading",
         "_send",
-        "_socket",
         "_stopping",
+        "_transport",
         "_turn_is_over",
         "_writing",
         "closed",
@@ -91,7 +91,7 @@ class BrokerConnection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: PlainTransport,
         peer: str,
         handler: Handler,
         limits: ConnectionLimits,
@@ -107,7 +107,7 @@ class BrokerConnection:
         """When the large frame that is being received began."""
         self.waits_for_room = False
         """Nothing is read until `go_on`: there is no memory for the rest of a frame."""
-        self._socket = sock
+        self._transport = transport
         self._handler = handler
         self._limits = limits
         self._buffers = buffers
@@ -148,15 +148,15 @@ class BrokerConnection:
             self._guarded(_nothing)
 
     def close(self, reason: str) -> None:
-        """Closes the socket, cancels an awaited answer; safe to call twice."""
+        """Closes the transport, cancels an awaited answer; safe to call twice."""
         if self.closed:
             return
         self.closed = True
         self._pause()
         if self._writing:
-            self._loop.remove_writer(self._socket.fileno())
+            self._loop.remove_writer(self._transport.fileno())
         self._send.clear()
-        self._socket.close()
+        self._transport.close()
         self._backlog = bytearray()
         if self._frame is not None:
             self._buffers.release(self._frame)
@@ -170,12 +170,12 @@ class BrokerConnection:
 
     def _read_more(self) -> None:
         if not self._reading and not self.closed:
-            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+            self._loop.add_reader(self._transport.fileno(), self._on_readable)
             self._reading = True
 
     def _pause(self) -> None:
         if self._reading:
-            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_reader(self._transport.fileno())
             self._reading = False
 
     def _must_wait(self) -> bool:
@@ -205,18 +205,18 @@ class BrokerConnection:
         """Receives into the large frame, or into the staging buffer (then the backlog)."""
         if self._frame is not None:
             return self._receive_large(self._frame)
-        received_bytes = self._socket.recv_into(self._buffers.staging)
+        received_bytes = self._transport.recv_into(self._buffers.staging)
         self._backlog += self._buffers.staging[:received_bytes]
         return received_bytes
 
     def _receive_large(self, frame: bytearray) -> int:
-        """Fills the frame's buffer as far as the socket has bytes; how many those were."""
+        """Fills the frame's buffer as far as there are bytes; how many those were."""
         began_bytes = self._filled_bytes
         with memoryview(frame) as view:
             end = min(len(frame), self._frame_bytes)
             for _ in range(_RECEIVES_PER_EVENT):
                 try:
-                    received_bytes = self._socket.recv_into(view[self._filled_bytes : end])
+                    received_bytes = self._transport.recv_into(view[self._filled_bytes : end])
                 except BlockingIOError:
                     if self._filled_bytes == began_bytes:
                         raise
@@ -336,7 +336,7 @@ class BrokerConnection:
         turn_ends_s = monotonic() + _TURN_S
         while True:
             if self._send.pending_bytes:
-                self._watch_writable(not self._send.flush(self._socket))
+                self._watch_writable(not self._send.flush(self._transport))
             if self._must_wait():
                 self._pause()
                 return
@@ -356,9 +356,9 @@ class BrokerConnection:
         if watch == self._writing:
             return
         if watch:
-            self._loop.add_writer(self._socket.fileno(), self._on_writable)
+            self._loop.add_writer(self._transport.fileno(), self._on_writable)
         else:
-            self._loop.remove_writer(self._socket.fileno())
+            self._loop.remove_writer(self._transport.fileno())
         self._writing = watch
 
     def _on_writable(self) -> None:

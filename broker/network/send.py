@@ -1,20 +1,20 @@
-"""What waits to leave one socket, in order: bytes by sendmsg, slices of log files by sendfile.
+"""What waits to leave one connection, in order: bytes, and slices of log files.
 
 Owns: the queue of parts of one connection and how far the first of them has been sent. Writes no
 format of its own: parts go out as they are. Called by: the event loop's thread only, on a
-non-blocking socket. Never: copies a part, but for small ones, which are joined; reads a log file
-into memory; waits.
+transport that never blocks. Never: copies a part, but for small ones, which are joined; reads a log
+file into memory; waits.
 """
 
 import errno
-import os
-import socket
 from collections import deque
 from typing import Final, Protocol, TypeAlias
 
-# Buffers handed to one sendmsg; far below the kernel's limit (IOV_MAX 1024).
+from broker.network.transport import Buffer, PlainTransport
+
+# Buffers handed to one send; far below the kernel's limit (IOV_MAX 1024).
 _MAX_BUFFERS: Final = 64
-# A part up to this size costs less to copy than to hand to sendmsg.
+# A part up to this size costs less to copy than to hand over by itself.
 _SMALL_BYTES: Final = 256
 _MOST_JOINED_BYTES: Final = 64 * 1024
 # One connection may send this much before the event loop looks at the others.
@@ -39,7 +39,6 @@ class FileRegion(Protocol):
     def __len__(self) -> int: ...
 
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 Part: TypeAlias = Buffer | FileRegion
 _IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
@@ -65,7 +64,7 @@ class SendQueue:
         self.pending_bytes = 0
 
     def push(self, parts: list[Part]) -> None:
-        """Appends parts; empty ones are dropped (sendmsg could not tell them from a full pipe)."""
+        """Appends parts; empty ones are dropped (nobody could tell them from a full pipe)."""
         for part in parts:
             size_bytes = len(part)
             if not size_bytes:
@@ -77,8 +76,8 @@ class SendQueue:
                 self._parts.append(part)
                 self._joined = None
 
-    def flush(self, sock: socket.socket) -> bool:
-        """Sends what the socket takes now. True when the queue is empty; errors are OSError."""
+    def flush(self, transport: PlainTransport) -> bool:
+        """Sends what the transport takes now. True when the queue is empty; errors are OSError."""
         budget_bytes = _MAX_BYTES_PER_FLUSH
         while self._parts:
             if budget_bytes <= 0:
@@ -86,9 +85,9 @@ class SendQueue:
             first = self._parts[0]
             try:
                 if isinstance(first, _IN_MEMORY):
-                    sent_bytes, drained = self._send_buffers(sock)
+                    sent_bytes, drained = self._send_buffers(transport)
                 else:
-                    sent_bytes, drained = self._send_file(sock, first)
+                    sent_bytes, drained = self._send_file(transport, first)
             except (BlockingIOError, InterruptedError):
                 return False
             if not drained:
@@ -109,7 +108,7 @@ class SendQueue:
         self._sent_of_first = 0
         self.pending_bytes = 0
 
-    def _send_buffers(self, sock: socket.socket) -> tuple[int, bool]:
+    def _send_buffers(self, transport: PlainTransport) -> tuple[int, bool]:
         """Sends the run of buffers at the head. Returns (bytes sent, whether all of the run)."""
         buffers: list[Buffer] = []
         file_follows = False
@@ -123,16 +122,15 @@ class SendQueue:
         if self._sent_of_first:
             buffers[0] = memoryview(buffers[0])[self._sent_of_first :]
         wanted_bytes = sum(map(len, buffers))
-        # MSG_MORE: the header of a fetch answer shares its packet with the records behind it.
-        flags = socket.MSG_MORE if file_follows else 0
-        sent_bytes = sock.sendmsg(buffers, (), flags)
+        # The header of a fetch answer shares its packet with the records behind it.
+        sent_bytes = transport.send(buffers, file_follows)
         self._advance(sent_bytes)
         return sent_bytes, sent_bytes == wanted_bytes
 
-    def _send_file(self, sock: socket.socket, region: FileRegion) -> tuple[int, bool]:
+    def _send_file(self, transport: PlainTransport, region: FileRegion) -> tuple[int, bool]:
         position = region.position + self._sent_of_first
         wanted_bytes = region.size_bytes - self._sent_of_first
-        sent_bytes = os.sendfile(sock.fileno(), region.file.fileno(), position, wanted_bytes)
+        sent_bytes = transport.send_file(region.file.fileno(), position, wanted_bytes)
         if sent_bytes == 0:
             # The peer was promised them: only closing is left.
             raise OSError(errno.EIO, f"log file ends at {position}, {wanted_bytes} bytes missing")

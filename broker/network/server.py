@@ -23,6 +23,7 @@ from broker.network.connection_quotas import (
     canonical_address,
 )
 from broker.network.log_limit import LimitedLog
+from broker.network.transport import PlainTransport
 
 _log = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ class NetworkServer:
             sock.close()
             return False
         connection = BrokerConnection(
-            sock,
+            PlainTransport(sock),
             peer,
             self._handler,
             self._limits,

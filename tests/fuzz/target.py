@@ -33,6 +33,7 @@ from broker.network.connection import BrokerConnection, CloseConnection, Connect
 from broker.network.log_limit import LimitedLog
 from broker.network.loop import new_event_loop
 from broker.network.send import Part
+from broker.network.transport import PlainTransport
 from broker.server import BrokerServer
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.errors import BadRecordError
@@ -87,7 +88,7 @@ class BrokerTarget:
         self.directory = Path(tempfile.mkdtemp(prefix="kafkalog-fuzz-"))
         ours, self._peer = socket.socketpair()
         self._connection = BrokerConnection(
-            ours,
+            PlainTransport(ours),
             "127.0.0.1:1",
             lambda _frame, _connection: None,
             ConnectionLimits(1 << 20),

@@ -8,6 +8,7 @@ from typing import IO
 import pytest
 
 from broker.network.send import Part, SendQueue
+from broker.network.transport import PlainTransport
 from tests.patience import EVENT_S
 
 
@@ -41,7 +42,7 @@ def segment(tmp_path):
 
 def drain(queue: SendQueue, ours: socket.socket, theirs: socket.socket) -> bytes:
     received = bytearray()
-    while not queue.flush(ours):
+    while not queue.flush(PlainTransport(ours)):
         received += theirs.recv(1 << 20)
     ours.shutdown(socket.SHUT_WR)
     while piece := theirs.recv(1 << 20):
@@ -85,7 +86,7 @@ def test_a_file_that_shrank_is_an_error_not_a_wait(pair, segment):
 def test_clear_lets_go_of_everything(pair):
     queue = SendQueue()
     queue.push([b"x" * 100_000])
-    assert not queue.flush(pair[0])
+    assert not queue.flush(PlainTransport(pair[0]))
     queue.clear()
     assert queue.pending_bytes == 0
-    assert queue.flush(pair[0])
+    assert queue.flush(PlainTransport(pair[0]))
