@@ -35,9 +35,10 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafkalog.client.config import ClientConfig, Isolation, address
-from pyspark_kafkalog.client.connection import Connection, NobodyListensError
+from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.receive_buffers import ReceiveBuffers
+from pyspark_kafkalog.client.transport import NobodyListensError
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     InvalidTopicNameError,

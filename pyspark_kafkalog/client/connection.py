@@ -2,10 +2,10 @@
 
     request and response  size int32 | header | body      (`pyspark_kafkalog.protocol.frames`)
 
-Opening it resolves the name (all addresses are tried in turn), shakes hands, asks ApiVersions and
-authenticates. Requests may be sent ahead of their answers; answers arrive in the order of requests,
-and one that is asked for later waits here meanwhile. A response is received into one buffer and
-never copied again: the bulk of a fetch is views of that buffer.
+Opening it opens a transport, asks ApiVersions and authenticates. Requests may be sent ahead of
+their answers; answers arrive in the order of requests, and one that is asked for later waits here
+meanwhile. A response is received into one buffer and never copied again: the bulk of a fetch is
+views of that buffer.
 
 Blocking; one thread at a time, and never shared with a forked process. Every call ends with its
 deadline. A connection that failed in the middle is closed: what it still had in flight is lost,
@@ -14,11 +14,8 @@ connection open on which others wait for answers. Never retries, never logs.
 """
 
 import contextlib
-import select
-import socket
 import ssl
 import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -40,7 +37,8 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from pyspark_kafkalog.client.config import ClientConfig, address
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.receive_buffers import ReceiveBuffers
-from pyspark_kafkalog.client.security import authenticate, tls_context
+from pyspark_kafkalog.client.security import authenticate
+from pyspark_kafkalog.client.transport import Transport, open_transport, reason
 from pyspark_kafkalog.errors import AuthenticationError
 from pyspark_kafkalog.protocol import frames
 
@@ -52,12 +50,6 @@ LARGEST_FRAME_BYTES = 256 << 20
 as a size, exceed it: a peer that speaks another protocol is found out at its first bytes."""
 
 _API_VERSIONS_FIRST_TRY = 3
-_JOIN_BELOW_BYTES = 64 << 10
-_MOST_PARTS = 512
-
-
-class NobodyListensError(KafkaConnectionError):  # type: ignore[misc]
-    """Every address refused at once, or the name does not exist: no broker runs there now."""
 
 
 class Connection:
@@ -90,7 +82,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         deadline = deadline or Deadline(config.socket_connection_setup_timeout_ms)
         self._used_s = time.monotonic()
-        self._socket: socket.socket | None = _open(host, port, config, deadline)
+        self._transport: Transport | None = open_transport(host, port, config, deadline)
         try:
             self._negotiate(deadline)
             if config.uses_sasl:
@@ -170,7 +162,7 @@ class Connection:
         head = frames.SIZE.pack(size_bytes) + header
         deadline = deadline or Deadline(self._config.request_timeout_ms)
         with self._closing_on_error("sending"):
-            _send_all(self._open_socket(), [head, *body_parts], deadline)
+            self._open_transport().send([head, *body_parts], deadline)
         return correlation_id
 
     def receive(
@@ -203,10 +195,10 @@ class Connection:
         `wait_s`."""
         if correlation_id in self._arrived:
             return True
-        sock = self._socket
-        if sock is None or not self._in_flight:
+        transport = self._transport
+        if transport is None or not self._in_flight:
             return False
-        return _has_arrived(sock) or _is_readable(sock, wait_s)
+        return transport.has_arrived(wait_s)
 
     def close_if_stale(self, most_idle_s: float) -> None:
         """Closes what the peer has closed, and what was not used for longer than `most_idle_s`: a
@@ -214,14 +206,14 @@ class Connection:
 
         Only where nothing is in flight: whatever can be read then is the peer's farewell.
         """
-        if self._socket is not None:
+        if self._transport is not None:
             idle_s = time.monotonic() - self._used_s
-            if idle_s > most_idle_s or _is_readable(self._socket, wait_s=0.0):
+            if idle_s > most_idle_s or self._transport.is_readable(wait_s=0.0):
                 self.close()
 
     def fileno(self) -> int:
         """The socket's descriptor, for waiting on several connections at once."""
-        return self._open_socket().fileno()
+        return self._open_transport().fileno()
 
     @property
     def in_flight(self) -> int:
@@ -230,13 +222,13 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        return self._socket is None
+        return self._transport is None
 
     def close(self) -> None:
-        """Closes the socket; what is in flight is lost. May be called again."""
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            sock.close()
+        """Closes the transport; what is in flight is lost. May be called again."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
         self._in_flight.clear()
         self._abandoned.clear()
         self._arriving = _Frame()
@@ -245,10 +237,10 @@ class Connection:
         state = "closed" if self.closed else f"{self.in_flight} in flight"
         return f"Connection({self.address}, {state})"
 
-    def _open_socket(self) -> socket.socket:
-        if self._socket is None:
+    def _open_transport(self) -> Transport:
+        if self._transport is None:
             raise KafkaConnectionError(f"{self.address}: the connection was closed before.")
-        return self._socket
+        return self._transport
 
     @contextlib.contextmanager
     def _closing_on_error(self, doing: str) -> Any:
@@ -269,7 +261,7 @@ class Connection:
                     f"{self.address} asks for another certificate than it got ({error.reason}): "
                     "check kafka.ssl.keystore.location."
                 ) from None
-            raise KafkaConnectionError(f"{self.address}: {_reason(error)}") from error
+            raise KafkaConnectionError(f"{self.address}: {reason(error)}") from error
         except BaseException:
             self.close()
             raise
@@ -284,21 +276,23 @@ class Connection:
     def _wait_for(self, correlation_id: int, deadline: Deadline) -> memoryview:
         """The body of an answer; at the deadline TimeoutError, and all that came so far is kept."""
         while correlation_id not in self._arrived:
-            sock = self._open_socket()
+            transport = self._open_transport()
             if not self._in_flight:
                 raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
-            if not self._receive_frame(sock, deadline):
+            if not self._receive_frame(transport, deadline):
                 raise TimeoutError
             with self._closing_on_error("decoding"):
                 self._take_frame()
         return self._arrived.pop(correlation_id)
 
-    def _receive_frame(self, sock: socket.socket, deadline: Deadline) -> bool:
+    def _receive_frame(self, transport: Transport, deadline: Deadline) -> bool:
         """Goes on receiving the next frame; False when it is not whole at the deadline."""
         with self._closing_on_error("receiving"):
             try:
                 while not self._arriving.whole:
-                    _receive_all(sock, self._arriving, deadline)
+                    while self._arriving.missing:
+                        received = transport.receive_into(self._arriving.missing, deadline)
+                        self._arriving.missing = self._arriving.missing[received:]
                     if not self._arriving.whole:
                         self._arriving.body = self._buffers.take(self._size_bytes())
                         self._arriving.missing = self._arriving.body
@@ -360,113 +354,12 @@ class Connection:
                 ) from None
 
 
-def _is_readable(sock: socket.socket, wait_s: float) -> bool:
-    """Whether bytes, or the end of them, are there or arrive within `wait_s`."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(1000 * wait_s))
-
-
-def _open(host: str, port: int, config: ClientConfig, deadline: Deadline) -> socket.socket:
-    """A connected socket; raises KafkaConnectionError with the reason of every address."""
-    reasons = []
-    refusals = 0
-    addresses = _resolve(host, port, deadline)
-    for tried, (family, kind, protocol, _, target) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            # An address that drops packets must leave time for those after it.
-            share = deadline.part(deadline.remaining_s * 1000 / (len(addresses) - tried))
-            sock.settimeout(max(0.001, share.remaining_s))
-            _set_up(sock, config)
-            sock.connect(target)
-            return _secured(sock, host, config, deadline) if config.uses_tls else sock
-        except TimeoutError:
-            sock.close()
-            reasons.append(f"{target[0]} does not answer")
-        except OSError as error:
-            sock.close()
-            reasons.append(f"{target[0]}: {_reason(error)}")
-            refusals += isinstance(error, ConnectionRefusedError)
-        except BaseException:
-            sock.close()
-            raise
-    kind_of_error = NobodyListensError if refusals == len(addresses) else KafkaConnectionError
-    raise kind_of_error(f"{address(host, port)} cannot be reached ({'; '.join(reasons)})")
-
-
-def _set_up(sock: socket.socket, config: ClientConfig) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if config.receive_buffer_bytes > 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
-    if config.send_buffer_bytes > 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
-
-
-def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """All addresses of a name. The resolver knows no timeout, so it is waited for in a thread."""
-    results: list[Any] = []
-
-    def look_up(flags: int = 0) -> None:
-        try:
-            results.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
-        except OSError as error:
-            results.append(error)
-
-    look_up(socket.AI_NUMERICHOST)
-    if isinstance(results[0], OSError):
-        results.clear()
-        thread = threading.Thread(target=look_up, name="kafkalog-resolve", daemon=True)
-        thread.start()
-        thread.join(deadline.remaining_s)
-    if not results:
-        raise KafkaConnectionError(f"the name {host} is not resolved in time")
-    if isinstance(results[0], OSError):
-        is_final = results[0].errno in (socket.EAI_NONAME, socket.EAI_NODATA)
-        kind_of_error = NobodyListensError if is_final else KafkaConnectionError
-        raise kind_of_error(f"the name {host} is not known here ({_reason(results[0])})")
-    return list(results[0])
-
-
-def _secured(
-    sock: socket.socket, host: str, config: ClientConfig, deadline: Deadline
-) -> socket.socket:
-    sock.settimeout(max(0.001, deadline.remaining_s))
-    try:
-        return tls_context(config).wrap_socket(sock, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(
-            f"the TLS certificate of {host} cannot be trusted: {error.verify_message}. Check "
-            "kafka.ssl.truststore.location, and that the certificate names this host."
-        ) from None
-    except (ssl.SSLError, ConnectionResetError) as error:
-        raise OSError(
-            f"no TLS handshake ({_reason(error)}); does this listener speak "
-            f"kafka.security.protocol={config.security_protocol}?"
-        ) from None
-
-
-def _send_all(sock: socket.socket, parts: Sequence["Buffer"], deadline: Deadline) -> None:
-    """Sends `parts` in order; large ones are gathered by the kernel instead of joined here."""
-    views = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
-    small = sum(view.nbytes for view in views) <= _JOIN_BELOW_BYTES
-    if small or isinstance(sock, ssl.SSLSocket):
-        for chunk in [b"".join(views)] if small else views:
-            sock.settimeout(max(0.001, deadline.remaining_s))
-            sock.sendall(chunk)
-        return
-    first = 0
-    while first < len(views):
-        if deadline.expired:
-            raise TimeoutError
-        sock.settimeout(max(0.001, deadline.remaining_s))
-        sent = sock.sendmsg(views[first : first + _MOST_PARTS])
-        while first < len(views) and sent >= views[first].nbytes:
-            sent -= views[first].nbytes
-            first += 1
-        if sent:
-            views[first] = views[first][sent:]
+def _what_speaks(head: bytes) -> str:
+    if head == b"HTTP":
+        return " but an HTTP server"
+    if head[:2] in (b"\x15\x03", b"\x16\x03"):
+        return " without TLS; set kafka.security.protocol to SSL or SASL_SSL"
+    return ""
 
 
 class _Frame:
@@ -482,34 +375,3 @@ class _Frame:
     @property
     def whole(self) -> bool:
         return self.body is not None and not self.missing
-
-
-def _receive_all(sock: socket.socket, frame: _Frame, deadline: Deadline) -> None:
-    """Fills what is missing; TimeoutError at the deadline, ConnectionError when the peer closes.
-
-    What has arrived by then is taken: a process that was suspended is late, and not the broker.
-    """
-    while frame.missing:
-        if deadline.expired and not _has_arrived(sock):
-            raise TimeoutError
-        sock.settimeout(max(0.001, deadline.remaining_s))
-        received = sock.recv_into(frame.missing)
-        if not received:
-            raise ConnectionResetError("the broker closed the connection")
-        frame.missing = frame.missing[received:]
-
-
-def _has_arrived(sock: socket.socket) -> bool:
-    return (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0) or _is_readable(sock, 0.0)
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error) or type(error).__name__
-
-
-def _what_speaks(head: bytes) -> str:
-    if head == b"HTTP":
-        return " but an HTTP server"
-    if head[:2] in (b"\x15\x03", b"\x16\x03"):
-        return " without TLS; set kafka.security.protocol to SSL or SASL_SSL"
-    return ""
