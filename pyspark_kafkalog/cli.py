@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from kafka.structs import TopicPartition
 
+    from pyspark_kafkalog.warehouse.options import LoadArguments
+
 _REQUEST_TIMEOUT_MS = "10000"
 """Shorter than the client's: somebody is waiting at the keyboard."""
 
@@ -464,7 +466,7 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="where Spark runs (default: Spark's own, all cores here)"
     )
-    _shape_arguments(parser.add_argument_group("rows and files"))
+    _rows_and_files_arguments(parser.add_argument_group("rows and files"))
     add_client_arguments(parser, required=False)
 
 
@@ -491,7 +493,7 @@ def _forget(options: argparse.Namespace) -> None:
         print(f"Nothing to forget: the target knows no load {options.name}.")
 
 
-def _shape_arguments(parser: argparse._ArgumentGroup) -> None:
+def _rows_and_files_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--value-format",
         default="binary",
@@ -541,8 +543,8 @@ def _shape_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--target-file-size", default="512m", metavar="SIZE", help="default: 512m")
 
 
-def _shape(options: argparse.Namespace) -> dict[str, Any]:
-    """What the arguments of `_shape_arguments` say, as the arguments of `load`."""
+def _as_load_arguments(options: argparse.Namespace) -> "LoadArguments":
+    """What the command line says, as the keyword arguments of `load`."""
     registry = _settings("--registry-option", options.registry_option)
     if options.registry:
         registry["schema.registry.url"] = options.registry
@@ -550,9 +552,13 @@ def _shape(options: argparse.Namespace) -> dict[str, Any]:
     if schema is not None and not schema.is_file():
         raise InvalidOptionError(f"--value-schema takes a file, and there is no {schema}.")
     return {
+        "starting": _place("--from", options.starting),
+        "until": _place("--until", options.until),
+        "max_bytes": options.max_bytes,
+        "chunk_bytes": options.chunk_bytes,
         "transform": options.transform and _function(options.transform),
         "value_format": options.value_format,
-        "value_schema": schema and _read_text(schema),
+        "value_schema": None if schema is None else _read_text(schema),
         "registry": registry or None,
         "on_error": options.on_error,
         "dead_letter_topic": options.dead_letter_topic,
@@ -599,26 +605,17 @@ def _load(options: argparse.Namespace) -> None:
 
 def _load_topics(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.java import check_java
-    from pyspark_kafkalog.warehouse.load import check_load, check_shape, has_work, load, plan_load
-    from pyspark_kafkalog.warehouse.shape import make_shape
+    from pyspark_kafkalog.warehouse.load import has_work, plan_load, run_load
+    from pyspark_kafkalog.warehouse.options import load_options
 
     source = {f"kafka.{name}": value for name, value in client_properties(options).items()}
     source |= _settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
-    places: dict[str, Any] = {
-        "starting": _place("--from", options.starting),
-        "until": _place("--until", options.until),
-    }
-    bounds = {"max_bytes": options.max_bytes, "chunk_bytes": options.chunk_bytes}
-    shape = _shape(options)
-    made = make_shape(source, **shape)
-    check_shape(source, made)
     # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
-    check_load(source, **places, **bounds)
+    wanted = load_options(options.name, options.to, source, **_as_load_arguments(options))
     if options.dry_run:
-        plan = plan_load(options.name, options.to, source, **places, **bounds, values=made.values)
-        print(plan)
+        print(plan_load(wanted))
         return
-    if not has_work(options.name, options.to, source, **places, values=made.values):
+    if not has_work(wanted):
         print(f"Nothing new for {options.name}.")
         return
     check_java()
@@ -631,9 +628,7 @@ def _load_topics(options: argparse.Namespace) -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = (builder.master(options.master) if options.master else builder).getOrCreate()
     try:
-        result = load(
-            spark, options.name, options.to, source, progress=True, **places, **bounds, **shape
-        )
+        result = run_load(spark, wanted, progress=True)
     finally:
         spark.stop()
     if result.commit_id is None:

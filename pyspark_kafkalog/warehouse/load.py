@@ -15,14 +15,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog import errors
-from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.offsets import (
@@ -36,12 +35,7 @@ from pyspark_kafkalog.source.offsets import (
     resolve,
     to_json,
 )
-from pyspark_kafkalog.source.options import (
-    SourceOptions,
-    batch_options,
-    parse_bytes,
-    warn_once,
-)
+from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import (
     OffsetRange,
     beyond_open_transactions,
@@ -50,7 +44,7 @@ from pyspark_kafkalog.source.partitions import (
     log_bounds,
 )
 from pyspark_kafkalog.source.splitting import FEW_OFFSETS as FEW_OFFSETS
-from pyspark_kafkalog.source.splitting import Splitting, share_tasks
+from pyspark_kafkalog.source.splitting import share_tasks
 from pyspark_kafkalog.warehouse.commit import (
     Commit,
     DataFile,
@@ -60,24 +54,22 @@ from pyspark_kafkalog.warehouse.commit import (
     without_gaps,
     without_recreated,
 )
-from pyspark_kafkalog.warehouse.dead_letters import BesideLetters, make_topics
+from pyspark_kafkalog.warehouse.dead_letters import make_topics
 from pyspark_kafkalog.warehouse.deleted_topics import partitions_now, places_of_gone
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
+from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
 from pyspark_kafkalog.warehouse.plan import (
     LoadPlan,
     Place,
     bytes_of,
     chunks_of,
-    with_places,
     within_bytes,
 )
 from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
 from pyspark_kafkalog.warehouse.row_types import storable
-from pyspark_kafkalog.warehouse.shape import Shape, make_shape
 from pyspark_kafkalog.warehouse.target import Target, open_target
 from pyspark_kafkalog.warehouse.transformation import Batches, transformed_schema
-from pyspark_kafkalog.warehouse.values import DEAD_LETTER, Values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,31 +127,10 @@ class _Work:
     `topic_ids` are those of the topics, where brokers say them.
     """
 
-    source: SourceOptions
     target: Target
-    name: str
     last: Offsets
     ranges: tuple[OffsetRange, ...]
     topic_ids: TopicIds
-
-
-class LoadArguments(TypedDict, total=False):
-    """The keyword arguments of `load` but `dry_run`, which its overloads tell apart."""
-
-    starting: Place | None
-    until: Place | None
-    max_bytes: int | str | None
-    chunk_bytes: int | str | None
-    transform: "Batches | Frames | None"
-    value_format: str
-    value_schema: str | None
-    registry: Mapping[str, str] | None
-    on_error: str
-    dead_letter_topic: str | None
-    partition_by: str | Sequence[str]
-    sort_by: str | Sequence[str]
-    compression: str
-    target_file_bytes: int | str
 
 
 @overload
@@ -260,142 +231,74 @@ def load(
     def session_zone() -> tzinfo:
         return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
-    shape = make_shape(
+    wanted = load_options(
+        name,
+        target,
         options,
-        transform,
-        value_format,
-        value_schema,
-        registry,
-        on_error,
-        dead_letter_topic,
-        partition_by,
-        sort_by,
-        compression,
-        target_file_bytes,
+        session_zone,
+        starting=starting,
+        until=until,
+        max_bytes=max_bytes,
+        chunk_bytes=chunk_bytes,
+        transform=transform,
+        value_format=value_format,
+        value_schema=value_schema,
+        registry=registry,
+        on_error=on_error,
+        dead_letter_topic=dead_letter_topic,
+        partition_by=partition_by,
+        sort_by=sort_by,
+        compression=compression,
+        target_file_bytes=target_file_bytes,
     )
-    check_shape(options, shape)
-    if dry_run:
-        return plan_load(
-            name,
-            target,
-            options,
-            starting,
-            until,
-            max_bytes,
-            chunk_bytes,
-            session_zone,
-            shape.values,
-        )
-    merged = with_places(options, starting, until, session_zone)
-    work = _find_work(name, target, merged, starting, max_bytes, shape.values)
-    chunks = chunks_of(work.ranges, _taker(work.source, chunk_bytes))
+    return plan_load(wanted) if dry_run else run_load(spark, wanted, progress)
+
+
+def run_load(
+    spark: "SparkSession", wanted: LoadOptions, progress: bool | Progress = False
+) -> LoadResult:
+    """Loads what `wanted` says; raises what `load` does."""
+    work = _find_work(wanted)
+    chunks = chunks_of(work.ranges, _taker(wanted))
     commits: list[Commit] = []
     bad_records = 0
-    _make_letter_topics(work, shape)
+    _make_letter_topics(wanted, work)
     with reported(progress, work.ranges) as watch:
         for chunk in chunks:
-            commit, bad = _land(spark, work, shape, pieces_of(chunk), watch)
+            commit, bad = _land(spark, wanted, work, pieces_of(chunk), watch)
             commits.append(commit)
             bad_records += bad
             # What was just committed is what the next one is planned from.
-            work = replace(work, last=commit.offsets[name])
-    return _result(name, str(work.target), commits, bad_records)
+            work = replace(work, last=commit.offsets[wanted.name])
+    return _result(wanted.name, str(work.target), commits, bad_records)
 
 
-def plan_load(
-    name: str,
-    target: str,
-    options: Mapping[str, str],
-    starting: Place | None = None,
-    until: Place | None = None,
-    max_bytes: int | str | None = None,
-    chunk_bytes: int | str | None = None,
-    zone: Callable[[], tzinfo | None] = lambda: None,
-    values: Values | None = None,
-) -> LoadPlan:
+def plan_load(wanted: LoadOptions) -> LoadPlan:
     """What `load` would do, without Spark. Changes nothing, neither in the target nor elsewhere.
 
-    `zone` says where times without one are; None is this machine's. `values` says where dead
-    letters would go. Raises what `load` does.
+    Raises what `load` does.
     """
-    merged = with_places(options, starting, until, zone)
-    work = _find_work(name, target, merged, starting, max_bytes, values, read_only=True)
-    most_bytes = _bytes("chunk_bytes", chunk_bytes)
-    with Cluster(work.source.client, fails_fast=True) as cluster:
+    work = _find_work(wanted, read_only=True)
+    with Cluster(wanted.source.client, fails_fast=True) as cluster:
         sizes = bytes_of(cluster, work.ranges)
     pieces = pieces_of(work.ranges)
     commits = 1 if work.ranges else 0
-    if most_bytes is not None and commits:
-        commits = max(1, -(-sum(sizes.values()) // most_bytes))
-    return LoadPlan(name, str(work.target), work.ranges, sizes, len(tasks_of(pieces)), commits)
+    if wanted.chunk_bytes is not None and commits:
+        commits = max(1, -(-sum(sizes.values()) // wanted.chunk_bytes))
+    tasks = len(tasks_of(pieces))
+    return LoadPlan(wanted.name, str(work.target), work.ranges, sizes, tasks, commits)
 
 
-def has_work(
-    name: str,
-    target: str,
-    options: Mapping[str, str],
-    starting: Place | None = None,
-    until: Place | None = None,
-    values: Values | None = None,
-) -> bool:
+def has_work(wanted: LoadOptions) -> bool:
     """Whether `load` would commit anything, without Spark. Finishes, as `load` does, what a load
-    that was killed has published. Times without a zone are in this machine's; raises what `load`
-    does."""
-    merged = with_places(options, starting, until, lambda: None)
-    return bool(_find_work(name, target, merged, starting, None, values).ranges)
+    that was killed has published. Raises what `load` does."""
+    return bool(_find_work(replace(wanted, max_bytes=None)).ranges)
 
 
-def check_load(
-    options: Mapping[str, str],
-    starting: Place | None = None,
-    until: Place | None = None,
-    max_bytes: int | str | None = None,
-    chunk_bytes: int | str | None = None,
-) -> None:
-    """Raises InvalidOptionError for what `load` would refuse without having asked anybody."""
-    batch_options(with_places(options, starting, until, lambda: None))
-    _bytes("max_bytes", max_bytes)
-    _bytes("chunk_bytes", chunk_bytes)
-
-
-def check_shape(options: Mapping[str, str], shape: Shape) -> None:
-    """Raises InvalidOptionError for a layout by columns that the rows do not have, without having
-    asked anybody. Those of a transformation are known when it is called."""
-    if shape.batches is None and shape.query is None:
-        source = batch_options(options)
-        schema = Reading(source, _columns_to_load(source), values=shape.values).schema()
-        check_layout(shape.layout, schema)
-
-
-def _columns_to_load(source: SourceOptions) -> tuple[str, ...]:
-    return (*DEFAULT_COLUMNS, "headers") if source.include_headers else DEFAULT_COLUMNS
-
-
-def _find_work(
-    name: str,
-    target: str,
-    options: Mapping[str, str],
-    starting: Place | None,
-    max_bytes: int | str | None,
-    values: Values | None,
-    read_only: bool = False,
-) -> _Work:
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidOptionError(
-            "a load needs a name, for example nightly: it finds its place by it"
-        )
-    most_bytes = _bytes("max_bytes", max_bytes)
-    source = _source_options(options)
-    if values is not None and values.on_error == DEAD_LETTER:
-        beside = BesideLetters(source.subscription, values.letters_to)
-        source = replace(source, subscription=beside)
-    if source.splitting != Splitting():
-        warn_once(
-            "Options minPartitions, maxRecordsPerPartition and maxPartitionsPerTask have no effect "
-            "on a load."
-        )
-    opened = open_target(target)
-    position = opened.position(name, read_only)
+def _find_work(wanted: LoadOptions, read_only: bool = False) -> _Work:
+    name, source = wanted.name, wanted.source
+    target = open_target(wanted.target)
+    position = target.position(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
         partitions, gone = partitions_now(cluster, source, position.without_deleted())
         topic_ids = {
@@ -405,62 +308,53 @@ def _find_work(
         }
         known = position.without_deleted(topic_ids)
         meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
-        if starting is not None and meant:
+        if wanted.has_start and meant:
             check_passed(cluster, source, partitions, meant, name)
         recreated = recreated_topics(known, topic_ids)
         ranges = plan(cluster, source, partitions, meant, name, recreated)
-        if most_bytes is not None:
-            ranges = within_bytes(cluster, ranges, most_bytes)
+        if wanted.max_bytes is not None:
+            ranges = within_bytes(cluster, ranges, wanted.max_bytes)
     without = places_of_gone(gone, known, name, source.fail_on_data_loss)
     ranges = sorted([*ranges, *without])
     planned = {piece.topic for piece in ranges}
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
     ids |= {piece.topic: deleted(known.topic_ids[piece.topic]) for piece in without}
-    return _Work(source, opened, name, position.offsets, tuple(ranges), ids)
+    return _Work(target, position.offsets, tuple(ranges), ids)
 
 
-def _source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Those of a read, but for what a warehouse must not keep: records of transactions that are
-    aborted, or may be, are read only when it is said."""
-    given = {name.lower(): value for name, value in options.items()}
-    return batch_options({"kafka.isolation.level": "read_committed", **given})
-
-
-def _make_letter_topics(work: _Work, shape: Shape) -> None:
+def _make_letter_topics(wanted: LoadOptions, work: _Work) -> None:
     topics = {piece.topic for piece in work.ranges if piece.offset_count}
-    if topics and shape.values is not None and shape.values.on_error == DEAD_LETTER:
-        with Cluster(work.source.client) as cluster:
-            make_topics(cluster, topics, shape.values.letters_to)
+    if topics and wanted.values is not None and wanted.has_dead_letters:
+        with Cluster(wanted.source.client) as cluster:
+            make_topics(cluster, topics, wanted.values.letters_to)
 
 
 def _land(
     spark: "SparkSession",
+    wanted: LoadOptions,
     work: _Work,
-    shape: Shape,
     pieces: Sequence[OffsetRange],
     watch: Watch,
 ) -> tuple[Commit, int]:
     """Lands and commits some of the work; also how many records could not be decoded."""
-    columns = _columns_to_load(work.source)
-    reading = Reading(work.source, columns, work.topic_ids, shape.values, shape.batches)
-    schema = _columns_of(spark, reading, shape.query, pieces)
-    check_layout(shape.layout, schema)
-    stage = work.target.stage(schema, shape.layout.partition_by)
+    reading, layout = wanted.reading(work.topic_ids), wanted.layout
+    schema = _columns_of(spark, reading, wanted.query, pieces)
+    check_layout(layout, schema)
+    stage = work.target.stage(schema, layout.partition_by)
     if reading.values is not None:
         # What a transformation has replaced by then does no harm.
-        takes_nan = stage.takes_nan or shape.batches is not None or shape.query is not None
+        takes_nan = stage.takes_nan or wanted.batches is not None or wanted.query is not None
         values = replace(reading.values, takes_nul=stage.takes_nul, takes_nan=takes_nan)
         reading = replace(reading, values=values)
     try:
         with watch(stage.path, pieces):
-            landing = Landing(reading, stage, shape.layout)
-            done = _run(spark, landing, shape.query, pieces)
+            done = _run(spark, Landing(reading, stage, layout), wanted.query, pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)
         raise
     passed = without_gaps(pieces, done.gaps)
-    commit = work.target.commit(stage, work.name, work.last, passed, done.files, work.topic_ids)
+    commit = work.target.commit(stage, wanted.name, work.last, passed, done.files, work.topic_ids)
     return commit, done.bad_records
 
 
@@ -665,21 +559,17 @@ def _only(limit: Limit, partitions: Sequence[TopicPartition]) -> Limit:
 
 
 def _taker(
-    source: SourceOptions, chunk_bytes: int | str | None
+    wanted: LoadOptions,
 ) -> Callable[[Sequence[OffsetRange]], list[OffsetRange]] | None:
-    most_bytes = _bytes("chunk_bytes", chunk_bytes)
+    most_bytes = wanted.chunk_bytes
     if most_bytes is None:
         return None
 
     def take(left: Sequence[OffsetRange]) -> list[OffsetRange]:
-        with Cluster(source.client) as cluster:
+        with Cluster(wanted.source.client) as cluster:
             return within_bytes(cluster, left, most_bytes)
 
     return take
-
-
-def _bytes(name: str, wanted: int | str | None) -> int | None:
-    return None if wanted is None else parse_bytes(name, str(wanted))
 
 
 def _zone(name: str) -> tzinfo:

@@ -12,6 +12,7 @@ from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
 from pyspark_kafkalog.warehouse.load import plan_load
+from pyspark_kafkalog.warehouse.options import load_options
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests
@@ -52,7 +53,7 @@ def test_a_load_is_planned_by_as_many_requests_whatever_its_partitions(
     write(topic, 1, [b"v"] * 10, partition=partitions - 1)
     given = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     with requests() as sent:
-        planned = plan_load("nightly", f"parquet:{tmp_path}/table", given)
+        planned = plan_load(load_options("nightly", f"parquet:{tmp_path}/table", given))
     assert sum(piece.offset_count for piece in planned.ranges) == 10
     # A dry run connects once more, for a sample of how many bytes that is.
     sample = Counter(ApiVersions=1, Metadata=1, Fetch=1)

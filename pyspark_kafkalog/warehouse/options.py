@@ -1,0 +1,173 @@
+"""What a load was asked for: the arguments of `load`, parsed and checked once.
+
+LoadArguments are the keyword arguments as a user writes them, LoadOptions what they mean. Whoever
+plans, checks or runs a load takes LoadOptions and parses nothing again. Made on the driver, before
+a broker or a target is asked anything; a schema registry is asked, if there is one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
+from pyspark_kafkalog.decoding.registry import SUBJECT
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.options import (
+    SourceOptions,
+    batch_options,
+    parse_bytes,
+    warn_once,
+)
+from pyspark_kafkalog.source.splitting import Splitting
+from pyspark_kafkalog.warehouse.commit import NO_IDS, TopicIds
+from pyspark_kafkalog.warehouse.dead_letters import BesideLetters
+from pyspark_kafkalog.warehouse.landing import Reading
+from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_layout, make_layout
+from pyspark_kafkalog.warehouse.plan import Place, with_places
+from pyspark_kafkalog.warehouse.transformation import Batches, takes_batches
+from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values, open_values
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pyspark_kafkalog.warehouse.dataframe import Frames
+
+
+class LoadArguments(TypedDict, total=False):
+    """The keyword arguments of `load` but `dry_run`, which its overloads tell apart."""
+
+    starting: Place | None
+    until: Place | None
+    max_bytes: int | str | None
+    chunk_bytes: int | str | None
+    transform: "Batches | Frames | None"
+    value_format: str
+    value_schema: str | None
+    registry: Mapping[str, str] | None
+    on_error: str
+    dead_letter_topic: str | None
+    partition_by: str | Sequence[str]
+    sort_by: str | Sequence[str]
+    compression: str
+    target_file_bytes: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """One load: which records into which target, and what becomes of them on the way.
+
+    `source` says where a topic's first load begins and where this one ends; with `has_start` the
+    user said where to begin in `starting`, which a later load compares with its place. `batches`
+    and `query` are the two kinds of a transformation, of Arrow batches or of DataFrames. What one
+    load and one commit of it take is bounded by `max_bytes` and `chunk_bytes` of the log.
+    """
+
+    name: str
+    target: str
+    source: SourceOptions
+    layout: Layout = PLAIN
+    values: Values | None = None
+    batches: Batches | None = None
+    query: "Frames | None" = None
+    has_start: bool = False
+    max_bytes: int | None = None
+    chunk_bytes: int | None = None
+
+    @property
+    def has_dead_letters(self) -> bool:
+        return self.values is not None and self.values.on_error == DEAD_LETTER
+
+    def reading(self, topic_ids: TopicIds = NO_IDS) -> Reading:
+        """How records become rows, of topics with `topic_ids`."""
+        columns = (*DEFAULT_COLUMNS, "headers") if self.source.include_headers else DEFAULT_COLUMNS
+        return Reading(self.source, columns, topic_ids, self.values, self.batches)
+
+
+def load_options(
+    name: str,
+    target: str,
+    options: Mapping[str, str],
+    zone: Callable[[], tzinfo | None] = lambda: None,
+    **arguments: "Unpack[LoadArguments]",
+) -> LoadOptions:
+    """The arguments are those of `load`. `zone` says where times without one are; None is this
+    machine's.
+
+    Without a schema and a subject, a registry is asked for that of the one topic which `options`
+    subscribe to, TOPIC-value. Raises InvalidOptionError, InvalidSchemaError, SchemaRegistryError.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidOptionError(
+            "a load needs a name, for example nightly: it finds its place by it"
+        )
+    transform = arguments.get("transform")
+    is_of_batches = transform is not None and takes_batches(transform)
+    starting = arguments.get("starting")
+    given = with_places(options, starting, arguments.get("until"), zone)
+    wanted = LoadOptions(
+        name,
+        target,
+        _source_options(given),
+        _layout(arguments),
+        _values(options, arguments),
+        batches=cast("Batches", transform) if is_of_batches else None,
+        query=None if is_of_batches else cast("Frames | None", transform),
+        has_start=starting is not None,
+        max_bytes=_bytes("max_bytes", arguments.get("max_bytes")),
+        chunk_bytes=_bytes("chunk_bytes", arguments.get("chunk_bytes")),
+    )
+    if transform is None:
+        # The columns that a transformation makes are known when it is called.
+        check_layout(wanted.layout, wanted.reading().schema())
+    if wanted.has_dead_letters and wanted.values is not None:
+        beside = BesideLetters(wanted.source.subscription, wanted.values.letters_to)
+        return replace(wanted, source=replace(wanted.source, subscription=beside))
+    return wanted
+
+
+def _source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Those of a read, but for what a warehouse must not keep: records of transactions that are
+    aborted, or may be, are read only when it is said."""
+    given = {name.lower(): value for name, value in options.items()}
+    source = batch_options({"kafka.isolation.level": "read_committed", **given})
+    if source.splitting != Splitting():
+        warn_once(
+            "Options minPartitions, maxRecordsPerPartition and maxPartitionsPerTask have no effect "
+            "on a load."
+        )
+    return source
+
+
+def _layout(arguments: LoadArguments) -> Layout:
+    file_bytes = arguments.get("target_file_bytes", PLAIN.file_bytes)
+    return make_layout(
+        arguments.get("partition_by", ()),
+        arguments.get("sort_by", ()),
+        arguments.get("compression", PLAIN.compression),
+        parse_bytes("target_file_bytes", str(file_bytes)),
+    )
+
+
+def _values(options: Mapping[str, str], arguments: LoadArguments) -> Values | None:
+    schema, registry = arguments.get("value_schema"), arguments.get("registry")
+    if registry is not None and schema is None:
+        registry = _with_subject(registry, options)
+    return open_values(
+        arguments.get("value_format", "binary"),
+        schema,
+        registry,
+        arguments.get("on_error", FAIL),
+        arguments.get("dead_letter_topic"),
+    )
+
+
+def _with_subject(registry: Mapping[str, str], options: Mapping[str, str]) -> Mapping[str, str]:
+    topics = {name.lower(): text for name, text in options.items()}.get("subscribe", "").split(",")
+    if len(topics) != 1 or not topics[0].strip() or SUBJECT in map(str.lower, registry):
+        return registry
+    return {**registry, SUBJECT: f"{topics[0].strip()}-value"}
+
+
+def _bytes(name: str, wanted: int | str | None) -> int | None:
+    return None if wanted is None else parse_bytes(name, str(wanted))
