@@ -62,7 +62,6 @@ class LogAppendInfo:
     __slots__ = (
         "first_offset",
         "is_duplicate",
-        "is_stable",
         "last_offset",
         "log_append_time_ms",
         "log_start_offset",
@@ -79,7 +78,6 @@ class LogAppendInfo:
         max_timestamp_ms: int,
         size_bytes: int,
         is_duplicate: bool = False,
-        is_stable: bool = True,
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
@@ -89,8 +87,6 @@ class LogAppendInfo:
         self.size_bytes = size_bytes
         self.is_duplicate = is_duplicate
         """A retry of what is in the log already, under these offsets; nothing was appended."""
-        self.is_stable = is_stable
-        """No transaction was open in the log then: who reads committed records may have these."""
 
 
 class FetchDataInfo(NamedTuple):
@@ -346,7 +342,6 @@ class Log:
             self._log_start_offset,
             newest_ms,
             size_bytes,
-            is_stable=not self._producers.has_open_transaction,
         )
 
     def _write(

@@ -178,10 +178,6 @@ class ProducerStateManager:
             )
 
     @property
-    def has_open_transaction(self) -> bool:
-        return bool(self._open)
-
-    @property
     def has_unstable(self) -> bool:
         """Whether `first_unstable_offset` may find something; without the log's lock."""
         return bool(self._open or self._completed)

@@ -28,7 +28,14 @@ from broker.cluster.metadata import TopicMetadata
 from broker.config.broker import BrokerConfig
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
-from broker.replica.partition import NO_EPOCH, EpochEndOffset, OffsetFound, Partition, PartitionRead
+from broker.replica.partition import (
+    NO_EPOCH,
+    EpochEndOffset,
+    OffsetFound,
+    Partition,
+    PartitionRead,
+    Visible,
+)
 from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
 from pyspark_kafkalog.record.control import TransactionMarker
 
@@ -95,6 +102,8 @@ class ReplicaManager:
         self._node_id = node_id
         self._partitions: dict[tuple[str, int], Partition] = {}
         """By TopicPartition, which a plain tuple equals."""
+        self._checkpointed = logs.high_watermarks()
+        """Of partitions that were not served yet, as the last stop left them."""
         self._append_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="append")
         self._appending: dict[TopicPartition, int] = {}
         self._last_large: tuple[str, TopicPartition | None] = ("", None)
@@ -132,7 +141,12 @@ class ReplicaManager:
                 continue
             if state.leader == self._node_id and log is not None:
                 self._partitions[topic_partition] = Partition(
-                    topic_partition, log, state.leader_epoch, state.isr, len(state.replicas)
+                    topic_partition,
+                    log,
+                    state.leader_epoch,
+                    state.isr,
+                    len(state.replicas),
+                    self._checkpointed.pop(topic_partition, 0),
                 )
                 self._purgatory.wake(topic_partition)
 
@@ -140,6 +154,7 @@ class ReplicaManager:
         """Serves the topic no more; who waits for its records is told so."""
         for topic_partition in topic.topic_partitions():
             self._partitions.pop(topic_partition, None)
+            self._checkpointed.pop(topic_partition, None)
             self._purgatory.wake(topic_partition)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -164,7 +179,7 @@ class ReplicaManager:
         transactional: bool = False,
         numbered: bool = True,
     ) -> LogAppendInfo:
-        """Appends whole batches; wakes the fetches that wait for them. Raises kafka.errors."""
+        """Appends whole batches; tells who waits what became visible. Raises kafka.errors."""
         appended = _append(partition, records, acks, transactional, numbered)
         self._appended(partition, appended)
         return appended
@@ -209,13 +224,16 @@ class ReplicaManager:
         self._append_threads.shutdown()
 
     def _appended(self, partition: Partition, appended: LogAppendInfo) -> None:
-        partition.commit()
-        size_bytes = appended.size_bytes
-        stable_bytes = size_bytes if appended.is_stable else 0
-        self._purgatory.became_visible(partition.topic_partition, size_bytes, stable_bytes)
+        self._tell(partition, partition.commit(appended))
         if not appended.is_duplicate:
-            self.stats.bytes_in += size_bytes
+            self.stats.bytes_in += appended.size_bytes
             self.stats.messages_in += appended.last_offset - appended.first_offset + 1
+
+    def _tell(self, partition: Partition, visible: Visible) -> None:
+        """Who waits hears what became visible, and of nothing else."""
+        size_bytes, stable_bytes = visible
+        if size_bytes:
+            self._purgatory.became_visible(partition.topic_partition, size_bytes, stable_bytes)
 
     def append_end_marker(
         self,
@@ -225,21 +243,16 @@ class ReplicaManager:
         marker: TransactionMarker,
         transaction_version: int,
     ) -> None:
-        """Ends a transaction in one partition; wakes the fetches that waited for its end.
+        """Ends a transaction in one partition; tells who waited for its end.
 
         Raises UnknownTopicOrPartitionError, InvalidProducerEpochError,
         TransactionCoordinatorFencedError and KafkaStorageError.
         """
         partition = self.partition(topic_partition)
-        stable_offset = partition.last_stable_offset
-        try:
-            appended = partition.append_end_marker(
-                producer_id, producer_epoch, marker, transaction_version
-            )
-            stable_bytes = partition.bytes_between(stable_offset, partition.last_stable_offset)
-        except OSError as error:
-            raise storage_error("append", topic_partition, error) from error
-        self._purgatory.became_visible(topic_partition, appended.size_bytes, stable_bytes)
+        appended = partition.append_end_marker(
+            producer_id, producer_epoch, marker, transaction_version
+        )
+        self._tell(partition, partition.commit(appended))
 
     def log_that_awaits_flush(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, where it must be flushed before what it holds is acknowledged."""

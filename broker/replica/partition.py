@@ -2,14 +2,15 @@
 
 Owns: leader epoch, in-sync replicas and high watermark of one partition. Called by: the event
 loop's thread only, but for `append`. Records below the high watermark are in every in-sync
-replica; only those are handed to consumers. With one replica that is the log's end as soon as an
-append returns.
+replica; only those are handed to consumers. Where no other replica is in sync it moves to the
+log's end after each append. Whoever moves it is told what became visible by that, and tells those
+who wait.
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from kafka.errors import (
     BrokerResponseError,
@@ -41,6 +42,12 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 
 # DeleteRecords' offset for everything that is committed.
 HIGH_WATERMARK: Final = -1
+
+MANY_BYTES: Final = sys.maxsize
+"""More than anybody waits for."""
+
+Visible: TypeAlias = tuple[int, int]
+"""Bytes that may be read from now on: by everybody, and by who reads committed records only."""
 
 
 class EpochEndOffset(NamedTuple):
@@ -77,6 +84,7 @@ class Partition:
 
     __slots__ = (
         "_log",
+        "_seen_stable_offset",
         "high_watermark",
         "isr",
         "leader_epoch",
@@ -91,13 +99,20 @@ class Partition:
         leader_epoch: int,
         isr: tuple[int, ...],
         replica_count: int = 1,
+        high_watermark: int = 0,
     ) -> None:
+        """`high_watermark`: as it was last written down; what the log has lost since is not in
+        it, and what only this replica has is."""
         self.topic_partition = topic_partition
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.replica_count = replica_count
         self._log = log
-        self.high_watermark = log.log_end_offset
+        end_offset = log.log_end_offset
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), end_offset)
+        if self._commits_alone:
+            self.high_watermark = end_offset
+        self._seen_stable_offset = self.last_stable_offset
 
     @property
     def log(self) -> Log:
@@ -130,16 +145,12 @@ class Partition:
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas, or below all replicas where there are less than that.
         """
-        least = min(self._log.rules.min_insync_replicas, self.replica_count)
+        least = self._least_in_sync
         if acks == ACKS_ALL and len(self.isr) < least:
             raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
         return self._log.append(
             records, self.leader_epoch, transactional=transactional, numbered=numbered
         )
-
-    def commit(self) -> None:
-        """What is in the log is in every in-sync replica: there is this one."""
-        self.high_watermark = self._log.log_end_offset
 
     def append_end_marker(
         self,
@@ -148,23 +159,58 @@ class Partition:
         marker: TransactionMarker,
         transaction_version: int,
     ) -> LogAppendInfo:
-        """Ends a transaction. Raises as Log.append_end_marker."""
-        appended = self._log.append_end_marker(
+        """Ends a transaction; `commit` is to follow. Raises as Log.append_end_marker."""
+        return self._log.append_end_marker(
             producer_id, producer_epoch, marker, self.leader_epoch, transaction_version
         )
-        self.commit()
-        return appended
 
-    def bytes_between(self, start_offset: int, end_offset: int) -> int:
-        """Of the records from one offset to before another, for who waits for so many; more than
-        anybody wants where it cannot be told at once."""
+    @property
+    def _least_in_sync(self) -> int:
+        return min(self._log.rules.min_insync_replicas, self.replica_count)
+
+    @property
+    def _commits_alone(self) -> bool:
+        """Whether what is in this log is in every in-sync replica, and these are enough: below
+        min.insync.replicas the high watermark stands, as in Apache Kafka."""
+        return self._least_in_sync <= len(self.isr) <= 1
+
+    def commit(self, appended: LogAppendInfo) -> Visible:
+        """What became visible by an append: nothing while other replicas in sync lack it."""
+        if not self._commits_alone:
+            return 0, 0
+        # Appends of several threads may come in another order here than into the log.
+        is_next = appended.first_offset == self.high_watermark
+        return self.advance_high_watermark(
+            appended.last_offset + 1, appended.size_bytes if is_next else 0
+        )
+
+    def advance_high_watermark(self, offset: int, size_bytes: int = 0) -> Visible:
+        """All below `offset` is in every in-sync replica: returns what became visible. Never goes
+        back. `size_bytes`: of the records up to there, where the caller knows."""
+        start_offset, stable_start_offset = self.high_watermark, self._seen_stable_offset
+        if offset <= start_offset:
+            return 0, 0
+        self.high_watermark = offset
+        stable_offset = self._seen_stable_offset = self._log.last_stable_offset(offset)
+        if not size_bytes:  # never none: those who wait must hear of it
+            size_bytes = max(1, self._bytes_between(start_offset, offset))
+        if stable_start_offset == start_offset and stable_offset == offset:
+            return size_bytes, size_bytes
+        return size_bytes, self._bytes_between(stable_start_offset, stable_offset)
+
+    def _bytes_between(self, start_offset: int, end_offset: int) -> int:
+        """Of the records from one offset to before another; many where it cannot be told at once:
+        who waits for them will see."""
         log = self._log
+        start_offset = max(start_offset, log.log_start_offset)
+        if start_offset >= end_offset:
+            return 0
         if start_offset < log.segments[-1].base_offset:
-            return sys.maxsize  # over several segments: who waits will see
+            return MANY_BYTES
         try:
-            return log.read(start_offset, sys.maxsize, end_offset).size_bytes
-        except (BrokerResponseError, CorruptRecordError):
-            return sys.maxsize  # retention was here, say
+            return log.read(start_offset, MANY_BYTES, end_offset).size_bytes
+        except (BrokerResponseError, CorruptRecordError, OSError):
+            return MANY_BYTES  # retention was here, say
 
     def read(
         self, fetch_offset: int, max_bytes: int, committed: bool, min_one_batch: bool

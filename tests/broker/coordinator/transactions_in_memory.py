@@ -123,6 +123,9 @@ class _Logs:
     def all_logs(self) -> dict[TopicPartition, Log]:
         return self.logs
 
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        return {}
+
     def get(self, topic_partition: TopicPartition) -> Log:
         raise UnknownTopicOrPartitionError()
 

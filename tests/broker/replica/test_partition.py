@@ -1,12 +1,18 @@
 """One partition: where its epochs end, and who is woken by what is appended."""
 
+from dataclasses import replace
+
 import pytest
 from kafka.structs import TopicPartition
 
+from broker.cluster.metadata import new_topic
+from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
 from broker.log.log import Log
-from broker.replica.manager import FetchAsk
+from broker.log.manager import LogManager
+from broker.replica.manager import FetchAsk, ReplicaManager
 from broker.replica.partition import LATEST, Partition
+from broker.replica.purgatory import FetchPurgatory
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
@@ -37,6 +43,76 @@ def test_a_replica_that_is_longer_or_of_another_epoch_has_diverged(partition):
         found = partition.read_divergence(fetch_offset, epoch)
         assert found is not None
         assert found.diverging_epoch == end
+
+
+def led_by_two(log, high_watermark=0, isr=(1, 2)):
+    return Partition(PLACE, log, 3, isr, 2, high_watermark)
+
+
+def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(partition):
+    log = partition.log
+    for written, begins in [(0, 0), (7, 7), (10, 10), (11, 10)]:
+        assert led_by_two(log, written).high_watermark == begins
+    log.advance_log_start_offset(5)
+    assert led_by_two(log, 3).high_watermark == 5
+    # The only replica has all that there is.
+    assert Partition(PLACE, log, 3, (1,), 1, 7).high_watermark == 10
+
+
+def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
+    log = partition.log
+    size_bytes = log.size_bytes // 10
+    both = led_by_two(log, 10)
+    first, second = both.append(batch(), 1), both.append(batch(), 1)
+    assert both.commit(first) == both.commit(second) == (0, 0)
+    assert (both.high_watermark, log.log_end_offset) == (10, 12)
+    assert both.advance_high_watermark(11) == (size_bytes, size_bytes)
+    assert both.read(10, 1 << 20, False, True).size_bytes == size_bytes
+    assert both.advance_high_watermark(9) == (0, 0)
+    assert both.high_watermark == 11
+    both.isr = (1,)
+    assert both.commit(second) == (size_bytes, size_bytes)
+    assert both.commit(second) == (0, 0)
+
+
+def test_the_high_watermark_stands_below_min_insync_replicas(partition):
+    log = partition.log
+    alone = led_by_two(log, 10, isr=(1,))
+    log.config = replace(log.config, min_insync_replicas=2)
+    assert alone.commit(alone.append(batch(), 1)) == (0, 0)
+    assert alone.high_watermark == 10
+
+
+def test_appends_that_come_in_another_order_than_into_the_log_are_all_counted(partition):
+    """Those of threads; and the answer to a retry may come before the thread's own."""
+    size_bytes = partition.log.size_bytes // 10
+    first, second = partition.append(batch(), 1), partition.append(batch(), 1)
+    assert partition.commit(second) == (2 * size_bytes, 2 * size_bytes)
+    assert partition.commit(first) == (0, 0)
+    numbered = batch(producer=(7, 0, 0))
+    appended = partition.append(numbered, 1)
+    again = partition.append(batch(producer=(7, 0, 0)), 1)
+    assert again.is_duplicate
+    assert partition.commit(again) == (len(numbered), len(numbered))
+    assert partition.commit(appended) == (0, 0)
+
+
+def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
+    config = BrokerConfig.from_properties({"log.dirs": "/data"})
+    logs = LogManager(config, files=MemoryFiles())
+    logs.open()
+    topic = new_topic(TOPIC, 2, 1, {})
+    both = replace(topic.partitions[1], isr=(1, 2), replicas=(1, 2))
+    topic = replace(topic, partitions=(topic.partitions[0], both))
+    places = topic.topic_partitions()
+    for place in places:
+        for _ in range(5):
+            logs.create(place).append(batch(), 0)
+    logs.checkpoint_high_watermarks(dict.fromkeys(places, 3))
+    replicas = ReplicaManager(logs, {}, FetchPurgatory(lambda delay_s, run: None), 1)
+    replicas.open(topic)
+    assert replicas.high_watermarks() == {places[0]: 5, places[1]: 3}
+    logs.close()
 
 
 @pytest.fixture
