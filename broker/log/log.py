@@ -5,7 +5,8 @@ state and the leader epochs. Records go in and out as the bytes that travel: bat
 stamped, never opened (but for ListOffsets by timestamp, which looks into one).
 
 Promises: an append that returned survives the death of the process (it is in the page cache); it
-survives the machine's from the next `flush` on. An append that raised left nothing behind.
+survives the machine's from the next `flush` on. An append that raised left nothing behind; one of a
+follower perhaps whole batches, behind which it goes on.
 
 Threads. The broker's loop truncates and appends, and so do threads with large batches: one append
 at a time, each in the order in which it got the lock. `flush`, `delete_old_segments`,
@@ -48,9 +49,16 @@ from broker.log.segment import BatchPosition, LogSegment
 from broker.log.segment_swap import SegmentSwap
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.transaction_index import AbortedTransaction
-from broker.log.validator import AppendRules, check_timestamps, stamp_offsets, validate
+from broker.log.validator import (
+    AppendRules,
+    check_order,
+    check_timestamps,
+    stamp_offsets,
+    validate,
+    validate_copy,
+)
 from pyspark_kafkalog.record.batch import BatchHeader, read_header
-from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
+from pyspark_kafkalog.record.control import TransactionMarker, decode_marker, encode_marker
 
 _log = logging.getLogger(__name__)
 
@@ -304,6 +312,40 @@ class Log:
             headers = [read_header(records)]
             return self._append(records, headers, leader_epoch, now_ms, NO_TIMESTAMP, marker)
 
+    def append_as_follower(self, records: memoryview) -> LogAppendInfo | None:
+        """Appends batches of the leader's log as they are: their offsets and epochs stay. One that
+        is cut off at the end is left out; None where none is whole.
+
+        No rule of the topic is asked, and no producer's sequence: the leader did. Offsets may have
+        gaps, as compaction leaves them. Raises CorruptRecordError, UnsupportedForMessageFormatError
+        and OffsetsOutOfOrderError, and nothing is appended; KafkaStorageError, and the batches
+        before the one that the disk refused are there.
+        """
+        headers = validate_copy(records)
+        if not headers:
+            return None
+        whole = [records[each.position : each.end_position] for each in headers]
+        markers = [
+            decode_marker(bytes(batch)) if header.is_control else None
+            for header, batch in zip(headers, whole, strict=True)
+        ]
+        with self._lock:
+            self._check_usable()
+            check_order(headers, self._next_offset)
+            now_ms = self._clock()
+            # One after the other, as the leader appended them: so the segments become the same.
+            for header, batch, marker in zip(headers, whole, markers, strict=True):
+                epoch, newest_ms = header.partition_leader_epoch, header.max_timestamp_ms
+                self._take_in(batch, [header], epoch, newest_ms, now_ms, marker)
+            return LogAppendInfo(
+                headers[0].base_offset,
+                headers[-1].last_offset,
+                NO_TIMESTAMP,
+                self._log_start_offset,
+                max(header.max_timestamp_ms for header in headers),
+                headers[-1].end_position,
+            )
+
     def _append(
         self,
         records: memoryview,
@@ -313,14 +355,34 @@ class Log:
         append_time_ms: int,
         marker: TransactionMarker | None = None,
     ) -> LogAppendInfo:
-        size_bytes = records.nbytes
         first_offset = self._next_offset
         next_offset = stamp_offsets(records, headers, first_offset, leader_epoch, append_time_ms)
         newest_ms = headers[0].max_timestamp_ms
         for header in headers:
             newest_ms = max(newest_ms, header.max_timestamp_ms)
+        self._take_in(records, headers, leader_epoch, newest_ms, now_ms, marker)
+        return LogAppendInfo(
+            first_offset,
+            next_offset - 1,
+            append_time_ms,
+            self._log_start_offset,
+            newest_ms,
+            records.nbytes,
+        )
+
+    def _take_in(
+        self,
+        records: memoryview,
+        headers: list[BatchHeader],
+        leader_epoch: int,
+        newest_ms: int,
+        now_ms: int,
+        marker: TransactionMarker | None,
+    ) -> None:
+        """Batches of one epoch, numbered, that belong behind the log's end."""
+        first_offset, next_offset = headers[0].base_offset, headers[-1].next_offset
         try:
-            segment = self._segment_for(size_bytes, next_offset, newest_ms, now_ms)
+            segment = self._segment_for(records.nbytes, next_offset, newest_ms, now_ms)
             self._leader_epochs.assign(leader_epoch, first_offset)
             self._write(segment, records, headers, marker)
         except OSError as error:
@@ -335,14 +397,6 @@ class Log:
             _log.info("log.goes_on dir=%s offset=%d", self.directory, first_offset)
         if self._on_flush_due is not None and self.awaits_flush:
             self._on_flush_due(self)
-        return LogAppendInfo(
-            first_offset,
-            next_offset - 1,
-            append_time_ms,
-            self._log_start_offset,
-            newest_ms,
-            size_bytes,
-        )
 
     def _write(
         self,

@@ -1,9 +1,10 @@
-"""What a producer may append: checked and stamped once per batch, never per record.
+"""What may be appended to a log: checked and stamped once per batch, never per record.
 
 A produce request's records for one partition are whole record batches (magic 2), nothing before,
 between or behind them. `validate` looks at headers and checksums, `stamp_offsets` writes into the
 same bytes what the broker owns: base offset, leader epoch, and LogAppendTime where a topic asks for
-it. So the bytes that came from the socket are the bytes that go to disk.
+it. So the bytes that came from the socket are the bytes that go to disk. What a leader has taken is
+not judged again by those who copy its log: `validate_copy` looks at checksums and offsets alone.
 
 Pure functions over a buffer that the caller owns: any thread.
 """
@@ -21,6 +22,7 @@ from kafka.errors import (
 
 from broker.config.definition import LONG_MAX
 from broker.config.log import LogConfig
+from broker.log.segment import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.record.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -31,6 +33,7 @@ from pyspark_kafkalog.record.batch import (
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    batches,
     check_crc,
     read_header,
     stamp,
@@ -119,6 +122,42 @@ def validate(
     if len(headers) > 1 and any(header.producer_id != NO_PRODUCER_ID for header in headers):
         raise InvalidRecordError("an idempotent producer sends one batch per partition at a time")
     return headers
+
+
+class OffsetsOutOfOrderError(Exception):
+    """A batch of a leader's log that cannot follow what is here: it begins at `offset`, where the
+    log goes on at `expected_offset`, or above it where compaction left a gap."""
+
+    def __init__(self, offset: int, expected_offset: int) -> None:
+        super().__init__(f"a batch begins at offset {offset}, the log goes on at {expected_offset}")
+        self.offset = offset
+        self.expected_offset = expected_offset
+
+
+def validate_copy(records: memoryview) -> list[BatchHeader]:
+    """The headers of the whole batches in `records`, part of a leader's log; a last one that is
+    cut off, as in the answer to a fetch, is left out.
+
+    Raises CorruptRecordError and UnsupportedForMessageFormatError.
+    """
+    headers: list[BatchHeader] = []
+    for header in batches(records):
+        check_crc(records, header)
+        headers.append(header)
+    return headers
+
+
+def check_order(headers: Sequence[BatchHeader], next_offset: int) -> None:
+    """Raises OffsetsOutOfOrderError unless the batches follow each other from `next_offset` on,
+    with no gap that a segment's offsets cannot have."""
+    for header in headers:
+        if (
+            not 0
+            <= header.base_offset - next_offset
+            <= MAX_RELATIVE_OFFSET - header.last_offset_delta
+        ):
+            raise OffsetsOutOfOrderError(header.base_offset, next_offset)
+        next_offset = header.next_offset
 
 
 def check_timestamps(
