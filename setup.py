@@ -55,6 +55,7 @@ BY_MYPYC = [
     "broker.network.connection",
     "broker.network.send",
     "broker.network.transport",
+    "broker.replica.delayed",
     "broker.replica.manager",
     "broker.replica.partition",
     "broker.replica.purgatory",

@@ -58,7 +58,7 @@ from broker.network.server import NetworkServer, SocketOptions
 from broker.replica.configs import ConfigManager, load_dynamic
 from broker.replica.entity_configs import EntityConfigs
 from broker.replica.manager import ReplicaManager
-from broker.replica.purgatory import FetchPurgatory
+from broker.replica.purgatory import Purgatory
 from broker.replica.topics import TopicManager
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class BrokerServer:
         self._records.set_cluster_id(self._logs.cluster_id)
         self._metadata = ClusterMetadata(self._logs.cluster_id, self._node(advertised, port))
         self._records.register(self._metadata.broker)
-        purgatory = FetchPurgatory(self._loop.call_later)
+        purgatory = Purgatory(self._loop.call_later)
         self._replicas = ReplicaManager(
             self._logs, topic_configs, purgatory, self._config.broker_id
         )

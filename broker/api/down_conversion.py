@@ -19,9 +19,11 @@ from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
+from broker.api.later import when_done
 from broker.api.request import ApiContext
 from broker.api.response import Response
 from broker.log.conversion import message_set_of
+from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import FetchAsk, FetchLimits, is_urgent, storage_error
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
@@ -79,7 +81,9 @@ class _OldFetch:
         may_wait = self._left_ms() > 0 and self._context.replicas.may_wait
         if missing_bytes > 0 and not is_urgent(reads) and may_wait:
             # Waits from this instant on: an append in between must not be missed.
-            await self._wait(missing_bytes)
+            asked = [ask.topic_partition for ask in self._asks]
+            delayed = DelayedFetch(asked, missing_bytes)
+            await when_done(self._context.replicas, delayed, self._left_ms(), lambda: None)
             reads = self._read()
         return reads
 
@@ -93,21 +97,6 @@ class _OldFetch:
         if self._wanted.version >= _FIRST_VERSION_WITH_WHOLE_MESSAGE:
             return self._context.replicas.fetch(self._asks, limits).reads
         return [self._context.replicas.fetch([ask], limits).reads[0] for ask in self._asks]
-
-    async def _wait(self, missing_bytes: int) -> None:
-        woken = asyncio.get_running_loop().create_future()
-
-        def ready() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        waiting = self._context.replicas.wait_for_records(
-            self._asks, missing_bytes, self._left_ms(), ready
-        )
-        try:
-            await woken
-        finally:
-            waiting.cancel()
 
     async def _convert(self, reads: Sequence[_Read]) -> bool:
         """Fills `found`. False when there were batches, all without records for this client: then

@@ -31,8 +31,10 @@ from broker.api.fetch_session import (
     FetchSession,
     fetch_ask,
 )
+from broker.api.later import when_done
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
+from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import FetchAsk, FetchLimits, FetchResult
 from broker.replica.partition import PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
@@ -114,27 +116,13 @@ class _Fetch:
         context, session = self._context, self._session
         # The frame is let go while its answer is waited for.
         self._request = Request(self._request.header, memoryview(b""))
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-
-        def ready() -> None:
-            if not answer.done():  # else the connection closed a moment ago
-                answer.set_result(self.answer(self.read()))
-
+        asked = [session] if session is not None else [ask.topic_partition for ask in self._asks]
+        delayed = DelayedFetch(asked, missing_bytes, committed=self._limits.committed)
         max_wait_ms = context.longest_wait_ms(self._wanted.max_wait_ms)
-        asks = self._asks if session is None else ()
-        waiting = context.replicas.wait_for_records(
-            asks, missing_bytes, max_wait_ms, ready, committed=self._limits.committed
-        )
-        if session is not None:
-            session.waiting = waiting
+        return when_done(context.replicas, delayed, max_wait_ms, self._read_and_answer)
 
-        def forget(_: object) -> None:
-            waiting.cancel()
-            if session is not None and session.waiting is waiting:
-                session.waiting = None
-
-        answer.add_done_callback(forget)
-        return answer
+    def _read_and_answer(self) -> Response:
+        return self.answer(self.read())
 
     def answer(self, result: FetchResult) -> Response:
         told: _Told

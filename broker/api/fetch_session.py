@@ -26,7 +26,6 @@ from kafka.structs import TopicPartition
 from broker.cluster.metadata import ClusterMetadata
 from broker.replica.manager import FetchAsk, ReplicaManager
 from broker.replica.partition import PartitionRead
-from broker.replica.purgatory import DelayedFetch
 from pyspark_kafkalog.protocol.fetch import FetchPartition, ForgottenPartition
 
 NO_SESSION = 0
@@ -106,8 +105,8 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One client's partitions. `pending` are those to look at for the next answer, in the order in
-    which they get their share of it."""
+    """One client's partitions, for which its fetch waits in the purgatory. `pending` are those to
+    look at for the next answer, in the order in which they get their share of it."""
 
     __slots__ = (
         "_pending",
@@ -119,7 +118,6 @@ class FetchSession:
         "has_topic_ids",
         "partitions",
         "session_id",
-        "waiting",
     )
 
     def __init__(
@@ -136,7 +134,6 @@ class FetchSession:
         self.created_ms = now_ms
         self.epoch = 1
         self.partitions: dict[_Key, CachedPartition] = {}
-        self.waiting: DelayedFetch | None = None
         self._pending: dict[CachedPartition, None] = {}
         self._replicas = replicas
         self._swept_ms = now_ms
@@ -190,8 +187,7 @@ class FetchSession:
         self, cached: CachedPartition, size_bytes: int, stable_bytes: int
     ) -> None:
         self._pending.setdefault(cached)
-        if self.waiting is not None:
-            self.waiting.progress(size_bytes, stable_bytes)
+        self._replicas.became_visible(self, size_bytes, stable_bytes)
 
     def served(self, cached: CachedPartition) -> None:
         """The partition had its share: the others come first in the next answer."""
@@ -208,8 +204,7 @@ class FetchSession:
         self.end_wait()
 
     def end_wait(self) -> None:
-        if self.waiting is not None:
-            self.waiting.complete()
+        self._replicas.wake(self)
 
     def _turn_to(self, cached: CachedPartition, ask: FetchAsk) -> None:
         if ask.topic_partition != cached.ask.topic_partition:

@@ -9,10 +9,12 @@ done, in the conversion thread, before its first append. A connection waits for 
 whatever thread that is, so order is kept.
 
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer
-notices, as in Apache Kafka. Where flush.messages records are not on disk yet, the answer comes when
-they are, as the policy says what power loss may take. A transactional batch is appended only if its
-partition is part of the producer's transaction: added by it before version 12, by this very request
-since (KIP-890). Left out: the request's timeout (one replica never waits); hints about new leaders.
+notices, as in Apache Kafka. With acks=all the answer comes when all replicas in sync have the
+records, at the latest after the request's timeout; an only replica has them at once. Where
+flush.messages records are not on disk yet, it comes when they are, as the policy says what power
+loss may take. A transactional batch is appended only if its partition is part of the producer's
+transaction: added by it before version 12, by this very request since (KIP-890). Left out: hints
+about new leaders.
 """
 
 import asyncio
@@ -39,6 +41,7 @@ from kafka.errors import (
 )
 
 from broker.api.errors import wire_error
+from broker.api.later import when_done
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
@@ -46,9 +49,10 @@ from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.clock import system_clock_ms
 from broker.log.conversion import convert_for_log, needs_conversion
-from broker.log.log import Log, LogAppendInfo
+from broker.log.log import LogAppendInfo
 from broker.log.record_errors import RefusedRecordsError
 from broker.network.connection import CloseConnection
+from broker.replica.delayed import DelayedProduce
 from broker.replica.manager import LARGE_BYTES
 from broker.replica.partition import ACKS_ALL, Partition
 from pyspark_kafkalog.protocol.produce import (
@@ -88,6 +92,9 @@ _COORDINATOR_IS_BUSY: Final = (
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
 _Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response]"
+_Kept: TypeAlias = "list[tuple[int, Partition, int]]"
+"""Results by number that are not acknowledged before their partition has the records on disk, as
+the flush policy wants it, and in all replicas in sync up to an offset; 0 where they are there."""
 
 
 def handle(request: Request, context: ApiContext) -> Outcome:
@@ -265,33 +272,45 @@ def _append_all(
 ) -> _Outcome:
     """Appends each part to its place, but for those whose index is in `appending`."""
     results: list[ProducedPartition] = []
-    unsynced: list[tuple[int, Log]] = []
+    to_keep: _Kept = []
     for index, (part, place) in enumerate(zip(wanted.partitions, places, strict=True)):
         try:
             if isinstance(place, BrokerResponseError):
                 raise place
             if appending and index in appending:
-                result = _nothing_appended(part)
+                result = _appended(part, None)
             else:
-                result = _append(part, place, wanted.acks, transactional, context)
-                if place.log.awaits_flush:
-                    unsynced.append((index, place.log))
+                appended = _append(part, place, wanted.acks, transactional, context)
+                result = _appended(part, appended)
+                if appended is not None:
+                    _note(to_keep, index, place, appended, wanted.acks)
         except BrokerResponseError as error:
             context.replicas.stats.failed_produce += 1
             result = _failed(part, error)
         results.append(result)
     if appending:
-        return _answer_when_appended(wanted, places, results, unsynced, appending, context)
-    if unsynced and wanted.acks != _NO_ANSWER:
-        return _answer_when_synced(results, unsynced, wanted)
+        return _answer_when_appended(wanted, places, results, to_keep, appending, context)
+    if to_keep:
+        return _answer_when_kept(results, to_keep, wanted, context)
     return _answer(results, wanted)
+
+
+def _note(
+    to_keep: _Kept, number: int, partition: Partition, appended: LogAppendInfo, acks: int
+) -> None:
+    """Takes down what is not to be acknowledged yet."""
+    if acks == _NO_ANSWER:
+        return
+    is_committed = acks != ACKS_ALL or partition.high_watermark > appended.last_offset
+    if not is_committed or partition.log.awaits_flush:
+        to_keep.append((number, partition, 0 if is_committed else appended.last_offset + 1))
 
 
 async def _answer_when_appended(
     wanted: ProduceRequest,
     places: list[_Place],
     results: list[ProducedPartition],
-    unsynced: list[tuple[int, Log]],
+    to_keep: _Kept,
     appending: "Mapping[int, asyncio.Future[LogAppendInfo]]",
     context: ApiContext,
 ) -> Response:
@@ -300,27 +319,36 @@ async def _answer_when_appended(
         part, place = wanted.partitions[index], places[index]
         assert isinstance(place, Partition)
         try:
-            results[index] = _appended(part, await asyncio.shield(each))
-            if place.log.awaits_flush:
-                unsynced.append((index, place.log))
+            appended = await asyncio.shield(each)
+            results[index] = _appended(part, appended)
+            _note(to_keep, index, place, appended, wanted.acks)
         except BrokerResponseError as error:
             context.replicas.stats.failed_produce += 1
             results[index] = _failed(part, error)
-    if unsynced and wanted.acks != _NO_ANSWER:
-        return await _answer_when_synced(results, unsynced, wanted)
+    if to_keep:
+        return await _answer_when_kept(results, to_keep, wanted, context)
     return _answer(results, wanted)
 
 
-async def _answer_when_synced(
-    results: list[ProducedPartition], unsynced: list[tuple[int, Log]], wanted: ProduceRequest
+async def _answer_when_kept(
+    results: list[ProducedPartition], to_keep: _Kept, wanted: ProduceRequest, context: ApiContext
 ) -> Response:
-    """What is not on disk is not acknowledged. `unsynced`: the number of a result, and its log."""
+    """What is not on disk, or not in all replicas in sync, is not acknowledged."""
     loop = asyncio.get_running_loop()
-    for number, log in unsynced:
-        try:
-            await loop.run_in_executor(None, log.flush)
-        except BrokerResponseError as error:
-            results[number] = _failed(results[number], error)
+    for number, partition, _ in to_keep:
+        if partition.log.awaits_flush:
+            try:
+                await loop.run_in_executor(None, partition.log.flush)
+            except BrokerResponseError as error:
+                results[number] = _failed(results[number], error)
+    uncommitted = [each for each in to_keep if each[2]]
+    if uncommitted:
+        delayed = DelayedProduce([(partition, offset) for _, partition, offset in uncommitted])
+        timeout_ms = max(0, wanted.timeout_ms)
+        errors = await when_done(context.replicas, delayed, timeout_ms, lambda: delayed.errors)
+        for (number, _, _), failure in zip(uncommitted, errors, strict=True):
+            if failure is not None and not results[number].error_code:
+                results[number] = _failed(results[number], failure)
     return _answer(results, wanted)
 
 
@@ -389,19 +417,17 @@ def _append(
     acks: int,
     transactional: bool,
     context: ApiContext,
-) -> ProducedPartition:
+) -> LogAppendInfo | None:
+    """None where there are no records."""
     records = _view(part)
     if not records:
-        return _nothing_appended(part)
-    appended = context.replicas.append(partition, records, acks, transactional=transactional)
-    return _appended(part, appended)
+        return None
+    return context.replicas.append(partition, records, acks, transactional=transactional)
 
 
-def _nothing_appended(part: ProducePartition) -> ProducedPartition:
-    return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
-
-
-def _appended(part: ProducePartition, appended: LogAppendInfo) -> ProducedPartition:
+def _appended(part: ProducePartition, appended: LogAppendInfo | None) -> ProducedPartition:
+    if appended is None:
+        return ProducedPartition(part.topic, part.partition, 0, -1, topic_id=part.topic_id)
     return ProducedPartition(
         part.topic,
         part.partition,

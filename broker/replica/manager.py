@@ -1,6 +1,6 @@
 """Every partition on this broker: appends, fetches, look-ups of offsets.
 
-Owns: the Partitions, the FetchPurgatory, and threads that append large batches, one for each
+Owns: the Partitions, the Purgatory, and threads that append large batches, one for each
 processor. Called by: the event loop's thread only, except for `high_watermark` and for what blocks:
 `make_logs`, `delete_logs`, `find_offset` and `finish_appends`. Never: knows the wire.
 """
@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from broker.cluster.metadata import TopicMetadata
 from broker.config.broker import BrokerConfig
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
+from broker.replica.delayed import DelayedFetch
 from broker.replica.partition import (
     NO_EPOCH,
     EpochEndOffset,
@@ -36,7 +37,7 @@ from broker.replica.partition import (
     PartitionRead,
     Visible,
 )
-from broker.replica.purgatory import DelayedFetch, FetchPurgatory, Watcher
+from broker.replica.purgatory import DelayedOperation, Purgatory, Watcher
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class ReplicaManager:
         self,
         logs: LogManager,
         topic_configs: MutableMapping[str, Mapping[str, str]],
-        purgatory: FetchPurgatory,
+        purgatory: Purgatory,
         node_id: int,
     ) -> None:
         """`topic_configs`: where `logs` looks up what is set on a topic whose log it makes."""
@@ -115,7 +116,7 @@ class ReplicaManager:
 
     @property
     def waiting_fetches(self) -> int:
-        return len(self._purgatory)
+        return self._purgatory.count(DelayedFetch)
 
     def make_logs(self, topic: TopicMetadata) -> None:
         """Makes the logs that are missing. Blocks: for a thread. Raises KafkaStorageError."""
@@ -153,7 +154,9 @@ class ReplicaManager:
     def close(self, topic: TopicMetadata) -> None:
         """Serves the topic no more; who waits for its records is told so."""
         for topic_partition in topic.topic_partitions():
-            self._partitions.pop(topic_partition, None)
+            partition = self._partitions.pop(topic_partition, None)
+            if partition is not None:
+                partition.is_led = False
             self._checkpointed.pop(topic_partition, None)
             self._purgatory.wake(topic_partition)
 
@@ -306,24 +309,21 @@ class ReplicaManager:
 
     @property
     def may_wait(self) -> bool:
-        """Whether there is room for another fetch to `wait_for_records`."""
+        """Whether there is room for another fetch to `wait`."""
         return not self._purgatory.is_full
 
-    def wait_for_records(
-        self,
-        asks: Iterable[FetchAsk],
-        missing_bytes: int,
-        max_wait_ms: int,
-        ready: Callable[[], None],
-        *,
-        committed: bool = False,
-    ) -> DelayedFetch:
-        """Calls `ready` once: after `missing_bytes` more in all, or `max_wait_ms`; `committed`:
-        only bytes whose transactions have ended count."""
-        places = (ask.topic_partition for ask in asks)
-        fetch = DelayedFetch(places, missing_bytes, ready, committed=committed)
-        self._purgatory.wait(fetch, max_wait_ms)
-        return fetch
+    def wait(self, operation: DelayedOperation, max_wait_ms: int, done: Callable[[], None]) -> None:
+        """Calls `done` once: when the operation is done, which may be now, or after
+        `max_wait_ms`."""
+        self._purgatory.wait(operation, max_wait_ms, done)
+
+    def became_visible(self, session: Hashable, size_bytes: int, stable_bytes: int) -> None:
+        """So much more can be fetched of what a fetch session watches."""
+        self._purgatory.became_visible(session, size_bytes, stable_bytes)
+
+    def wake(self, session: Hashable) -> None:
+        """Who waits for the session does so no longer."""
+        self._purgatory.wake(session)
 
     def watch(self, topic_partition: TopicPartition, watcher: Watcher) -> None:
         """`watcher` hears of every change of a partition, which need not exist."""

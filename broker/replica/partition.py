@@ -16,7 +16,9 @@ from kafka.errors import (
     BrokerResponseError,
     CorruptRecordError,
     FencedLeaderEpochError,
+    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
+    NotLeaderForPartitionError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     UnknownLeaderEpochError,
@@ -86,6 +88,7 @@ class Partition:
         "_log",
         "_seen_stable_offset",
         "high_watermark",
+        "is_led",
         "isr",
         "leader_epoch",
         "replica_count",
@@ -107,6 +110,8 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.replica_count = replica_count
+        self.is_led = True
+        """Until the partition is served no more: who waits for it then waits in vain."""
         self._log = log
         end_offset = log.log_end_offset
         self.high_watermark = min(max(high_watermark, log.log_start_offset), end_offset)
@@ -197,6 +202,20 @@ class Partition:
         if stable_start_offset == start_offset and stable_offset == offset:
             return size_bytes, size_bytes
         return size_bytes, self._bytes_between(stable_start_offset, stable_offset)
+
+    def has_committed(self, offset: int) -> bool:
+        """Whether every in-sync replica has all below `offset`, as acks=all asks.
+
+        Raises NotLeaderForPartitionError when this broker cannot know any more, and
+        NotEnoughReplicasAfterAppendError when they have it, but have become too few.
+        """
+        if not self.is_led:
+            raise NotLeaderForPartitionError(f"{self.topic_partition} is not led here any more")
+        if self.high_watermark < offset:
+            return False
+        if len(self.isr) < self._least_in_sync:
+            raise NotEnoughReplicasAfterAppendError(f"{len(self.isr)} in sync after the append")
+        return True
 
     def _bytes_between(self, start_offset: int, end_offset: int) -> int:
         """Of the records from one offset to before another; many where it cannot be told at once:

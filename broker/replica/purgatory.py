@@ -1,15 +1,17 @@
-"""Fetches that wait for records: woken by appends and by a timer, never by polling.
+"""Where operations wait: woken by what becomes visible and by a timer, never by polling.
 
-Owns: which fetch waits on which partitions, its timer, and who else wants to hear of a partition's
-changes (fetch sessions, for as long as they live). Called by: the event loop's thread only (the
-timer is handed down as `call_later`). Never: reads a log; who waits reads again when woken.
+Owns: which operation waits for which keys (partitions, or a fetch session), its timer, and who else
+wants to hear of a partition's changes (fetch sessions, for as long as they live). Called by: the
+event loop's thread only (the timer is handed down as `call_later`). Never: knows when an operation
+is done; that says the operation (`delayed`).
 """
 
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Protocol
 
 from kafka.structs import TopicPartition
+
+from broker.replica.partition import MANY_BYTES
 
 
 class Timer(Protocol):
@@ -18,13 +20,10 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-# A waiting fetch costs some 500 bytes for each of its partitions.
+# One that waits costs some 500 bytes for each of its keys.
 _MOST_WAITING: Final = 500_000
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
-
-# More than any fetch waits for.
-_ENOUGH_BYTES: Final = sys.maxsize
 
 
 class Watcher(Protocol):
@@ -36,100 +35,94 @@ class Watcher(Protocol):
         elsewhere)."""
 
 
-class DelayedFetch:
-    """One waiting fetch: done after `missing_bytes` more bytes, or when its time is up."""
+class DelayedOperation:
+    """Waits in a Purgatory until it is done, or its time is up."""
 
-    __slots__ = (
-        "_committed",
-        "_purgatory",
-        "_ready",
-        "is_waiting",
-        "missing_bytes",
-        "partitions",
-        "timer",
-    )
+    __slots__ = ("_done", "_purgatory", "_timer", "keys")
 
-    def __init__(
-        self,
-        partitions: Iterable[TopicPartition],
-        missing_bytes: int,
-        ready: Callable[[], None],
-        *,
-        committed: bool = False,
-    ) -> None:
-        """`committed`: it waits for records whose transactions have ended."""
-        self._committed = committed
-        self.partitions = tuple(partitions)
-        self.missing_bytes = missing_bytes
-        self.timer: Timer | None = None
-        self.is_waiting = False
-        self._ready = ready
-        self._purgatory: FetchPurgatory | None = None
+    def __init__(self, keys: Iterable[Hashable]) -> None:
+        self.keys: Final = tuple(keys)
+        self._purgatory: Purgatory | None = None
+        self._timer: Timer | None = None
+        self._done: Callable[[], None] | None = None
 
-    def wait_in(self, purgatory: "FetchPurgatory") -> None:
-        self._purgatory = purgatory
-        self.is_waiting = True
+    def check(self) -> bool:
+        """Whether it is done, by what is known now."""
+        raise NotImplementedError
 
     def progress(self, size_bytes: int, stable_bytes: int) -> None:
-        """So many more bytes can be fetched, or by who reads committed records; done when that is
-        enough."""
-        self.missing_bytes -= stable_bytes if self._committed else size_bytes
-        if self.missing_bytes <= 0:
-            self.complete()
+        """So many more bytes can be fetched, or by who reads committed records."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """Its time is up."""
+        self.complete()
+
+    def begin(
+        self, purgatory: "Purgatory", done: Callable[[], None], call_later: CallLater, wait_s: float
+    ) -> None:
+        self._purgatory = purgatory
+        self._done = done
+        self._timer = call_later(wait_s, self.expire)
 
     def complete(self) -> None:
-        """Done: the wait ends and who waited is told."""
+        """The wait ends and who waited is told, once."""
+        done = self._done
         self.cancel()
-        self._ready()
+        if done is not None:
+            done()
 
     def cancel(self) -> None:
         """The wait ends and nobody is told; harmless when it has ended."""
-        if self._purgatory is not None:
-            self._purgatory.cancel(self)
+        purgatory, timer = self._purgatory, self._timer
+        self._purgatory = self._timer = self._done = None
+        if timer is not None:
+            timer.cancel()
+        if purgatory is not None:
+            purgatory.forget(self)
 
 
-class FetchPurgatory:
-    """The waiting fetches by partition."""
+class Purgatory:
+    """The waiting operations by key."""
 
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
-        self._waiting: dict[TopicPartition, set[DelayedFetch]] = {}
+        self._waiting: dict[Hashable, set[DelayedOperation]] = {}
         self._watchers: dict[TopicPartition, set[Watcher]] = {}
-        self._waiting_partitions = 0
-        self._waiting_fetches = 0
+        self._waiting_keys = 0
+        self._counts: dict[type[DelayedOperation], int] = {}
 
     @property
     def is_full(self) -> bool:
-        """Whether no more fetches may wait: they are answered with what there is."""
-        return self._waiting_partitions >= _MOST_WAITING
+        """Whether no more operations should wait: they are answered with what there is."""
+        return self._waiting_keys >= _MOST_WAITING
 
-    def __len__(self) -> int:
-        return self._waiting_fetches
+    def count(self, kind: type[DelayedOperation]) -> int:
+        """How many of a kind are waiting."""
+        return self._counts.get(kind, 0)
 
-    def wait(self, fetch: DelayedFetch, max_wait_ms: int) -> None:
-        """`fetch` runs once: when enough became visible, when woken, or after `max_wait_ms`."""
-        for partition in fetch.partitions:
-            self._waiting.setdefault(partition, set()).add(fetch)
-        self._waiting_partitions += len(fetch.partitions)
-        self._waiting_fetches += 1
-        fetch.wait_in(self)
-        fetch.timer = self._call_later(max_wait_ms / 1000, fetch.complete)
-
-    def cancel(self, fetch: DelayedFetch) -> None:
-        """Forgets `fetch` (its connection is gone); harmless when it has run."""
-        if not fetch.is_waiting:
+    def wait(self, operation: DelayedOperation, max_wait_ms: int, done: Callable[[], None]) -> None:
+        """`done` is called once: when the operation is done, which may be now, or after
+        `max_wait_ms`."""
+        if operation.check():
+            done()
             return
-        fetch.is_waiting = False
-        self._waiting_partitions -= len(fetch.partitions)
-        self._waiting_fetches -= 1
-        if fetch.timer is not None:
-            fetch.timer.cancel()
-        for partition in fetch.partitions:
-            fetches = self._waiting.get(partition)
-            if fetches is not None:
-                fetches.discard(fetch)
-                if not fetches:
-                    del self._waiting[partition]
+        for key in operation.keys:
+            self._waiting.setdefault(key, set()).add(operation)
+        self._waiting_keys += len(operation.keys)
+        self._counts[type(operation)] = self.count(type(operation)) + 1
+        operation.begin(self, done, self._call_later, max_wait_ms / 1000)
+
+    def forget(self, operation: DelayedOperation) -> None:
+        """By `operation` itself, whose wait has ended."""
+        self._waiting_keys -= len(operation.keys)
+        self._counts[type(operation)] -= 1
+        for key in operation.keys:
+            operations = self._waiting.get(key)
+            if operations is not None:
+                operations.discard(operation)
+                if not operations:
+                    del self._waiting[key]
 
     def watch(self, partition: TopicPartition, watcher: Watcher) -> None:
         """`watcher` hears of every change of `partition`, until `unwatch`."""
@@ -142,18 +135,19 @@ class FetchPurgatory:
             if not watchers:
                 del self._watchers[partition]
 
-    def became_visible(self, partition: TopicPartition, size_bytes: int, stable_bytes: int) -> None:
-        """`size_bytes` more of `partition` can be fetched; `stable_bytes` more by who reads
-        committed records only: those of a transaction count only once it ends."""
-        fetches = self._waiting.get(partition)
-        if fetches:
-            for fetch in list(fetches):
-                fetch.progress(size_bytes, stable_bytes)
-        watchers = self._watchers.get(partition)
+    def became_visible(self, key: Hashable, size_bytes: int, stable_bytes: int) -> None:
+        """`size_bytes` more of a partition, or of a session's partitions, can be fetched;
+        `stable_bytes` more by who reads committed records only: those of a transaction count only
+        once it ends."""
+        operations = self._waiting.get(key)
+        if operations:
+            for operation in list(operations):
+                operation.progress(size_bytes, stable_bytes)
+        watchers = self._watchers.get(key)
         if watchers:
             for watcher in list(watchers):
                 watcher.partition_changed(size_bytes, stable_bytes)
 
-    def wake(self, partition: TopicPartition) -> None:
-        """Something else happened to `partition` (deleted, led elsewhere): ask again."""
-        self.became_visible(partition, _ENOUGH_BYTES, _ENOUGH_BYTES)
+    def wake(self, key: Hashable) -> None:
+        """Something else happened to it (deleted, led elsewhere): ask again."""
+        self.became_visible(key, MANY_BYTES, MANY_BYTES)

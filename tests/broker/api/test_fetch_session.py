@@ -330,6 +330,9 @@ class Watchers:
     def unwatch(self, topic_partition, watcher):
         self.watching.discard((topic_partition, watcher))
 
+    def wake(self, session):
+        pass
+
     def log_start_offset(self, topic_partition):
         return 0
 

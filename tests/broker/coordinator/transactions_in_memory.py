@@ -27,7 +27,7 @@ from broker.coordinator.transactions import TransactionCoordinator, TransactionR
 from broker.log.log import Log, LogAppendInfo
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import Partition
-from broker.replica.purgatory import FetchPurgatory
+from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.frames import RequestHeader
 from pyspark_kafkalog.protocol.produce import (
     ProducedPartition,
@@ -178,7 +178,7 @@ class TransactionBroker:
                     self._directory(place), _CONFIG, self.time.clock_ms, self.files
                 )
         self.logs = logs.logs
-        purgatory = FetchPurgatory(self.time.call_later)
+        purgatory = Purgatory(self.time.call_later)
         self.replicas = _CountingReplicas(logs, {}, purgatory, 1)  # type: ignore[arg-type]
         self.replicas.steps, self.replicas.refused = self.steps, set()
         self.replicas.error = UnknownTopicOrPartitionError()

@@ -12,9 +12,10 @@ from broker.cluster.metadata import new_topic
 from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFile, DiskFiles
 from broker.log.manager import LogManager
-from broker.replica.manager import FetchAsk, ReplicaManager
+from broker.replica.delayed import DelayedFetch
+from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL
-from broker.replica.purgatory import FetchPurgatory
+from broker.replica.purgatory import Purgatory
 from tests.broker.records import batch_of
 
 LARGE_BYTES = 600_000
@@ -50,7 +51,7 @@ def replicas(tmp_path, disk):
     logs = LogManager(config, files=disk)
     logs.open()
     topic = new_topic("t", 2, 1, {})
-    purgatory = FetchPurgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run))
+    purgatory = Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run))
     made = ReplicaManager(logs, {}, purgatory, 1)
     made.make_logs(topic)
     made.open(topic)
@@ -123,7 +124,7 @@ def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(replicas, 
 
     async def scenario():
         woken = asyncio.Event()
-        replicas.wait_for_records([FetchAsk(PLACES[0], 0, 1, -1)], 1, 10_000, woken.set)
+        replicas.wait(DelayedFetch([PLACES[0]], 1), 10_000, woken.set)
         appending = aside(replicas, 0, "a")
         waiting = asyncio.ensure_future(_shielded(appending))
         await asyncio.sleep(0)

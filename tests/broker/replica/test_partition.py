@@ -10,9 +10,10 @@ from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.log.manager import LogManager
-from broker.replica.manager import FetchAsk, ReplicaManager
+from broker.replica.delayed import DelayedFetch
+from broker.replica.manager import ReplicaManager
 from broker.replica.partition import LATEST, Partition
-from broker.replica.purgatory import FetchPurgatory
+from broker.replica.purgatory import Purgatory
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
@@ -109,7 +110,7 @@ def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
         for _ in range(5):
             logs.create(place).append(batch(), 0)
     logs.checkpoint_high_watermarks(dict.fromkeys(places, 3))
-    replicas = ReplicaManager(logs, {}, FetchPurgatory(lambda delay_s, run: None), 1)
+    replicas = ReplicaManager(logs, {}, Purgatory(lambda delay_s, run: None), 1)
     replicas.open(topic)
     assert replicas.high_watermarks() == {places[0]: 5, places[1]: 3}
     logs.close()
@@ -127,9 +128,8 @@ def broker():
 
 def wait(broker, *, committed):
     woken = []
-    broker.replicas.wait_for_records(
-        [FetchAsk(PLACE, 1, 1 << 20, -1)], 1, 10_000, lambda: woken.append(1), committed=committed
-    )
+    fetch = DelayedFetch([PLACE], 1, committed=committed)
+    broker.replicas.wait(fetch, 10_000, lambda: woken.append(1))
     return woken
 
 

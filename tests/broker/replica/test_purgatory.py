@@ -1,11 +1,12 @@
-"""Waiting fetches: each runs once, for the first reason that comes."""
+"""What waits: each is told once, for the first reason that comes."""
 
 from collections.abc import Callable
 
 import pytest
 from kafka.structs import TopicPartition
 
-from broker.replica.purgatory import DelayedFetch, FetchPurgatory
+from broker.replica.delayed import DelayedFetch
+from broker.replica.purgatory import Purgatory
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -43,13 +44,13 @@ def clock():
 
 @pytest.fixture
 def purgatory(clock):
-    return FetchPurgatory(clock.call_later)
+    return Purgatory(clock.call_later)
 
 
 def wait(purgatory, *partitions, missing_bytes=100):
     ran: list[int] = []
-    fetch = DelayedFetch(partitions, missing_bytes, lambda: ran.append(1))
-    purgatory.wait(fetch, 5000)
+    fetch = DelayedFetch(partitions, missing_bytes)
+    purgatory.wait(fetch, 5000, lambda: ran.append(1))
     return fetch, ran
 
 
@@ -63,7 +64,7 @@ def test_enough_bytes_of_several_partitions(purgatory, clock):
     assert clock.timers[0].cancelled
     purgatory.became_visible(A, 1000, 1000)
     assert ran == [1]
-    assert len(purgatory) == 0
+    assert purgatory.count(DelayedFetch) == 0
 
 
 def test_time_is_up(purgatory, clock):
@@ -71,7 +72,7 @@ def test_time_is_up(purgatory, clock):
     assert clock.timers[0].delay_s == 5
     clock.fire()
     assert ran == [1]
-    assert len(purgatory) == 0
+    assert purgatory.count(DelayedFetch) == 0
 
 
 def test_woken_for_another_reason(purgatory):
@@ -79,17 +80,17 @@ def test_woken_for_another_reason(purgatory):
     _, ran_b = wait(purgatory, B)
     purgatory.wake(A)
     assert (ran_a, ran_b) == ([1], [])
-    assert len(purgatory) == 1
+    assert purgatory.count(DelayedFetch) == 1
 
 
 def test_cancelled(purgatory, clock):
     fetch, ran = wait(purgatory, A, B)
-    purgatory.cancel(fetch)
-    purgatory.cancel(fetch)
+    fetch.cancel()
+    fetch.cancel()
     purgatory.became_visible(A, 1000, 1000)
     clock.fire()
     assert ran == []
-    assert len(purgatory) == 0
+    assert purgatory.count(DelayedFetch) == 0
 
 
 def test_one_that_waits_again_when_run(purgatory):
@@ -99,13 +100,13 @@ def test_one_that_waits_again_when_run(purgatory):
     def again() -> None:
         rounds.append(1)
         if len(rounds) < 3:
-            purgatory.wait(DelayedFetch([A], 10, again), 5000)
+            purgatory.wait(DelayedFetch([A], 10), 5000, again)
 
-    purgatory.wait(DelayedFetch([A], 10, again), 5000)
+    purgatory.wait(DelayedFetch([A], 10), 5000, again)
     for expected in (1, 2, 3):
         purgatory.became_visible(A, 10, 10)
         assert len(rounds) == expected
-    assert len(purgatory) == 0
+    assert purgatory.count(DelayedFetch) == 0
 
 
 def test_fetches_of_many_partitions_leave_room_when_they_go(purgatory):
@@ -114,8 +115,8 @@ def test_fetches_of_many_partitions_leave_room_when_they_go(purgatory):
         wait(purgatory, *partitions)
     for partition in partitions[:1]:
         purgatory.wake(partition)
-    assert len(purgatory) == 0
+    assert purgatory.count(DelayedFetch) == 0
     for _ in range(2000):
         fetch, _ = wait(purgatory, *partitions[:10])
-        purgatory.cancel(fetch)
+        fetch.cancel()
     assert not purgatory.is_full

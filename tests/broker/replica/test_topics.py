@@ -24,7 +24,7 @@ from broker.cluster.metadata import (
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
-from broker.replica.purgatory import FetchPurgatory
+from broker.replica.purgatory import Purgatory
 from broker.replica.topics import TopicManager
 
 
@@ -38,7 +38,7 @@ class World:
         self.logs = LogManager(BrokerConfig.from_properties({"log.dirs": str(directory)}))
         self.logs.open()
         self.metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
-        purgatory = FetchPurgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
+        purgatory = Purgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
         self.replicas = ReplicaManager(self.logs, {}, purgatory, 1)
         self.topics = TopicManager(self.metadata, self.records, self.replicas, self.run_blocking)
         self.gate: asyncio.Event | None = None

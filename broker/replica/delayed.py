@@ -1,0 +1,70 @@
+"""What waits for partitions, each of which knows when it is done: a produce and a fetch.
+
+As Apache Kafka's DelayedProduce and DelayedFetch. They hear of what becomes visible from the
+Purgatory in which they wait. Called by: the event loop's thread only. Never: reads a log; who
+fetches reads again when told.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from kafka.errors import BrokerResponseError, RequestTimedOutError
+
+from broker.replica.partition import Partition
+from broker.replica.purgatory import DelayedOperation
+
+
+class DelayedProduce(DelayedOperation):
+    """One with acks=all: done when each of its partitions has committed its records."""
+
+    __slots__ = ("_uncommitted", "errors")
+
+    def __init__(self, appended: Sequence[tuple[Partition, int]]) -> None:
+        """`appended`: partitions, and the offsets up to where all replicas in sync must be."""
+        super().__init__({partition.topic_partition for partition, _ in appended})
+        self._uncommitted = dict(enumerate(appended))
+        self.errors: list[BrokerResponseError | None] = [None] * len(appended)
+        """By the numbers in `appended`, when it is done: why the records are not known to be in
+        all replicas in sync. NotLeaderForPartitionError, NotEnoughReplicasAfterAppendError or, at
+        the end of its time, RequestTimedOutError."""
+
+    def check(self) -> bool:
+        for number, (partition, offset) in list(self._uncommitted.items()):
+            try:
+                if not partition.has_committed(offset):
+                    continue
+            except BrokerResponseError as error:
+                self.errors[number] = error
+            del self._uncommitted[number]
+        return not self._uncommitted
+
+    def progress(self, size_bytes: int, stable_bytes: int) -> None:
+        if self.check():
+            self.complete()
+
+    def expire(self) -> None:
+        for number in self._uncommitted:
+            self.errors[number] = RequestTimedOutError()
+        self.complete()
+
+
+class DelayedFetch(DelayedOperation):
+    """One that found too little: done when so many more bytes can be fetched."""
+
+    __slots__ = ("_committed", "_missing_bytes")
+
+    def __init__(
+        self, keys: Iterable[Hashable], missing_bytes: int, *, committed: bool = False
+    ) -> None:
+        """`keys`: its partitions, or its session. `committed`: it waits for records whose
+        transactions have ended."""
+        super().__init__(keys)
+        self._missing_bytes = missing_bytes
+        self._committed = committed
+
+    def check(self) -> bool:
+        return self._missing_bytes <= 0
+
+    def progress(self, size_bytes: int, stable_bytes: int) -> None:
+        self._missing_bytes -= stable_bytes if self._committed else size_bytes
+        if self._missing_bytes <= 0:
+            self.complete()

@@ -1,0 +1,175 @@
+"""A produce with acks=all: when its answer comes, in a partition that two replicas keep."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from kafka.errors import (
+    NotEnoughReplicasAfterAppendError,
+    NotLeaderForPartitionError,
+    RequestTimedOutError,
+)
+from kafka.structs import TopicPartition
+
+from broker.api import produce
+from broker.api.request import Request
+from broker.cluster.metadata import new_topic
+from broker.config.broker import BrokerConfig
+from broker.log.manager import LogManager
+from broker.replica.delayed import DelayedFetch, DelayedProduce
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import Purgatory
+from pyspark_kafkalog.protocol.frames import RequestHeader
+from pyspark_kafkalog.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    encode_produce_request,
+)
+from tests.broker.log.memory_files import MemoryFiles
+from tests.broker.records import batch_of
+
+PLACES = [TopicPartition("t", index) for index in range(2)]
+LONG_MS = 60_000
+
+
+class Broker:
+    """Leads two partitions, of which another broker keeps replicas that are in sync."""
+
+    def __init__(self):
+        self.config = BrokerConfig.from_properties({"log.dirs": "/data"})
+        self.logs = LogManager(self.config, files=MemoryFiles())
+        self.logs.open()
+        self.purgatory = Purgatory(self.call_later)
+        self.replicas = ReplicaManager(self.logs, {}, self.purgatory, 1)
+        topic = new_topic("t", len(PLACES), 1, {})
+        shared = [replace(each, isr=(1, 2), replicas=(1, 2)) for each in topic.partitions]
+        self.topic = replace(topic, partitions=tuple(shared))
+        self.replicas.make_logs(self.topic)
+        self.replicas.open(self.topic)
+        self.partitions = [self.replicas.partition(place) for place in PLACES]
+
+    def call_later(self, delay_s, run):
+        return asyncio.get_running_loop().call_later(delay_s, run)
+
+    def produce(self, *places, acks=-1, timeout_ms=LONG_MS):
+        parts = [ProducePartition(*place, batch_of(1)) for place in places]
+        wanted = ProduceRequest(9, None, acks, timeout_ms, parts)
+        body = memoryview(bytearray(b"".join(encode_produce_request(wanted))))
+        header = RequestHeader(0, 9, 1, "test", 0)
+        context = SimpleNamespace(config=self.config, replicas=self.replicas)
+        return produce.handle(Request(header, body), context)
+
+    def replicate(self, number, offset):
+        """The other replica has all below `offset`."""
+        partition = self.partitions[number]
+        size_bytes, stable_bytes = partition.advance_high_watermark(offset)
+        self.purgatory.became_visible(partition.topic_partition, size_bytes, stable_bytes)
+
+    @property
+    def waiting(self):
+        return self.purgatory.count(DelayedProduce)
+
+
+@pytest.fixture
+def broker():
+    made = Broker()
+    yield made
+    made.logs.close()
+
+
+def errors_of(response):
+    return [each.error_code for each in response.partitions]
+
+
+async def begun(produced):
+    """Until it waits, or is done."""
+    task = asyncio.ensure_future(produced)
+    await asyncio.sleep(0.01)
+    return task
+
+
+def test_the_answer_comes_when_all_replicas_in_sync_have_the_records(broker):
+    async def scenario():
+        task = await begun(broker.produce(*PLACES))
+        for number, offset in [(0, 1), (1, 0)]:
+            broker.replicate(number, offset)
+            await asyncio.sleep(0)
+            assert (task.done(), broker.waiting) == (False, 1)
+        broker.replicate(1, 1)
+        return await task
+
+    response = asyncio.run(scenario())
+    assert errors_of(response) == [0, 0]
+    assert [each.base_offset for each in response.partitions] == [0, 0]
+    assert broker.waiting == 0
+
+
+def test_other_acks_do_not_wait(broker):
+    assert errors_of(broker.produce(*PLACES, acks=1)) == [0, 0]
+    assert broker.produce(*PLACES, acks=0) is None
+    assert [partition.high_watermark for partition in broker.partitions] == [0, 0]
+
+
+def test_an_only_replica_does_not_wait(broker):
+    broker.partitions[0].isr = (1,)
+    assert errors_of(broker.produce(PLACES[0])) == [0]
+
+
+def test_at_the_end_of_its_time_it_says_what_is_missing(broker):
+    async def scenario():
+        task = await begun(broker.produce(*PLACES, timeout_ms=50))
+        broker.replicate(0, 1)
+        return await task
+
+    assert errors_of(asyncio.run(scenario())) == [0, RequestTimedOutError.errno]
+    assert [partition.log.log_end_offset for partition in broker.partitions] == [1, 1]
+    assert broker.waiting == 0
+
+
+def test_replicas_that_become_too_few_are_said(broker):
+    async def scenario():
+        task = await begun(broker.produce(PLACES[0]))
+        log = broker.partitions[0].log
+        log.config = replace(log.config, min_insync_replicas=2)
+        broker.partitions[0].isr = (1,)
+        broker.replicate(0, 1)
+        return await task
+
+    assert errors_of(asyncio.run(scenario())) == [NotEnoughReplicasAfterAppendError.errno]
+
+
+def test_leadership_that_goes_is_said(broker):
+    async def scenario():
+        task = await begun(broker.produce(*PLACES))
+        broker.replicate(0, 1)
+        broker.replicas.close(broker.topic)
+        return await task
+
+    lost = NotLeaderForPartitionError.errno
+    assert errors_of(asyncio.run(scenario())) == [0, lost]
+
+
+def test_who_goes_away_is_forgotten(broker):
+    async def scenario():
+        task = await begun(broker.produce(PLACES[0]))
+        assert broker.waiting == 1
+        task.cancel()
+        await asyncio.wait([task])
+        assert broker.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_is_woken_by_the_high_watermark_and_not_by_the_append(broker):
+    woken = []
+
+    async def scenario():
+        broker.replicas.wait(DelayedFetch([PLACES[0]], 1), LONG_MS, lambda: woken.append(1))
+        task = await begun(broker.produce(PLACES[0]))
+        assert woken == []
+        broker.replicate(0, 1)
+        assert woken == [1]
+        await task
+
+    asyncio.run(scenario())
