@@ -24,10 +24,11 @@ from broker.api.request import ApiContext
 from broker.api.response import Response
 from broker.log.conversion import message_set_of
 from broker.replica.delayed import DelayedFetch
-from broker.replica.manager import FetchAsk, FetchLimits, is_urgent, storage_error
-from broker.replica.partition import PartitionRead
+from broker.replica.manager import FetchLimits, is_urgent, storage_error
+from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
 )
@@ -51,17 +52,13 @@ async def answer(wanted: FetchRequest, context: ApiContext) -> Response:
 
 
 class _OldFetch:
-    """One fetch until its answer is there. `asks` move on behind what is left out."""
+    """One fetch until its answer is there. Its partitions move on behind what is left out."""
 
-    __slots__ = ("_asks", "_context", "_deadline_s", "_max_bytes", "_wanted", "found")
+    __slots__ = ("_context", "_deadline_s", "_max_bytes", "_wanted", "found")
 
     def __init__(self, wanted: FetchRequest, context: ApiContext) -> None:
         self._wanted = wanted
         self._context = context
-        self._asks = [
-            FetchAsk(TopicPartition(ask.topic, ask.partition), ask.fetch_offset, ask.max_bytes, -1)
-            for ask in wanted.partitions
-        ]
         self._max_bytes = min(wanted.max_bytes, context.config.fetch_max_bytes)
         max_wait_ms = context.longest_wait_ms(wanted.max_wait_ms)
         self._deadline_s = asyncio.get_running_loop().time() + max_wait_ms / 1000
@@ -81,8 +78,8 @@ class _OldFetch:
         may_wait = self._left_ms() > 0 and self._context.replicas.may_wait
         if missing_bytes > 0 and not is_urgent(reads) and may_wait:
             # Waits from this instant on: an append in between must not be missed.
-            asked = [ask.topic_partition for ask in self._asks]
-            delayed = DelayedFetch(asked, missing_bytes)
+            asked = [(each.topic, each.partition) for each in self._wanted.partitions]
+            delayed = DelayedFetch(asked, missing_bytes, Isolation.HIGH_WATERMARK)
             await when_done(self._context.replicas, delayed, self._left_ms(), lambda: None)
             reads = self._read()
         return reads
@@ -93,30 +90,31 @@ class _OldFetch:
     def _read(self) -> Sequence[_Read]:
         """Of old clients' partitions each gets its first batch whole: it may be cut when it is
         converted, not before."""
-        limits = FetchLimits(self._max_bytes, committed=False, zstd=False)
+        limits = FetchLimits(self._max_bytes, Isolation.HIGH_WATERMARK, zstd=False)
+        fetch, asked = self._context.replicas.fetch, self._wanted.partitions
         if self._wanted.version >= _FIRST_VERSION_WITH_WHOLE_MESSAGE:
-            return self._context.replicas.fetch(self._asks, limits).reads
-        return [self._context.replicas.fetch([ask], limits).reads[0] for ask in self._asks]
+            return fetch(asked, limits).reads
+        return [fetch([each], limits).reads[0] for each in asked]
 
     async def _convert(self, reads: Sequence[_Read]) -> bool:
         """Fills `found`. False when there were batches, all without records for this client: then
-        the asks begin behind them."""
+        the fetch goes on behind them."""
         found = []
         left_bytes = self._max_bytes
         moved = False
-        for index, (ask, read) in enumerate(zip(self._asks, reads, strict=True)):
+        for ask, read in zip(self._wanted.partitions, reads, strict=True):
             one, next_offset = await self._converted(ask, read, left_bytes)
             found.append(one)
             left_bytes -= 0 if one.records is None else len(one.records)
             if next_offset > ask.fetch_offset:
-                self._asks[index] = ask._replace(fetch_offset=next_offset)
+                ask.fetch_offset = next_offset
                 moved = True
         self.found = found
         failed = any(one.error_code for one in found)
         return not moved or failed or left_bytes < self._max_bytes
 
     async def _converted(
-        self, ask: FetchAsk, read: _Read, left_bytes: int
+        self, ask: FetchPartition, read: _Read, left_bytes: int
     ) -> tuple[FetchedPartition, int]:
         """One partition's part of the answer, and where reading goes on if it is empty."""
         if isinstance(read, BrokerResponseError):
@@ -125,8 +123,7 @@ class _OldFetch:
         max_bytes = min(ask.max_bytes, left_bytes)
         is_first = left_bytes == self._max_bytes
         cut = version < _FIRST_VERSION_WITH_WHOLE_MESSAGE
-        topic, partition = ask.topic_partition
-        found = FetchedPartition(topic, partition, 0, read.high_watermark)
+        found = FetchedPartition(ask.topic, ask.partition, 0, read.high_watermark)
         if read.records is None or (max_bytes <= 0 and (cut or not is_first)):
             return found, ask.fetch_offset
         try:
@@ -142,7 +139,7 @@ class _OldFetch:
                 )
             )
         except OSError as error:
-            failure = storage_error("fetch", ask.topic_partition, error)
+            failure = storage_error("fetch", TopicPartition(ask.topic, ask.partition), error)
             return _failed(ask, failure), ask.fetch_offset
         except BrokerResponseError as error:
             return _failed(ask, error), ask.fetch_offset
@@ -150,9 +147,8 @@ class _OldFetch:
         return found, message_set.next_offset
 
 
-def _failed(ask: FetchAsk, error: BrokerResponseError) -> FetchedPartition:
-    topic, partition = ask.topic_partition
-    return FetchedPartition(topic, partition, wire_error(error)[0], high_watermark=-1)
+def _failed(ask: FetchPartition, error: BrokerResponseError) -> FetchedPartition:
+    return FetchedPartition(ask.topic, ask.partition, wire_error(error)[0], high_watermark=-1)
 
 
 def _size_bytes(read: _Read) -> int:

@@ -9,7 +9,7 @@ Left out: replicas' fetches and rack awareness.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TypeAlias
 
 from kafka.errors import (
@@ -29,17 +29,15 @@ from broker.api.fetch_session import (
     NO_SESSION,
     CachedPartition,
     FetchSession,
-    fetch_ask,
+    name_topic,
 )
 from broker.api.later import when_done
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.replica.delayed import DelayedFetch
-from broker.replica.manager import FetchAsk, FetchLimits, FetchResult
-from broker.replica.partition import PartitionRead
+from broker.replica.manager import FetchLimits, FetchResult
+from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
-    READ_COMMITTED,
-    EpochEndOffset,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -57,14 +55,13 @@ _CURRENT_LEADER_VERSION = 16
 _MAX_REQUEST_BYTES = 2 * 1024 * 1024
 
 
-_Told: TypeAlias = Iterable[tuple[FetchPartition, FetchAsk, PartitionRead | BrokerResponseError]]
+_Told: TypeAlias = Iterable[tuple[FetchPartition, PartitionRead | BrokerResponseError]]
 
 
 class _Fetch:
     """One fetch, from its request to its answer."""
 
     __slots__ = (
-        "_asks",
         "_cached",
         "_context",
         "_epoch",
@@ -86,11 +83,10 @@ class _Fetch:
         self._wanted = wanted
         self._session = session
         self._epoch = 0 if session is None else session.epoch
-        self._asks: list[FetchAsk] = []
         self._cached: list[CachedPartition] = []
         self._limits = FetchLimits(
             max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
-            committed=wanted.isolation_level == READ_COMMITTED,
+            isolation=Isolation.of(wanted.isolation_level),
             zstd=request.version >= _ZSTD_VERSION,
         )
 
@@ -104,20 +100,23 @@ class _Fetch:
         replicas, metadata = self._context.replicas, self._context.metadata
         session = self._session
         if session is None:
-            self._asks = [fetch_ask(partition, metadata) for partition in self._wanted.partitions]
-            return replicas.fetch(self._asks, self._limits)
-        self._cached = session.pending(metadata, self._limits.committed)
-        self._asks = [cached.ask for cached in self._cached]
-        others = len(session.partitions) - len(self._asks)
-        return replicas.fetch(self._asks, self._limits, others)
+            for wanted in self._wanted.partitions:
+                name_topic(wanted, metadata)
+            return replicas.fetch(self._wanted.partitions, self._limits)
+        self._cached = session.pending(metadata, self._limits.isolation)
+        others = len(session.partitions) - len(self._cached)
+        asked = [cached.wanted for cached in self._cached]
+        return replicas.fetch(asked, self._limits, others)
 
     def wait(self, missing_bytes: int) -> "asyncio.Future[Response]":
         """Waits from this instant on: what is appended before the loop turns must not be missed."""
         context, session = self._context, self._session
         # The frame is let go while its answer is waited for.
         self._request = Request(self._request.header, memoryview(b""))
-        asked = [session] if session is not None else [ask.topic_partition for ask in self._asks]
-        delayed = DelayedFetch(asked, missing_bytes, committed=self._limits.committed)
+        keys: list[Hashable] = [session]
+        if session is None:
+            keys = [(each.topic, each.partition) for each in self._wanted.partitions]
+        delayed = DelayedFetch(keys, missing_bytes, self._limits.isolation)
         max_wait_ms = context.longest_wait_ms(self._wanted.max_wait_ms)
         return when_done(context.replicas, delayed, max_wait_ms, self._read_and_answer)
 
@@ -131,14 +130,14 @@ class _Fetch:
             return _refused(InvalidFetchSessionEpochError())
         self._context.replicas.answered(result)
         if session is None:
-            told = zip(self._wanted.partitions, self._asks, result.reads, strict=True)
+            told = zip(self._wanted.partitions, result.reads, strict=True)
             if self._wanted.session_epoch == INITIAL_EPOCH:
                 session = self._context.fetch_sessions.open(
-                    self._wanted.partitions, self._asks, result.reads, self._limits.committed
+                    self._wanted.partitions, result.reads, self._limits.isolation
                 )
         else:
             told = (
-                (cached.wanted, cached.ask, read)
+                (cached.wanted, read)
                 for cached, read in zip(self._cached, result.reads, strict=True)
                 if cached.told(read)
             )
@@ -189,38 +188,34 @@ def _response(
 ) -> Response:
     response = FetchResponse([], session_id=session_id)
     partitions = response.partitions
-    for wanted, ask, read in told:
-        found = _fetched(request, ask, read)
+    for wanted, read in told:
+        found = _fetched(wanted, read)
         if wanted.topic_id is not None:
             found.topic_id = wanted.topic_id
             if isinstance(read, FencedLeaderEpochError) and (
                 request.version >= _CURRENT_LEADER_VERSION
             ):
-                _tell_leader(found, response, context, ask)
+                _tell_leader(found, response, context)
         partitions.append(found)
     return response
 
 
-def _tell_leader(
-    found: FetchedPartition, response: FetchResponse, context: ApiContext, ask: FetchAsk
-) -> None:
+def _tell_leader(found: FetchedPartition, response: FetchResponse, context: ApiContext) -> None:
     """The client knows an old leader: here is the new one, and where it is reached."""
-    partition = context.replicas.partition(ask.topic_partition)
+    partition = context.replicas.partition_of(found.topic, found.partition)
     node = context.metadata.broker
     found.current_leader = LeaderIdAndEpoch(node.node_id, partition.leader_epoch)
     if not response.node_endpoints:
         response.node_endpoints = [NodeEndpoint(node.node_id, node.host, node.port, node.rack)]
 
 
-def _fetched(
-    request: Request, ask: FetchAsk, read: PartitionRead | BrokerResponseError
-) -> FetchedPartition:
-    topic, partition = ask.topic_partition
+def _fetched(wanted: FetchPartition, read: PartitionRead | BrokerResponseError) -> FetchedPartition:
+    topic, partition = wanted.topic, wanted.partition
     if not isinstance(read, PartitionRead):
         if not topic and isinstance(read, UnknownTopicOrPartitionError):
             read = UnknownTopicIdError()
         return FetchedPartition(topic, partition, wire_error(read)[0], high_watermark=-1)
-    found = FetchedPartition(
+    return FetchedPartition(
         topic,
         partition,
         0,
@@ -229,10 +224,8 @@ def _fetched(
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
         aborted=[(aborted.producer_id, aborted.first_offset) for aborted in read.aborted],
+        diverging_epoch=read.diverging_epoch,
     )
-    if read.diverging_epoch is not None:
-        found.diverging_epoch = EpochEndOffset(*read.diverging_epoch)
-    return found
 
 
 API = Api(key=1, min_version=0, max_version=18, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)

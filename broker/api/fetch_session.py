@@ -24,8 +24,8 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import ClusterMetadata
-from broker.replica.manager import FetchAsk, ReplicaManager
-from broker.replica.partition import PartitionRead
+from broker.replica.manager import ReplicaManager
+from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import FetchPartition, ForgottenPartition
 
 NO_SESSION = 0
@@ -43,18 +43,10 @@ _LARGEST_ID = 2**31 - 1
 _Key: TypeAlias = tuple[str | int, int]
 
 
-def fetch_ask(wanted: FetchPartition, metadata: ClusterMetadata) -> FetchAsk:
-    """What to read for `wanted`; a topic id that is not known becomes an empty name."""
-    topic = wanted.topic
+def name_topic(wanted: FetchPartition, metadata: ClusterMetadata) -> None:
+    """Gives a topic that has an id its name of now; an empty one where the id is not known."""
     if wanted.topic_id is not None:
-        topic = _name_of(wanted.topic_id, metadata)
-    return FetchAsk(
-        TopicPartition(topic, wanted.partition),
-        wanted.fetch_offset,
-        wanted.max_bytes,
-        wanted.current_leader_epoch,
-        wanted.last_fetched_epoch,
-    )
+        wanted.topic = _name_of(wanted.topic_id, metadata)
 
 
 def _name_of(topic_id: UUID, metadata: ClusterMetadata) -> str:
@@ -69,12 +61,12 @@ def _next_epoch(epoch: int) -> int:
 class CachedPartition:
     """A session's partition: what its client wants of it, and what it was told last."""
 
-    __slots__ = ("ask", "high_watermark", "log_start_offset", "session", "wanted")
+    __slots__ = ("high_watermark", "log_start_offset", "session", "topic_partition", "wanted")
 
-    def __init__(self, session: "FetchSession", wanted: FetchPartition, ask: FetchAsk) -> None:
+    def __init__(self, session: "FetchSession", wanted: FetchPartition) -> None:
         self.session = session
         self.wanted = wanted
-        self.ask = ask
+        self.topic_partition = TopicPartition(wanted.topic, wanted.partition)
         self.high_watermark = -1
         self.log_start_offset = -1
 
@@ -96,10 +88,11 @@ class CachedPartition:
         )
         self.high_watermark = read.high_watermark
         self.log_start_offset = read.log_start_offset
-        bound = read.last_stable_offset if self.session.committed else read.high_watermark
+        is_patient = self.session.isolation is Isolation.TXN_COMMITTED
+        bound = read.last_stable_offset if is_patient else read.high_watermark
         if read.size_bytes:
             self.session.served(self)
-        elif self.ask.fetch_offset >= bound and read.diverging_epoch is None:
+        elif self.wanted.fetch_offset >= bound and read.diverging_epoch is None:
             self.session.quiet(self)
         return is_news
 
@@ -112,10 +105,10 @@ class FetchSession:
         "_pending",
         "_replicas",
         "_swept_ms",
-        "committed",
         "created_ms",
         "epoch",
         "has_topic_ids",
+        "isolation",
         "partitions",
         "session_id",
     )
@@ -125,12 +118,12 @@ class FetchSession:
         session_id: int,
         replicas: ReplicaManager,
         has_topic_ids: bool,
-        committed: bool,
+        isolation: Isolation,
         now_ms: float,
     ) -> None:
         self.session_id = session_id
         self.has_topic_ids = has_topic_ids
-        self.committed = committed
+        self.isolation = isolation
         self.created_ms = now_ms
         self.epoch = 1
         self.partitions: dict[_Key, CachedPartition] = {}
@@ -138,17 +131,16 @@ class FetchSession:
         self._replicas = replicas
         self._swept_ms = now_ms
 
-    def put(self, wanted: FetchPartition, ask: FetchAsk) -> CachedPartition:
+    def put(self, wanted: FetchPartition) -> CachedPartition:
         """Adds a partition, or changes what is wanted of it."""
         topic_id = wanted.topic_id
         key = (wanted.topic if topic_id is None else topic_id.int, wanted.partition)
         cached = self.partitions.get(key)
         if cached is None:
-            cached = self.partitions[key] = CachedPartition(self, wanted, ask)
-            self._replicas.watch(ask.topic_partition, cached)
+            cached = self.partitions[key] = CachedPartition(self, wanted)
+            self._replicas.watch(cached.topic_partition, cached)
         else:
-            self._turn_to(cached, ask)
-            cached.wanted = wanted
+            self._turn_to(cached, wanted)
         self._pending.setdefault(cached)
         return cached
 
@@ -158,19 +150,18 @@ class FetchSession:
             cached = self.partitions.pop((topic, each.partition), None)
             if cached is not None:
                 self._pending.pop(cached, None)
-                self._replicas.unwatch(cached.ask.topic_partition, cached)
+                self._replicas.unwatch(cached.topic_partition, cached)
 
-    def pending(self, metadata: ClusterMetadata, committed: bool) -> list[CachedPartition]:
+    def pending(self, metadata: ClusterMetadata, isolation: Isolation) -> list[CachedPartition]:
         """The partitions to look at, their topics looked up anew where ids are used."""
-        if committed != self.committed:
-            self.committed = committed
+        if isolation is not self.isolation:
+            self.isolation = isolation
             self._pending |= dict.fromkeys(self.partitions.values())
         if self.has_topic_ids:
             for cached in self._pending:
-                topic_id = cached.wanted.topic_id
-                assert topic_id is not None
-                if _name_of(topic_id, metadata) != cached.ask.topic_partition.topic:
-                    self._turn_to(cached, fetch_ask(cached.wanted, metadata))
+                name_topic(cached.wanted, metadata)
+                if cached.wanted.topic != cached.topic_partition.topic:
+                    self._turn_to(cached, cached.wanted)
         return list(self._pending)
 
     def sweep(self, now_ms: float) -> None:
@@ -180,7 +171,7 @@ class FetchSession:
         self._swept_ms = now_ms
         log_start_offset = self._replicas.log_start_offset
         for cached in self.partitions.values():
-            if log_start_offset(cached.ask.topic_partition) != cached.log_start_offset:
+            if log_start_offset(cached.topic_partition) != cached.log_start_offset:
                 self._pending.setdefault(cached)
 
     def partition_changed(
@@ -200,17 +191,19 @@ class FetchSession:
     def close(self) -> None:
         """Hears of nothing any more; who waits is answered."""
         for cached in self.partitions.values():
-            self._replicas.unwatch(cached.ask.topic_partition, cached)
+            self._replicas.unwatch(cached.topic_partition, cached)
         self.end_wait()
 
     def end_wait(self) -> None:
         self._replicas.wake(self)
 
-    def _turn_to(self, cached: CachedPartition, ask: FetchAsk) -> None:
-        if ask.topic_partition != cached.ask.topic_partition:
-            self._replicas.unwatch(cached.ask.topic_partition, cached)
-            self._replicas.watch(ask.topic_partition, cached)
-        cached.ask = ask
+    def _turn_to(self, cached: CachedPartition, wanted: FetchPartition) -> None:
+        place = TopicPartition(wanted.topic, wanted.partition)
+        if place != cached.topic_partition:
+            self._replicas.unwatch(cached.topic_partition, cached)
+            self._replicas.watch(place, cached)
+        cached.topic_partition = place
+        cached.wanted = wanted
 
 
 class FetchSessionCache:
@@ -239,18 +232,17 @@ class FetchSessionCache:
     def open(
         self,
         wanted: Sequence[FetchPartition],
-        asks: Sequence[FetchAsk],
         reads: Sequence[PartitionRead | BrokerResponseError],
-        committed: bool,
+        isolation: Isolation,
     ) -> FetchSession | None:
         """A session of what a full fetch wants and is told; None when it may not have a place."""
         now_ms = self._clock_ms()
         if not wanted or not self._has_room(len(wanted), now_ms):
             return None
         has_topic_ids = wanted[0].topic_id is not None
-        session = FetchSession(self._new_id(), self._replicas, has_topic_ids, committed, now_ms)
-        for partition, ask, read in zip(wanted, asks, reads, strict=True):
-            session.put(partition, ask).told(read)
+        session = FetchSession(self._new_id(), self._replicas, has_topic_ids, isolation, now_ms)
+        for partition, read in zip(wanted, reads, strict=True):
+            session.put(partition).told(read)
         self._sessions[session.session_id] = (session, now_ms)
         self._partition_count += len(session.partitions)
         return session
@@ -286,7 +278,8 @@ class FetchSessionCache:
         """
         before = len(session.partitions)
         for partition in wanted:
-            session.put(partition, fetch_ask(partition, metadata))
+            name_topic(partition, metadata)
+            session.put(partition)
         session.forget(forgotten)
         self._partition_count += len(session.partitions) - before
         if self._partition_count > MAX_PARTITIONS and len(session.partitions) > before:

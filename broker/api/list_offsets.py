@@ -25,6 +25,7 @@ from broker.replica.partition import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    Isolation,
     OffsetFound,
 )
 
@@ -60,7 +61,7 @@ def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsReques
         for topic in wanted.topics or ()
         for ask in topic.partitions or ()
     )
-    committed = wanted.isolation_level == 1
+    isolation = Isolation.of(wanted.isolation_level)
     topics = []
     for topic in wanted.topics or ():
         partitions = []
@@ -72,7 +73,7 @@ def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsReques
                     context,
                     TopicPartition(topic.name, ask.partition_index),
                     ask,
-                    committed,
+                    isolation,
                     duplicate,
                 )
             )
@@ -85,7 +86,7 @@ def _answer(
     context: ApiContext,
     topic_partition: TopicPartition,
     ask: "ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition",
-    committed: bool,
+    isolation: Isolation,
     duplicate: bool,
 ) -> object:
     found = _NOT_FOUND
@@ -98,7 +99,7 @@ def _answer(
             raise UnsupportedVersionError()
         found = (
             context.replicas.find_offset(
-                topic_partition, ask.timestamp, committed, ask.current_leader_epoch
+                topic_partition, ask.timestamp, isolation, ask.current_leader_epoch
             )
             or _NOT_FOUND
         )

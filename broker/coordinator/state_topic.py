@@ -291,8 +291,8 @@ def read_batches(log: Log) -> Iterator[tuple[memoryview, BatchHeader]]:
     while offset < end_offset:
         found = log.read(offset, _READ_BYTES, end_offset)
         next_offset = offset
-        if found.records is not None:
-            data = memoryview(found.records.read())
+        if found is not None:
+            data = memoryview(found.read())
             for header in batches(data):
                 next_offset = header.next_offset
                 check_crc(data, header)

@@ -27,7 +27,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kafka.errors import (
     KafkaStorageError,
@@ -95,17 +94,6 @@ class LogAppendInfo:
         self.size_bytes = size_bytes
         self.is_duplicate = is_duplicate
         """A retry of what is in the log already, under these offsets; nothing was appended."""
-
-
-class FetchDataInfo(NamedTuple):
-    """What a read found: bytes still in their files, beginning with the batch that holds the
-    offset (which may begin below it) and perhaps ending within a batch."""
-
-    records: FileSlice | None
-    size_bytes: int
-    fetch_offset: int
-    aborted: tuple[AbortedTransaction, ...] = ()
-    """With `with_aborted`: what a read_committed reader has to skip in these bytes."""
 
 
 class Log:
@@ -534,21 +522,42 @@ class Log:
     # Reading: any thread, no lock.
 
     def read(
-        self,
-        offset: int,
-        max_bytes: int,
-        upper_bound_offset: int,
-        min_one_batch: bool = True,
-        *,
-        with_aborted: bool = False,
-    ) -> FetchDataInfo:
-        """Up to `max_bytes` of batches from the one that holds `offset` on, none that reaches
-        `upper_bound_offset`. With `min_one_batch` the first batch comes whole even if it is larger;
-        `with_aborted` the aborted transactions in it are named.
+        self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = True
+    ) -> FileSlice | None:
+        """Up to `max_bytes` of batches, still in their file, from the one that holds `offset` on
+        (it may begin below it); none that reaches `upper_bound_offset`, the last perhaps cut off.
+        With `min_one_batch` the first batch comes whole even if it is larger.
 
         Raises OffsetOutOfRangeError outside log start..log end offset, and CorruptRecordError when
         the headers on disk make no sense.
         """
+        bound = min(upper_bound_offset, self._next_offset)
+        for segment in self._segments_from(offset, bound):
+            found = segment.locate(offset)
+            if found is not None:
+                return self._slice(segment, found, bound, max_bytes, min_one_batch)
+        return None
+
+    def read_committed(
+        self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = True
+    ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...]]:
+        """As `read`, with the aborted transactions that are to be skipped in these bytes."""
+        bound = min(upper_bound_offset, self._next_offset)
+        # The same segments for both: the cleaner may put others in their place, without the records
+        # of a transaction that are still in the old ones.
+        segments = self._segments_from(offset, bound)
+        for segment in segments:
+            found = segment.locate(offset)
+            if found is not None:
+                records = self._slice(segment, found, bound, max_bytes, min_one_batch)
+                if records is None:
+                    break
+                end = segment.offset_index.upper_bound(found.position + records.size_bytes)
+                return records, _aborted_between(segments, offset, bound if end is None else end)
+        return None, ()
+
+    def _segments_from(self, offset: int, bound: int) -> tuple[LogSegment, ...]:
+        """Where what lies from `offset` to before `bound` may be found."""
         end_offset = self._next_offset
         segments = self._segments.from_floor(offset)
         # Retention may have dropped the segment already and not yet moved the start.
@@ -557,35 +566,21 @@ class Log:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is outside {self._log_start_offset}..{end_offset}"
             )
-        bound = min(upper_bound_offset, end_offset)
-        for segment in segments if offset < bound else ():
-            found = segment.locate(offset)
-            if found is not None:
-                size_bytes = self._readable_bytes(segment, found, bound)
-                least_bytes = found.size_bytes if min_one_batch else 0
-                size_bytes = min(size_bytes, max(max_bytes, least_bytes))
-                if size_bytes <= 0:
-                    break
-                records = FileSlice(segment.file, found.position, size_bytes)
-                aborted: tuple[AbortedTransaction, ...] = ()
-                if with_aborted:
-                    end = segment.offset_index.upper_bound(found.position + size_bytes)
-                    aborted = self._aborted_between(offset, bound if end is None else end)
-                return FetchDataInfo(records, size_bytes, offset, aborted)
-        return FetchDataInfo(None, 0, offset)
+        return segments if offset < bound else ()
 
-    def _aborted_between(self, offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with records from `offset` to before `end_offset`. Their
-        markers may lie far behind; the first one after which all before `end_offset` was decided
-        ends the search."""
-        found = []
-        for segment in self._segments.from_floor(offset):
-            for aborted in segment.transaction_index.entries_from(offset):
-                if aborted.first_offset < end_offset:
-                    found.append(aborted)
-                if aborted.last_stable_offset >= end_offset:
-                    return tuple(found)
-        return tuple(found)
+    def _slice(
+        self,
+        segment: LogSegment,
+        first: BatchPosition,
+        bound: int,
+        max_bytes: int,
+        min_one_batch: bool,
+    ) -> FileSlice | None:
+        """From `first` on; None where nothing is allowed."""
+        size_bytes = self._readable_bytes(segment, first, bound)
+        least_bytes = first.size_bytes if min_one_batch else 0
+        size_bytes = min(size_bytes, max(max_bytes, least_bytes))
+        return FileSlice(segment.file, first.position, size_bytes) if size_bytes > 0 else None
 
     def _readable_bytes(self, segment: LogSegment, first: BatchPosition, bound: int) -> int:
         """From `first` to the segment's end, or to the batch that reaches `bound`."""
@@ -860,3 +855,19 @@ class Log:
             self._reported = action, str(error)
             _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
+
+
+def _aborted_between(
+    segments: Sequence[LogSegment], offset: int, end_offset: int
+) -> tuple[AbortedTransaction, ...]:
+    """The aborted transactions with records from `offset` to before `end_offset`. Their markers
+    may lie far behind, in the last of `segments`; the first one after which all before `end_offset`
+    was decided ends the search."""
+    found = []
+    for segment in segments:
+        for aborted in segment.transaction_index.entries_from(offset):
+            if aborted.first_offset < end_offset:
+                found.append(aborted)
+            if aborted.last_stable_offset >= end_offset:
+                return tuple(found)
+    return tuple(found)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from kafka.errors import BrokerResponseError, RequestTimedOutError
 
-from broker.replica.partition import Partition
+from broker.replica.partition import Isolation, Partition
 from broker.replica.purgatory import DelayedOperation
 
 
@@ -50,21 +50,19 @@ class DelayedProduce(DelayedOperation):
 class DelayedFetch(DelayedOperation):
     """One that found too little: done when so many more bytes can be fetched."""
 
-    __slots__ = ("_committed", "_missing_bytes")
+    __slots__ = ("_isolation", "_missing_bytes")
 
-    def __init__(
-        self, keys: Iterable[Hashable], missing_bytes: int, *, committed: bool = False
-    ) -> None:
-        """`keys`: its partitions, or its session. `committed`: it waits for records whose
-        transactions have ended."""
+    def __init__(self, keys: Iterable[Hashable], missing_bytes: int, isolation: Isolation) -> None:
+        """`keys`: its partitions, or its session."""
         super().__init__(keys)
         self._missing_bytes = missing_bytes
-        self._committed = committed
+        self._isolation = isolation
 
     def check(self) -> bool:
         return self._missing_bytes <= 0
 
     def progress(self, size_bytes: int, stable_bytes: int) -> None:
-        self._missing_bytes -= stable_bytes if self._committed else size_bytes
+        is_patient = self._isolation is Isolation.TXN_COMMITTED
+        self._missing_bytes -= stable_bytes if is_patient else size_bytes
         if self._missing_bytes <= 0:
             self.complete()

@@ -30,14 +30,14 @@ from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
 from broker.replica.partition import (
-    NO_EPOCH,
-    EpochEndOffset,
+    Isolation,
     OffsetFound,
     Partition,
     PartitionRead,
     Visible,
 )
 from broker.replica.purgatory import DelayedOperation, Purgatory, Watcher
+from pyspark_kafkalog.protocol.fetch import EpochEndOffset, FetchPartition
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
@@ -46,28 +46,17 @@ LARGE_BYTES: Final = 512 << 10
 """Batches from which on `append_aside` may be a gain."""
 
 
-class FetchAsk(NamedTuple):
-    """What a fetch wants of one partition."""
-
-    topic_partition: TopicPartition
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int
-    # A replica's newest epoch, to find where its log and ours part (KIP-595); -1 for consumers.
-    last_fetched_epoch: int = NO_EPOCH
-
-
 class FetchLimits(NamedTuple):
     """What a fetch wants of all its partitions together."""
 
     max_bytes: int
-    committed: bool
+    isolation: Isolation
     # Whether the client takes topics whose compression.type is zstd.
     zstd: bool = True
 
 
 class FetchResult(NamedTuple):
-    """By ask, in its order: what was found, or why not. `urgent` as by `is_urgent`."""
+    """By partition, in their order: what was found, or why not. `urgent` as by `is_urgent`."""
 
     reads: Sequence[PartitionRead | BrokerResponseError]
     size_bytes: int
@@ -269,43 +258,43 @@ class ReplicaManager:
             if not isinstance(read, PartitionRead):
                 self.stats.failed_fetch += 1
 
-    def fetch(self, asks: Iterable[FetchAsk], limits: FetchLimits, others: int = 0) -> FetchResult:
+    def fetch(
+        self, asked: Iterable[FetchPartition], limits: FetchLimits, others: int = 0
+    ) -> FetchResult:
         """Reads what is there now. The first batch found is whole, whatever the limits say.
 
+        `asked`: partitions by the names of their topics, an empty one where it is not known.
         `others`: how many more partitions the fetch is about, where nothing is to be read.
         """
         reads: list[PartitionRead | BrokerResponseError] = []
         size_bytes = 0
-        for ask in asks:
-            read = self._read(ask, limits, size_bytes)
+        for wanted in asked:
+            read = self._read(wanted, limits, size_bytes)
             reads.append(read)
             if isinstance(read, PartitionRead):
                 size_bytes += read.size_bytes
         return FetchResult(reads, size_bytes, is_urgent(reads, others))
 
     def _read(
-        self, ask: FetchAsk, limits: FetchLimits, size_bytes: int
+        self, wanted: FetchPartition, limits: FetchLimits, size_bytes: int
     ) -> PartitionRead | BrokerResponseError:
         """One partition's part of a fetch that has found `size_bytes` before it."""
         try:
-            partition = self.partition(ask.topic_partition)
-            partition.check_epoch(ask.current_leader_epoch)
+            partition = self.partition_of(wanted.topic, wanted.partition)
+            partition.check_epoch(wanted.current_leader_epoch)
             if not limits.zstd and partition.log.config.compression_type == "zstd":
                 raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")
-            if ask.last_fetched_epoch != NO_EPOCH:
-                diverged = partition.read_divergence(ask.fetch_offset, ask.last_fetched_epoch)
-                if diverged is not None:
-                    return diverged
             return partition.read(
-                ask.fetch_offset,
-                max(0, min(ask.max_bytes, limits.max_bytes - size_bytes)),
-                limits.committed,
+                wanted,
+                max(0, min(wanted.max_bytes, limits.max_bytes - size_bytes)),
+                limits.isolation,
                 min_one_batch=size_bytes == 0,
             )
         except BrokerResponseError as error:
             return error
         except OSError as error:
-            return storage_error("fetch", ask.topic_partition, error)
+            place = TopicPartition(wanted.topic, wanted.partition)
+            return storage_error("fetch", place, error)
 
     @property
     def may_wait(self) -> bool:
@@ -347,7 +336,7 @@ class ReplicaManager:
         self,
         topic_partition: TopicPartition,
         timestamp_ms: int,
-        committed: bool,
+        isolation: Isolation,
         current_leader_epoch: int,
     ) -> OffsetFound | None:
         """ListOffsets of one partition. Blocks where it searches by timestamp: for any thread.
@@ -355,7 +344,7 @@ class ReplicaManager:
         partition = self.partition(topic_partition)
         partition.check_epoch(current_leader_epoch)
         try:
-            return partition.find_offset(timestamp_ms, committed)
+            return partition.find_offset(timestamp_ms, isolation)
         except OSError as error:
             raise storage_error("list_offsets", topic_partition, error) from error
 

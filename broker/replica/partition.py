@@ -10,6 +10,7 @@ who wait.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from kafka.errors import (
@@ -29,6 +30,7 @@ from broker.log.files import FileSlice
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
+from pyspark_kafkalog.protocol.fetch import READ_COMMITTED, EpochEndOffset, FetchPartition
 from pyspark_kafkalog.record.control import TransactionMarker
 
 NO_EPOCH: Final = -1
@@ -52,24 +54,32 @@ Visible: TypeAlias = tuple[int, int]
 """Bytes that may be read from now on: by everybody, and by who reads committed records only."""
 
 
-class EpochEndOffset(NamedTuple):
-    """A leader epoch and the offset where it ends; (-1, -1) when nothing is known."""
+class Isolation(Enum):
+    """Up to where who fetches may see."""
 
-    epoch: int
-    end_offset: int
+    HIGH_WATERMARK = "read_uncommitted"
+    TXN_COMMITTED = "read_committed"
+
+    @classmethod
+    def of(cls, level: int) -> "Isolation":
+        """By the number on the wire."""
+        return cls.TXN_COMMITTED if level == READ_COMMITTED else cls.HIGH_WATERMARK
 
 
 class PartitionRead(NamedTuple):
     """What a fetch finds: a slice of a segment file, and the offsets that frame it."""
 
     records: FileSlice | None
-    size_bytes: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     aborted: Sequence[AbortedTransaction] = ()
     """What a read_committed consumer has to skip."""
     diverging_epoch: EpochEndOffset | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.records is None else self.records.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,37 +237,44 @@ class Partition:
         if start_offset < log.segments[-1].base_offset:
             return MANY_BYTES
         try:
-            return log.read(start_offset, MANY_BYTES, end_offset).size_bytes
+            found = log.read(start_offset, MANY_BYTES, end_offset)
+            return 0 if found is None else found.size_bytes
         except (BrokerResponseError, CorruptRecordError, OSError):
             return MANY_BYTES  # retention was here, say
 
+    def end_for(self, isolation: Isolation) -> int:
+        """Where the partition ends for who reads so."""
+        if isolation is Isolation.TXN_COMMITTED:
+            return self.last_stable_offset
+        return self.high_watermark
+
     def read(
-        self, fetch_offset: int, max_bytes: int, committed: bool, min_one_batch: bool
+        self, wanted: FetchPartition, max_bytes: int, isolation: Isolation, min_one_batch: bool
     ) -> PartitionRead:
-        """Batches from `fetch_offset` up to the high watermark (or last stable offset).
+        """Batches from where `wanted` begins up to the end for such a reader, `max_bytes` of them.
 
         Raises OffsetOutOfRangeError below the log's start and above its end.
         """
+        offset = wanted.fetch_offset
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            diverged = self.read_divergence(offset, wanted.last_fetched_epoch)
+            if diverged is not None:
+                return diverged
         log = self._log
-        log_start_offset = log.log_start_offset
-        high_watermark = self.high_watermark
-        if not log_start_offset <= fetch_offset <= log.log_end_offset:
+        start_offset, high_watermark = log.log_start_offset, self.high_watermark
+        if not start_offset <= offset <= log.log_end_offset:
             raise OffsetOutOfRangeError(
-                f"offset {fetch_offset}, the log has {log_start_offset} to {log.log_end_offset}"
+                f"offset {offset}, the log has {start_offset} to {log.log_end_offset}"
             )
-        last_stable_offset = self.last_stable_offset
-        bound = last_stable_offset if committed else high_watermark
-        if fetch_offset >= bound:
-            return PartitionRead(None, 0, high_watermark, last_stable_offset, log_start_offset)
-        data = log.read(fetch_offset, max_bytes, bound, min_one_batch, with_aborted=committed)
-        return PartitionRead(
-            data.records,
-            data.size_bytes,
-            high_watermark,
-            last_stable_offset,
-            log_start_offset,
-            data.aborted,
-        )
+        stable_offset = self.last_stable_offset
+        records: FileSlice | None = None
+        aborted: Sequence[AbortedTransaction] = ()
+        if isolation is Isolation.HIGH_WATERMARK:
+            if offset < high_watermark:
+                records = log.read(offset, max_bytes, high_watermark, min_one_batch)
+        elif offset < stable_offset:
+            records, aborted = log.read_committed(offset, max_bytes, stable_offset, min_one_batch)
+        return PartitionRead(records, high_watermark, stable_offset, start_offset, aborted)
 
     def read_divergence(self, fetch_offset: int, last_fetched_epoch: int) -> PartitionRead | None:
         """What a replica is told whose log, ending at `fetch_offset` in `last_fetched_epoch`, is
@@ -272,7 +289,6 @@ class Partition:
             return None
         return PartitionRead(
             None,
-            0,
             self.high_watermark,
             self.last_stable_offset,
             self._log.log_start_offset,
@@ -311,12 +327,11 @@ class Partition:
             )
         return offset
 
-    def find_offset(self, timestamp_ms: int, committed: bool) -> OffsetFound | None:
+    def find_offset(self, timestamp_ms: int, isolation: Isolation) -> OffsetFound | None:
         """The offset for a timestamp, or one of the special ones; None when there is none."""
         log = self._log
         if timestamp_ms == LATEST:
-            offset = self.last_stable_offset if committed else self.high_watermark
-            return OffsetFound(offset, -1, self.leader_epoch)
+            return OffsetFound(self.end_for(isolation), -1, self.leader_epoch)
         if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
             offset = log.log_start_offset
             return OffsetFound(offset, -1, self._epoch_of(offset))

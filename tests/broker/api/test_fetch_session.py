@@ -14,8 +14,8 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from broker.api import fetch_session
-from broker.api.fetch_session import FetchSessionCache, fetch_ask
-from broker.replica.partition import PartitionRead
+from broker.api.fetch_session import FetchSessionCache
+from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
     FetchPartition,
     FetchRequest,
@@ -349,8 +349,8 @@ class TestCache:
 
     def open(self, cache, partition_count):
         wanted = [FetchPartition("t", index, 0, 100) for index in range(partition_count)]
-        reads = [PartitionRead((), 0, 0, 0, 0)] * partition_count
-        return cache.open(wanted, [fetch_ask(each, None) for each in wanted], reads, False)
+        reads = [PartitionRead(None, 0, 0, 0)] * partition_count
+        return cache.open(wanted, reads, Isolation.HIGH_WATERMARK)
 
     def touch(self, cache, session):
         assert cache.resume(session.session_id, session.epoch, False) is session

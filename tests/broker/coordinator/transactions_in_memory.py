@@ -262,8 +262,8 @@ class TransactionBroker:
         values: list[bytes] = []
         offset = log.log_start_offset
         while offset < bound:
-            found = log.read(offset, 1 << 20, bound, with_aborted=True)
-            waiting = sorted((each.first_offset, each.producer_id) for each in found.aborted)
+            found, aborted = log.read_committed(offset, 1 << 20, bound)
+            waiting = sorted((each.first_offset, each.producer_id) for each in aborted)
             memory = MemoryRecords(bytes_of(found))
             skipping: set[int] = set()
             while (batch := memory.next_batch()) is not None:

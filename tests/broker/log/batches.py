@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from broker.log.log import FetchDataInfo, Log
+from broker.log.files import FileSlice
+from broker.log.log import Log
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 NOW_MS = 1_700_000_000_000
@@ -43,9 +44,9 @@ def together(*batches: memoryview) -> memoryview:
     return memoryview(bytearray(b"".join(batches)))
 
 
-def bytes_of(found: FetchDataInfo) -> bytes:
+def bytes_of(found: FileSlice | None) -> bytes:
     """What a read of a log found, read from its file."""
-    return b"" if found.records is None else found.records.read()
+    return b"" if found is None else found.read()
 
 
 def contents(log: Log) -> dict[int, bytes]:

@@ -233,8 +233,8 @@ class TestTransactions:
         expected = [(0, b"a", b"kept"), (3, b"b", b"committed"), (5, b"z", b"end")]
         assert pairs(log) == expected
         # Producer 7 is known, so its last batch stays, emptied; and so its marker and index entry.
-        read = log.read(0, 10_000, 6, with_aborted=True)
-        assert [each.producer_id for each in read.aborted] == [7]
+        _, aborted = log.read_committed(0, 10_000, 6)
+        assert [each.producer_id for each in aborted] == [7]
         again = Log(directory, CONFIG, clock, files.crash())
         assert again.last_stable_offset(6) == 6
         clock.now_ms += 10
@@ -248,7 +248,7 @@ class TestTransactions:
         put(log, (b"z", b"end4"))
         compact(log, files, clock)
         assert [h.producer_id for h in batches(stored(log)) if h.is_control] == [8]
-        assert not log.read(0, 10_000, 6, with_aborted=True).aborted
+        assert not log.read_committed(0, 10_000, 6)[1]
         assert [p for p in pairs(log) if p[1] == b"b"] == [(3, b"b", b"committed")]
 
     def test_a_marker_goes_though_another_transaction_of_its_producer_stays(
@@ -319,7 +319,7 @@ class TestSegments:
     def test_a_reader_of_the_old_segments_reads_on(self, log, files, clock):
         for number in range(60):
             put(log, (b"k", b"%d" % number))
-        piece = log.read(0, 10_000, 60).records
+        piece = log.read(0, 10_000, 60)
         before = piece.read()
         compact(log, files, clock)
         clock.now_ms += 11
@@ -331,7 +331,7 @@ class TestSegments:
             put(log, (b"k", b"%d" % number))
         compact(log, files, clock)
         for offset in range(60):
-            data = log.read(offset, 10_000, 60).records.read()
+            data = log.read(offset, 10_000, 60).read()
             assert next(batches(data)).last_offset >= offset
 
     def test_timestamps_are_found_among_what_is_left(self, log, files, clock):

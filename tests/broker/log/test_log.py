@@ -76,14 +76,14 @@ class TestAppend:
     def test_keeps_the_producers_compression(self, log, codec):
         sent = batch([b"v" * 200], codec=codec)
         log.append(sent, 0)
-        assert log.read(0, 10_000, 1).records.read() == bytes(sent)
+        assert log.read(0, 10_000, 1).read() == bytes(sent)
 
     def test_stamps_the_brokers_time_where_the_topic_wants_it(self, open_log, clock):
         log = open_log(dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime"))
         clock.now_ms += 77
         info = log.append(batch([b"a"], timestamp_ms=5), 0)
         assert info.log_append_time_ms == info.max_timestamp_ms == clock.now_ms
-        data = log.read(0, 10_000, 1).records.read()
+        data = log.read(0, 10_000, 1).read()
         assert values_in(data) == {0: b"a"}
         assert next(batches(data)).is_log_append_time
 
@@ -240,14 +240,14 @@ class TestRead:
     def test_gives_the_whole_batch_that_holds_an_offset_in_its_middle(self, log):
         log.append(batch([b"a"]), 0)
         log.append(batch([b"b", b"c", b"d"]), 0)
-        data = log.read(2, 1000, 4).records.read()
+        data = log.read(2, 1000, 4).read()
         assert values_in(data) == {1: b"b", 2: b"c", 3: b"d"}
 
     def test_every_offset_is_found_in_a_log_of_many_segments(self, log):
         fill(log, 100)
         assert log.segment_count > 5
         for offset in range(100):
-            data = log.read(offset, 1, 100).records.read()
+            data = log.read(offset, 1, 100).read()
             assert list(values_in(data)) == [offset]
 
     def test_max_bytes_cuts_but_the_first_batch_comes_whole(self, log):
@@ -257,17 +257,17 @@ class TestRead:
         assert log.read(0, size_bytes + 10, 3).size_bytes == size_bytes + 10
         assert log.read(0, 10, 3).size_bytes == size_bytes
         assert log.read(0, 10, 3, min_one_batch=False).size_bytes == 10
-        assert log.read(0, 0, 3, min_one_batch=False).records is None
+        assert log.read(0, 0, 3, min_one_batch=False) is None
 
     def test_stops_below_the_upper_bound(self, log):
         log.append(batch([b"a", b"b"]), 0)
         log.append(batch([b"c", b"d"]), 0)
         log.append(batch([b"e"]), 0)
-        assert list(values_in(log.read(0, 9999, 4).records.read())) == [0, 1, 2, 3]
-        assert list(values_in(log.read(0, 9999, 3).records.read())) == [0, 1]
-        assert log.read(2, 9999, 3).records is None
-        assert log.read(4, 9999, 4).records is None
-        assert log.read(5, 9999, 5).records is None
+        assert list(values_in(log.read(0, 9999, 4).read())) == [0, 1, 2, 3]
+        assert list(values_in(log.read(0, 9999, 3).read())) == [0, 1]
+        assert log.read(2, 9999, 3) is None
+        assert log.read(4, 9999, 4) is None
+        assert log.read(5, 9999, 5) is None
 
     def test_refuses_offsets_outside_of_the_log(self, log):
         fill(log, 30)
@@ -279,7 +279,7 @@ class TestRead:
     def test_slices_outlive_their_segment_on_a_real_disk(self, tmp_path, clock):
         log = Log(tmp_path, dataclasses.replace(SMALL, retention_bytes=0), clock)
         fill(log, 40)
-        piece = log.read(0, 500, 40).records
+        piece = log.read(0, 500, 40)
         expected = piece.read()
         assert log.delete_old_segments(40) > 1
         clock.now_ms += SMALL.file_delete_delay_ms

@@ -189,7 +189,7 @@ class TestDelete:
         manager = opened(files, clock)
         log = manager.create(ORDERS)
         log.append(batch([b"a"]), 0)
-        piece = log.read(0, 100, 1).records
+        piece = log.read(0, 100, 1)
         manager.delete(ORDERS)
         manager.delete(ORDERS)
         assert manager.get(ORDERS) is None

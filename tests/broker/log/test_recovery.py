@@ -167,7 +167,7 @@ class TestManySegments:
         files = golden.files.crash()
         middle = files.names[golden.name(base_offset=bases[1])]
         whole = Log(golden.directory, MANY, files=golden.files.crash())
-        last = whole.read(bases[2] - 1, 1, bases[2]).records
+        last = whole.read(bases[2] - 1, 1, bases[2])
         del middle.data[last.position :]
         log = Log(golden.directory, MANY, files=files)
         assert bases[1] < log.log_end_offset < bases[2]
@@ -266,7 +266,7 @@ class TestManySegments:
         log = Log(golden.directory, MANY, files=files, recovery_point=golden.end_offset)
         expected = {offset: value for offset, value in golden.contents.items() if offset}
         for offset in expected:
-            found = log.read(offset, 1, log.log_end_offset).records.read()
+            found = log.read(offset, 1, log.log_end_offset).read()
             assert values_in(found)[offset] == expected[offset]
 
     def test_a_swap_file_of_an_unfinished_split_is_given_up(self, golden):

@@ -62,7 +62,7 @@ class Producers:
 
 def aborted_in(log, offset, max_bytes=10**6, bound=None):
     end = log.log_end_offset if bound is None else bound
-    found = log.read(offset, max_bytes, end, with_aborted=True).aborted
+    found = log.read_committed(offset, max_bytes, end)[1]
     return [(each.producer_id, each.first_offset) for each in found]
 
 
@@ -72,8 +72,8 @@ def committed(log):
     stable = log.last_stable_offset(log.log_end_offset)
     offset = log.log_start_offset
     while offset < stable:
-        data = log.read(offset, 500, stable, with_aborted=True)
-        skipped = sorted((each.first_offset, each.producer_id) for each in data.aborted)
+        data, aborted = log.read_committed(offset, 500, stable)
+        skipped = sorted((each.first_offset, each.producer_id) for each in aborted)
         records = MemoryRecords(bytes_of(data))
         skipping = set()
         while (each := records.next_batch()) is not None:
@@ -155,7 +155,6 @@ class TestAborted:
         assert aborted_in(log, 0) == [(1, 0), (3, 4)]
         assert aborted_in(log, 0, bound=4) == [(1, 0)]
         assert aborted_in(log, 3) == [(3, 4)]
-        assert log.read(0, 10**6, log.log_end_offset).aborted == ()
 
     def test_a_segment_without_any_has_no_file(self, log, directory, files):
         producers = Producers(log)

@@ -14,7 +14,7 @@ from broker.log.files import DiskFile, DiskFiles
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import ReplicaManager
-from broker.replica.partition import ACKS_ALL
+from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
 from tests.broker.records import batch_of
 
@@ -124,7 +124,7 @@ def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(replicas, 
 
     async def scenario():
         woken = asyncio.Event()
-        replicas.wait(DelayedFetch([PLACES[0]], 1), 10_000, woken.set)
+        replicas.wait(DelayedFetch([PLACES[0]], 1, Isolation.HIGH_WATERMARK), 10_000, woken.set)
         appending = aside(replicas, 0, "a")
         waiting = asyncio.ensure_future(_shielded(appending))
         await asyncio.sleep(0)

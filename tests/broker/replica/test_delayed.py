@@ -19,6 +19,7 @@ from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch, DelayedProduce
 from broker.replica.manager import ReplicaManager
+from broker.replica.partition import Isolation
 from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.frames import RequestHeader
 from pyspark_kafkalog.protocol.produce import (
@@ -165,7 +166,8 @@ def test_a_fetch_is_woken_by_the_high_watermark_and_not_by_the_append(broker):
     woken = []
 
     async def scenario():
-        broker.replicas.wait(DelayedFetch([PLACES[0]], 1), LONG_MS, lambda: woken.append(1))
+        fetch = DelayedFetch([PLACES[0]], 1, Isolation.HIGH_WATERMARK)
+        broker.replicas.wait(fetch, LONG_MS, lambda: woken.append(1))
         task = await begun(broker.produce(PLACES[0]))
         assert woken == []
         broker.replicate(0, 1)

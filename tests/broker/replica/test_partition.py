@@ -12,13 +12,15 @@ from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import ReplicaManager
-from broker.replica.partition import LATEST, Partition
+from broker.replica.partition import LATEST, Isolation, Partition
 from broker.replica.purgatory import Purgatory
+from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
 
 PLACE = TopicPartition(TOPIC, 0)
+HIGH_WATERMARK, TXN_COMMITTED = Isolation
 
 
 @pytest.fixture
@@ -68,7 +70,10 @@ def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
     assert both.commit(first) == both.commit(second) == (0, 0)
     assert (both.high_watermark, log.log_end_offset) == (10, 12)
     assert both.advance_high_watermark(11) == (size_bytes, size_bytes)
-    assert both.read(10, 1 << 20, False, True).size_bytes == size_bytes
+    assert (
+        both.read(FetchPartition(TOPIC, 0, 10, 0), 1 << 20, HIGH_WATERMARK, True).size_bytes
+        == size_bytes
+    )
     assert both.advance_high_watermark(9) == (0, 0)
     assert both.high_watermark == 11
     both.isr = (1,)
@@ -126,15 +131,15 @@ def broker():
     return made
 
 
-def wait(broker, *, committed):
+def wait(broker, isolation):
     woken = []
-    fetch = DelayedFetch([PLACE], 1, committed=committed)
+    fetch = DelayedFetch([PLACE], 1, isolation)
     broker.replicas.wait(fetch, 10_000, lambda: woken.append(1))
     return woken
 
 
 def test_who_reads_committed_records_is_woken_by_the_end_of_a_transaction(broker):
-    patient, other = wait(broker, committed=True), wait(broker, committed=False)
+    patient, other = wait(broker, TXN_COMMITTED), wait(broker, HIGH_WATERMARK)
     assert broker.produce("id", broker.producer, PLACE, b"y", 1, version=9) == 0
     assert (patient, other) == ([], [1])
     broker.coordinator.end("id", broker.producer, 0, is_commit=True)
@@ -142,12 +147,12 @@ def test_who_reads_committed_records_is_woken_by_the_end_of_a_transaction(broker
 
 
 def test_who_waits_is_woken_when_the_topic_goes(broker):
-    woken = wait(broker, committed=True)
+    woken = wait(broker, TXN_COMMITTED)
     broker.replicas.close(broker.topics[TOPIC])
     assert woken == [1]
 
 
 def test_the_end_for_committed_records_is_where_a_transaction_is_open(broker):
     partition = broker.replicas.partition(PLACE)
-    assert partition.find_offset(LATEST, True).offset == 0
-    assert partition.find_offset(LATEST, False).offset == 1
+    assert partition.find_offset(LATEST, TXN_COMMITTED).offset == 0
+    assert partition.find_offset(LATEST, HIGH_WATERMARK).offset == 1

@@ -6,6 +6,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from broker.replica.delayed import DelayedFetch
+from broker.replica.partition import Isolation
 from broker.replica.purgatory import Purgatory
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -49,7 +50,7 @@ def purgatory(clock):
 
 def wait(purgatory, *partitions, missing_bytes=100):
     ran: list[int] = []
-    fetch = DelayedFetch(partitions, missing_bytes)
+    fetch = DelayedFetch(partitions, missing_bytes, Isolation.HIGH_WATERMARK)
     purgatory.wait(fetch, 5000, lambda: ran.append(1))
     return fetch, ran
 
@@ -100,9 +101,9 @@ def test_one_that_waits_again_when_run(purgatory):
     def again() -> None:
         rounds.append(1)
         if len(rounds) < 3:
-            purgatory.wait(DelayedFetch([A], 10), 5000, again)
+            purgatory.wait(DelayedFetch([A], 10, Isolation.HIGH_WATERMARK), 5000, again)
 
-    purgatory.wait(DelayedFetch([A], 10), 5000, again)
+    purgatory.wait(DelayedFetch([A], 10, Isolation.HIGH_WATERMARK), 5000, again)
     for expected in (1, 2, 3):
         purgatory.became_visible(A, 10, 10)
         assert len(rounds) == expected
