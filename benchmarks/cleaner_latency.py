@@ -16,8 +16,8 @@ from pathlib import Path
 
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.records import batch_of
 
 DISTINCT_KEYS = 100_000
 BATCH_RECORDS = 5_000

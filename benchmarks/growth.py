@@ -47,7 +47,7 @@ from benchmarks.running import (
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.client.admin import create_topic
 from pyspark_kafkalog.client.cluster import LATEST
-from tests.broker.child import RawClient
+from tests.support.broker_child import RawClient
 
 _REPEATS = 3
 _MOST_RECORDS = 4_000_000

@@ -42,7 +42,7 @@ from pyspark_kafkalog.record.batch import (
     seal,
 )
 from pyspark_kafkalog.record.records import varint
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 GROUP = "Broker and the size of its log"
 GIGABYTE = 1 << 30

@@ -12,8 +12,8 @@ from kafka.errors import KafkaStorageError, NoError
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
-from tests.broker.child import BrokerChild, RawClient
 from tests.broker.log.batches import batch, values_in
+from tests.support.broker_child import BrokerChild, RawClient
 
 STORAGE_ERROR = KafkaStorageError.errno
 

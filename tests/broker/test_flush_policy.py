@@ -13,9 +13,9 @@ from broker.network.loop import new_event_loop
 from broker.replica.manager import LARGE_BYTES
 from broker.server import BrokerServer
 from tests.broker.api.transaction_client import TransactionClient, read
-from tests.broker.child import RawClient
-from tests.broker.records import batch_of
 from tests.broker.test_main import create_topic
+from tests.support.broker_child import RawClient
+from tests.support.records import batch_of
 
 
 @pytest.fixture

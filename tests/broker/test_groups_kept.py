@@ -14,7 +14,7 @@ from tests.broker.api.group_client import (
     GroupClient,
 )
 from tests.broker.api.transaction_client import TransactionClient
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2"}
 TOPIC = "orders"

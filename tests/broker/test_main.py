@@ -27,9 +27,9 @@ from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import MetadataRecords
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, read
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of, values_of
-from tests.patience import EVENT_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import EVENT_S
+from tests.support.records import batch_of, values_of
 
 
 def run_broker(*arguments, stdin=None):

@@ -6,7 +6,7 @@ from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.broker.api.transaction_client import TransactionClient, read, stable_offset
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 TOPIC = "orders"
 INVALID_PRODUCER_ID_MAPPING = 49

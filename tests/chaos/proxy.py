@@ -23,7 +23,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -29,8 +29,8 @@ from pyspark_kafkalog.source.datasource import DefaultSource
 from pyspark_kafkalog.source.python_worker import close_kept
 from pyspark_kafkalog.source.reader import KafkalogReader
 from tests.chaos.proxy import ChaosProxy, Fault, Kind, SeededFaults, no_fault
-from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.patience import BUSY_S
 
 SEEDS = range(int(os.environ.get("KAFKALOG_CHAOS_SEEDS", "6")))
 ROWS = 4000

@@ -25,9 +25,9 @@ from pyspark_kafkalog.protocol.produce import (
     ProduceRequest,
     encode_produce_request,
 )
-from tests.broker.child import RawClient
-from tests.broker.records import batch_of
 from tests.counted_work.function_calls import FunctionCalls
+from tests.support.broker_child import RawClient
+from tests.support.records import batch_of
 
 TRIES = 7
 FEW = 40

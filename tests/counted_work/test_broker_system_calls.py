@@ -20,9 +20,9 @@ from pyspark_kafkalog.protocol.produce import (
     ProduceRequest,
     encode_produce_request,
 )
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of
 from tests.counted_work.system_calls import SystemCalls
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.records import batch_of
 
 REQUESTS = 100
 FEW = 5

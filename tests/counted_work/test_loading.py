@@ -18,7 +18,7 @@ from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import S3Table
-from tests.s3_server import s3
+from tests.support.s3_server import s3
 
 PARTITIONS = 4
 ON_DISK = ("fsync", "link", "rename", "mkdir", "listdir", "scandir", "open", "stat", "unlink")

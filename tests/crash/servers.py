@@ -6,8 +6,8 @@ Each keeps its data and its address over `kill` and `start`.
 from pathlib import Path
 from typing import Protocol
 
-from tests.broker.child import BrokerChild
-from tests.interop.kafka_server import KafkaServer, require_kafka
+from tests.support.broker_child import BrokerChild
+from tests.support.kafka_server import KafkaServer, require_kafka
 
 # Groups that notice soon that a member was killed; few partitions of the internal topics, so that
 # Apache Kafka starts faster.

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from tests.broker.child import BrokerChild
+from tests.support.broker_child import BrokerChild
 
 pytestmark = pytest.mark.crash
 

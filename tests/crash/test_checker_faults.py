@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.broker.child import BrokerChild
 from tests.crash import checker
 from tests.crash.checker import check
 from tests.crash.history import OK, HistoryWriter, read_history
@@ -24,6 +23,7 @@ from tests.crash.recorded import (
     read_to_end,
     record_of,
 )
+from tests.support.broker_child import BrokerChild
 
 pytestmark = pytest.mark.crash
 

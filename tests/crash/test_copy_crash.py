@@ -31,7 +31,7 @@ from tests.crash.history import read_history
 from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
-from tests.interop.kafka_server import PEERS, require_kafka
+from tests.support.kafka_server import PEERS, require_kafka
 
 pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.slow]
 

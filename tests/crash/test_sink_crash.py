@@ -23,11 +23,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.broker.child import BrokerChild
 from tests.crash.sink_driver import rows_of
 from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
-from tests.interop.kafka_server import KafkaServer, require_kafka
+from tests.support.broker_child import BrokerChild
+from tests.support.kafka_server import KafkaServer, require_kafka
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 

@@ -34,7 +34,7 @@ from tests.crash.sink_steps import (
     plan_micro_batch,
     visible,
 )
-from tests.interop.kafka_server import KafkaServer, require_kafka
+from tests.support.kafka_server import KafkaServer, require_kafka
 
 pytestmark = pytest.mark.crash
 

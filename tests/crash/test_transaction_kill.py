@@ -5,7 +5,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import TransactionClient, read, stable_offset
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 pytestmark = pytest.mark.crash
 

@@ -22,7 +22,7 @@ from broker.api.apis import APIS
 from broker.config.log import LogConfig
 from broker.log.log import Log
 from pyspark_kafkalog.protocol.frames import encode_request_header
-from tests.broker.records import CODECS, batch_of
+from tests.support.records import CODECS, batch_of
 
 SEEDS = Path(__file__).with_name("seeds")
 DIRECTORY_FILES = (

@@ -63,7 +63,7 @@ from pyspark_kafkalog.record.batch import (
 from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.crc import crc32c
 from tests.broker.log.batches import bytes_of
-from tests.broker.records import batch_of, values_of
+from tests.support.records import batch_of, values_of
 
 _log = logging.getLogger(__name__)
 

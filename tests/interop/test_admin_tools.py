@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.child import broker_under_test
-from tests.interop.kafka_server import PEERS, require_kafka
+from tests.support.broker_child import broker_under_test
+from tests.support.kafka_server import PEERS, require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
-from tests.broker.child import broker_under_test
+from tests.support.broker_child import broker_under_test
 
 pytestmark = pytest.mark.interop
 

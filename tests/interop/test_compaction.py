@@ -12,12 +12,12 @@ from broker.config.log import LogConfig
 from broker.log.files import DiskFiles
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
-from tests.broker.child import BrokerChild
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
 from tests.broker.log.compaction import compact
-from tests.interop.kafka_server import KafkaServer, require_kafka
 from tests.interop.test_kafka_log_tools import JARS
 from tests.interop.test_kafka_log_tools import dump as dump_or_fail
+from tests.support.broker_child import BrokerChild
+from tests.support.kafka_server import KafkaServer, require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

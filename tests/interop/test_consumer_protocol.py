@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from broker.coordinator.state_topic import java_hash_magnitude
-from tests.broker.child import BrokerChild
 from tests.interop.group_members import COMMIT_INTERVAL_MS, GroupMember, until, until_shared
 from tests.interop.test_groups import (
     PARTITIONS,
@@ -27,6 +26,7 @@ from tests.interop.test_groups import (
     produce,
     until_read,
 )
+from tests.support.broker_child import BrokerChild
 
 pytestmark = pytest.mark.interop
 

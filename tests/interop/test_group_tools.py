@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from broker.coordinator.state_topic import java_hash_magnitude
 from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import TransactionClient
-from tests.broker.child import BrokerChild, RawClient
 from tests.interop.group_members import ConfluentMember, until, until_shared
+from tests.support.broker_child import BrokerChild, RawClient
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"

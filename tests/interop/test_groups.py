@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.broker.child import BrokerChild, broker_under_test
 from tests.interop.group_members import KINDS, ConfluentMember, GroupMember, until, until_shared
+from tests.support.broker_child import BrokerChild, broker_under_test
 
 pytestmark = [
     pytest.mark.interop,

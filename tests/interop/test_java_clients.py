@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.broker.child import broker_under_test
-from tests.interop.kafka_server import PEERS, require_kafka
+from tests.support.broker_child import broker_under_test
+from tests.support.kafka_server import PEERS, require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.broker.child import BrokerChild
-from tests.interop.kafka_server import KafkaServer, require_kafka
+from tests.support.broker_child import BrokerChild
+from tests.support.kafka_server import KafkaServer, require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

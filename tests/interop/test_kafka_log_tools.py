@@ -16,7 +16,7 @@ from broker.log.log import Log
 from broker.log.validator import AppendRules
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
-from tests.broker.records import batch_of
+from tests.support.records import batch_of
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"

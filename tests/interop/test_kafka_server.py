@@ -26,9 +26,9 @@ from pyspark_kafkalog.errors import (
     DataLossError,
     TopicRecreatedError,
 )
-from tests.interop.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
-from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
+from tests.support.patience import BUSY_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

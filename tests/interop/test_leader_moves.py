@@ -18,8 +18,8 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.source.datasource import DefaultSource
 from pyspark_kafkalog.source.reader import KafkalogReader
-from tests.interop.kafka_server import KafkaServer, require_kafka
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.kafka_server import KafkaServer, require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.child import broker_under_test
-from tests.interop.kafka_server import PEERS
+from tests.support.broker_child import broker_under_test
+from tests.support.kafka_server import PEERS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

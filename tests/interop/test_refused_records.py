@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.broker.child import broker_under_test
+from tests.support.broker_child import broker_under_test
 
 pytestmark = pytest.mark.interop
 

@@ -14,8 +14,8 @@ import pytest
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.errors import AuthenticationError, InvalidOptionError
-from tests.interop.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
 from tests.pyspark_kafkalog.client.test_security import TokenEndpoint
+from tests.support.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.broker.child import broker_under_test
-from tests.interop.kafka_server import require_kafka
 from tests.interop.test_java_clients import java
+from tests.support.broker_child import broker_under_test
+from tests.support.kafka_server import require_kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from tests.broker.api.transaction_client import (
     read,
     stable_offset,
 )
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
 from pyspark_kafkalog import DefaultSource
-from tests.interop.kafka_server import PEERS, KafkaServer, require_kafka
 from tests.spark.conftest import ROOT, Topics
+from tests.support.kafka_server import PEERS, KafkaServer, require_kafka
 
 collect_ignore_glob = [] if pyspark.__version__.startswith("4.2.") else ["test_*.py"]
 

@@ -17,11 +17,11 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.warehouse.target import open_target
-from tests.broker.child import RawClient
 from tests.property.killed_load import KillableLoads
 from tests.property.load_oracle import Key, Place, Row
 from tests.property.load_targets import Gaps, Owned, Rows, owned
 from tests.property.topic_model import Partition, Topic, Topics, picked
+from tests.support.broker_child import RawClient
 
 SHORTS = ("a", "b")
 NAMES = ("nightly", "hourly")

@@ -28,7 +28,6 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.types import StringType
 
-from tests.postgres import postgres
 from tests.pyspark_kafkalog.warehouse.tables import (
     KINDS,
     DeltaLakeTable,
@@ -40,7 +39,8 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqliteTable,
     Table,
 )
-from tests.s3_server import BUCKET
+from tests.support.postgres import postgres
+from tests.support.s3_server import BUCKET
 
 _COLUMNS = ["topic", "offset", "value"]
 NEW_COLUMN = "note"

@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.warehouse import deleted_topics
-from tests.broker.child import RawClient
 from tests.property import load_steps, owner_steps, row_steps, topic_steps
 from tests.property.killed_load import KillableLoads
 from tests.property.load_model import History, World
 from tests.property.task_session import TaskFunction
 from tests.property.topic_model import BROKER
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
+from tests.support.broker_child import RawClient
 
 SECONDS = float(os.environ.get("KAFKALOG_PROPERTY_SECONDS", "0"))
 TOLD_SEED = os.environ.get("KAFKALOG_PROPERTY_SEED")

@@ -19,8 +19,8 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, until_settled
-from tests.broker.child import RawClient
-from tests.broker.records import batch_of, values_of
+from tests.support.broker_child import RawClient
+from tests.support.records import batch_of, values_of
 
 KEYS = (b"k0", b"k1", b"k2")
 ABSURD_MS = 1_700_000_000_000_000_000

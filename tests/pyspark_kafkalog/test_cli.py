@@ -26,8 +26,8 @@ from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import InvalidOptionError
-from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.patience import BUSY_S
 
 ROOT = Path(pyspark_kafkalog.__file__).parent.parent
 

@@ -17,8 +17,8 @@ from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import BrokerStartError
-from tests.patience import BUSY_S, EVENT_S
 from tests.pyspark_kafkalog.client.conftest import write
+from tests.support.patience import BUSY_S, EVENT_S
 
 ROOT = Path(pyspark_kafkalog.__file__).parent.parent
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from pyspark.sql.types import StructType
 
-from tests.patience import BUSY_S
+from tests.support.patience import BUSY_S
 
 pytestmark = pytest.mark.spark
 

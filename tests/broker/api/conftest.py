@@ -11,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.group_client import GroupClient
-from tests.broker.child import RawClient, broker_under_test
+from tests.support.broker_child import RawClient, broker_under_test
 
 _NUMBERS = itertools.count()
 _RUN = uuid.uuid4().hex[:8]

@@ -11,7 +11,7 @@ from broker.api.consumer_group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from tests.broker.child import RawClient
+from tests.support.broker_child import RawClient
 
 LEAVE, LEAVE_FOR_A_WHILE = -1, -2
 Assignment = dict[uuid.UUID, list[int]]

@@ -30,8 +30,8 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
-from tests.broker.child import RawClient
-from tests.patience import EVENT_S
+from tests.support.broker_child import RawClient
+from tests.support.patience import EVENT_S
 
 MEMBER_ID_REQUIRED = 79
 COORDINATOR_NOT_AVAILABLE = 15

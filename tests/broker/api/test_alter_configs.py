@@ -14,9 +14,9 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of
-from tests.patience import EVENT_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import EVENT_S
+from tests.support.records import batch_of
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)

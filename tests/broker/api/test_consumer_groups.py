@@ -31,7 +31,7 @@ from tests.broker.api.consumer_group_client import (
     settle,
 )
 from tests.broker.api.transaction_client import TransactionClient
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 UNKNOWN_MEMBER_ID = 25
 UNSUPPORTED_VERSION = 35

@@ -6,7 +6,7 @@ import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
-from tests.broker.records import batch_of, values_of
+from tests.support.records import batch_of, values_of
 
 STATE = DeleteTopicsRequest.DeleteTopicState
 

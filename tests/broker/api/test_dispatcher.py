@@ -31,8 +31,8 @@ from pyspark_kafkalog.protocol.produce import (
     ProduceRequest,
     encode_produce_request,
 )
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.records import batch_of
 
 BY_KEY = {api.key: api for api in APIS}
 

@@ -12,9 +12,9 @@ from pyspark_kafkalog.protocol.fetch import (
     decode_fetch_response,
     encode_fetch_request,
 )
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of, values_of
-from tests.patience import BUSY_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import BUSY_S
+from tests.support.records import batch_of, values_of
 
 LONG_MS = 20_000
 

@@ -16,7 +16,7 @@ from kafka.protocol.admin import (
 from tests.broker.api.config_client import APPEND, DELETE, SET, altered, described
 from tests.broker.api.consumer_group_client import ConsumerMember
 from tests.broker.api.group_client import GroupClient
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 GROUP = 32
 GROUP_CONFIG, DEFAULT_CONFIG, STATIC, INT = 8, 5, 4, 3

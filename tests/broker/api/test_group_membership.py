@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.broker.api.group_client import GroupClient
-from tests.patience import BUSY_S, EVENT_S
+from tests.support.patience import BUSY_S, EVENT_S
 
 ILLEGAL_GENERATION = 22
 INCONSISTENT_GROUP_PROTOCOL = 23

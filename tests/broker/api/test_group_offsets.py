@@ -16,8 +16,8 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from tests.broker.api.group_client import GroupClient
-from tests.broker.records import batch_of
-from tests.patience import wait_until
+from tests.support.patience import wait_until
+from tests.support.records import batch_of
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 OFFSET_METADATA_TOO_LARGE = 12

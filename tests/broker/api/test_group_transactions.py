@@ -29,7 +29,7 @@ from tests.broker.api.test_group_offsets import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from tests.broker.api.transaction_client import TransactionClient
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48

@@ -25,9 +25,9 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafkalog.record.batch import HEADER_BYTES, seal
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import NOW_MS, batch_of
-from tests.patience import BUSY_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import BUSY_S
+from tests.support.records import NOW_MS, batch_of
 
 TOPIC = "hostile"
 NAMES_OF_OTHER_FILES = ["../up", "..", ".", "a/b", "/tmp/x", "a\\b", "a\0b", "", "é", "x" * 250]

@@ -16,9 +16,9 @@ from pyspark_kafkalog.protocol.produce import (
     encode_produce_request,
 )
 from tests.broker.api.test_produce import body_of
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of, values_of
-from tests.patience import BUSY_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import BUSY_S
+from tests.support.records import batch_of, values_of
 
 LARGE_BYTES = 700_000
 

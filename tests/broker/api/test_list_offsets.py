@@ -6,7 +6,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from pyspark_kafkalog.record.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, seal
 from pyspark_kafkalog.record.compression import Codec, compress
 from tests.broker.api.transaction_client import TransactionClient
-from tests.broker.records import NOW_MS, batch_of
+from tests.support.records import NOW_MS, batch_of
 
 TOPIC = ListOffsetsRequest.ListOffsetsTopic
 

@@ -6,7 +6,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.broker.api.conftest import wait_until_served
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 TOPIC = MetadataRequest.MetadataRequestTopic
 

@@ -20,9 +20,9 @@ from pyspark_kafkalog.protocol.produce import (
 )
 from pyspark_kafkalog.record.batch import BatchHeader, batches, read_header, seal, stamp
 from pyspark_kafkalog.record.compression import Codec
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import CODECS, NOW_MS, batch_of, values_of
-from tests.patience import BUSY_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import BUSY_S
+from tests.support.records import CODECS, NOW_MS, batch_of, values_of
 
 # kafka-python reads and writes lz4 in magic 0 only with a package that is not here.
 OLD = [

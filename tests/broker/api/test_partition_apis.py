@@ -16,9 +16,9 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.conftest import wait_until_served
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of, values_of
-from tests.patience import EVENT_S
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import EVENT_S
+from tests.support.records import batch_of, values_of
 
 INVALID_PARTITIONS, INVALID_ASSIGNMENT, INVALID_REQUEST, UNKNOWN_PARTITION = 37, 39, 42, 3
 OUT_OF_RANGE, POLICY_VIOLATION = 1, 44

@@ -15,7 +15,7 @@ from pyspark_kafkalog.protocol.produce import (
     decode_produce_response,
     encode_produce_request,
 )
-from tests.broker.records import CODECS, NOW_MS, batch_of, values_of
+from tests.support.records import CODECS, NOW_MS, batch_of, values_of
 
 
 def body_of(topic, *batches, version=9, acks=-1, transactional_id=None):

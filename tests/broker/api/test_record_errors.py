@@ -6,7 +6,7 @@ import time
 import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from tests.broker.records import CODECS, batch_of
+from tests.support.records import CODECS, batch_of
 
 INVALID_TIMESTAMP, INVALID_RECORD = 32, 87
 HOUR_MS = 3_600_000

@@ -20,7 +20,7 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsResponse,
 )
 
-from tests.broker.child import BrokerChild, RawClient
+from tests.support.broker_child import BrokerChild, RawClient
 
 SECURITY_DISABLED, NOT_FOUND, DUPLICATE, UNACCEPTABLE, UNSUPPORTED = 54, 91, 92, 93, 33
 SHA_256, SHA_512 = 1, 2

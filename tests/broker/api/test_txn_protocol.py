@@ -35,8 +35,8 @@ from tests.broker.api.transaction_client import (
     stable_offset,
     write_marker,
 )
-from tests.broker.records import batch_of
-from tests.patience import BUSY_S
+from tests.support.patience import BUSY_S
+from tests.support.records import batch_of
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_AUTHORIZATION_FAILED = 29

@@ -38,9 +38,9 @@ from pyspark_kafkalog.protocol.produce import (
     encode_produce_request,
 )
 from tests.broker.api.group_client import GroupClient
-from tests.broker.child import RawClient
-from tests.broker.records import batch_of
-from tests.patience import EVENT_S
+from tests.support.broker_child import RawClient
+from tests.support.patience import EVENT_S
+from tests.support.records import batch_of
 
 CONCURRENT_TRANSACTIONS = 51
 _RETRIED = (CONCURRENT_TRANSACTIONS, 14, 15, 16)

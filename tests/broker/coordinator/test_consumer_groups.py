@@ -40,7 +40,7 @@ from tests.broker.coordinator.consumer_in_memory import (
     settle,
 )
 from tests.broker.coordinator.in_memory import GROUP
-from tests.patience import BUSY_S
+from tests.support.patience import BUSY_S
 
 SESSION_S = 45.0
 PLACE = TopicPartition("t", 0)

@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition
 from broker.cluster.metadata import CONSUMER_OFFSETS, new_topic
 from broker.coordinator.transaction_metadata import TransactionState
 from tests.broker.coordinator.transactions_in_memory import TOPIC, Crashed, TransactionBroker
-from tests.broker.records import batch_of
+from tests.support.records import batch_of
 
 ID = "mine"
 PLACE, OTHER = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

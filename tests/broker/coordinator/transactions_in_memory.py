@@ -38,7 +38,7 @@ from pyspark_kafkalog.protocol.produce import (
 from tests.broker.coordinator.in_memory import FakeTime
 from tests.broker.log.batches import bytes_of
 from tests.broker.log.memory_files import MemoryFiles
-from tests.broker.records import batch_of
+from tests.support.records import batch_of
 
 TOPIC = "t"
 _CONFIG = LogConfig(segment_bytes=2000, retention_ms=-1)

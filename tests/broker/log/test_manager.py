@@ -15,7 +15,7 @@ from broker.log.files import DiskFiles
 from broker.log.manager import LogManager
 from tests.broker.log.batches import NOW_MS, batch, contents
 from tests.broker.log.memory_files import MemoryFiles
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 ORDERS = TopicPartition("orders", 0)
 DASHED = TopicPartition("a-b-delete", 12)

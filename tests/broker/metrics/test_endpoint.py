@@ -18,10 +18,10 @@ from broker.log.log import Log
 from broker.metrics import endpoint
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient
-from tests.broker.child import BrokerChild, RawClient
-from tests.broker.records import batch_of
 from tests.broker.test_main import run_broker
-from tests.patience import EVENT_S, wait_until
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import EVENT_S, wait_until
+from tests.support.records import batch_of
 
 LISTEN = ("--metrics-listen=127.0.0.1:0",)
 

@@ -12,7 +12,7 @@ import pytest
 from broker.network.connection import Answer, BrokerConnection, ConnectionLimits
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 
 class Echo:

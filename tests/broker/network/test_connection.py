@@ -12,7 +12,7 @@ import pytest
 
 from broker.network.connection import ConnectionLimits
 from broker.network.server import SocketOptions
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 LIMIT_BYTES = 1 << 20
 

@@ -23,7 +23,7 @@ from tests.broker.network.test_connection import (
     framed,
     receive_frame,
 )
-from tests.patience import BUSY_S, EVENT_S
+from tests.support.patience import BUSY_S, EVENT_S
 
 
 def resident_bytes():

@@ -9,7 +9,7 @@ import pytest
 
 from broker.network.send import Part, SendQueue
 from broker.network.transport import PlainTransport
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 
 @dataclass

@@ -5,7 +5,7 @@ import socket
 from broker.network.connection import ConnectionLimits
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 
 def test_no_host_is_every_interface():

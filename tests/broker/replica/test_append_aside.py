@@ -16,7 +16,7 @@ from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
-from tests.broker.records import batch_of
+from tests.support.records import batch_of
 
 LARGE_BYTES = 600_000
 PLACES = [TopicPartition("t", index) for index in range(2)]

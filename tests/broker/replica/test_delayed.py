@@ -28,7 +28,7 @@ from pyspark_kafkalog.protocol.produce import (
     encode_produce_request,
 )
 from tests.broker.log.memory_files import MemoryFiles
-from tests.broker.records import batch_of
+from tests.support.records import batch_of
 
 PLACES = [TopicPartition("t", index) for index in range(2)]
 LONG_MS = 60_000

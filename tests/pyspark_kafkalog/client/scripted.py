@@ -19,7 +19,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.protocol import frames
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -29,7 +29,6 @@ from pyspark_kafkalog.errors import (
     InvalidTopicNameError,
     UnknownTopicError,
 )
-from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.client.conftest import batches_of, write
 from tests.pyspark_kafkalog.client.scripted import (
     FETCH,
@@ -41,6 +40,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     ScriptedBroker,
     wait_for_close,
 )
+from tests.support.patience import BUSY_S
 
 T0 = TopicPartition("t", 0)
 

@@ -23,7 +23,6 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import AuthenticationError
-from tests.patience import BUSY_S, EVENT_S
 from tests.pyspark_kafkalog.client.scripted import (
     API_VERSIONS,
     CUT,
@@ -38,6 +37,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     receive_exactly,
     wait_for_close,
 )
+from tests.support.patience import BUSY_S, EVENT_S
 
 DATA = Path(__file__).parent / "data"
 CONFIG = ClientConfig.from_options({"bootstrap.servers": "unused:1"})

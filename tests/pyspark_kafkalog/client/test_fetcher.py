@@ -27,7 +27,6 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.protocol import fetch
 from pyspark_kafkalog.record.batch import batches, read_header, seal, stamp
-from tests.patience import BUSY_S, EVENT_S
 from tests.pyspark_kafkalog.client.conftest import batches_of, write
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
@@ -40,6 +39,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     ScriptedBroker,
 )
 from tests.pyspark_kafkalog.client.test_cluster import offsets_answer, topic_error
+from tests.support.patience import BUSY_S, EVENT_S
 
 T0 = TopicPartition("t", 0)
 

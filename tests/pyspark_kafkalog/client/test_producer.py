@@ -26,7 +26,6 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.protocol import produce
 from pyspark_kafkalog.record.batch import BatchHeader, check_crc, read_header
-from tests.patience import BUSY_S, EVENT_S
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
@@ -38,6 +37,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     ScriptedBroker,
 )
 from tests.pyspark_kafkalog.client.test_cluster import topic_error
+from tests.support.patience import BUSY_S, EVENT_S
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OUT_OF_ORDER, DUPLICATE = 45, 46

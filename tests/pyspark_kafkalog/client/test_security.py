@@ -18,7 +18,6 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.security import tls_context
 from pyspark_kafkalog.errors import AuthenticationError, InvalidOptionError
-from tests.patience import EVENT_S
 from tests.pyspark_kafkalog.client.scripted import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -26,6 +25,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     Request,
     ScriptedBroker,
 )
+from tests.support.patience import EVENT_S
 
 PASSWORD = "hunter2"
 PLAIN = {

@@ -13,8 +13,8 @@ import pytest
 
 from pyspark_kafkalog.decoding.registry import RegistryConfig, latest_schema, schema_by_id
 from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
-from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.decoding.registry_stub import serving
+from tests.support.patience import BUSY_S
 
 CERTIFICATES = Path(__file__).parents[1] / "client" / "data"
 PASSWORD = "s3cret-w0rd"

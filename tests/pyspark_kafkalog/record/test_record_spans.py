@@ -11,7 +11,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from pyspark_kafkalog.record import record_spans as compiled
 from pyspark_kafkalog.record.batch import HEADER_BYTES
-from tests.broker.records import NOW_MS, batch_of
+from tests.support.records import NOW_MS, batch_of
 
 SOURCE = Path(__file__).parents[3] / "pyspark_kafkalog" / "record" / "record_spans.py"
 

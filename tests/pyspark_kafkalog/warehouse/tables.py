@@ -27,9 +27,9 @@ from pyiceberg.table import StaticTable
 
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.target import Target, open_target
-from tests.postgres import postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
-from tests.s3_server import BUCKET, REGION, s3
+from tests.support.postgres import postgres
+from tests.support.s3_server import BUCKET, REGION, s3
 
 NOTHING = pa.table({"value": pa.array([], pa.binary())})
 

@@ -20,7 +20,7 @@ from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.layout import Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
-from tests.s3_server import BUCKET
+from tests.support.s3_server import BUCKET
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 HOUR_US = 3600 * 1_000_000

@@ -24,7 +24,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     S3Table,
     expected_rows,
 )
-from tests.s3_server import BUCKET
+from tests.support.s3_server import BUCKET
 
 
 def iceberg(table):

@@ -17,10 +17,10 @@ from pyspark_kafkalog.warehouse.object_storage import ObjectStorage
 from pyspark_kafkalog.warehouse.parquet import committed_files
 from pyspark_kafkalog.warehouse.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.target import open_target
-from tests.patience import BUSY_S
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import S3Table, expected_rows
-from tests.s3_server import BUCKET, s3
+from tests.support.patience import BUSY_S
+from tests.support.s3_server import BUCKET, s3
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -24,7 +24,6 @@ from pyspark_kafkalog.warehouse import sql_copy
 from pyspark_kafkalog.warehouse.commit import Commit
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
-from tests.postgres import PASSWORD, postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
@@ -33,6 +32,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     Table,
     expected_rows,
 )
+from tests.support.postgres import PASSWORD, postgres
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)

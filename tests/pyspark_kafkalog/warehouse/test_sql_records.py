@@ -21,8 +21,6 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql, sql_database
 from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.target import open_target
-from tests.patience import BUSY_S
-from tests.postgres import LosingProxy, postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
@@ -30,6 +28,8 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqliteTable,
     expected_rows,
 )
+from tests.support.patience import BUSY_S
+from tests.support.postgres import LosingProxy, postgres
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)

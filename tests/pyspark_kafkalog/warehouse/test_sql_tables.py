@@ -19,7 +19,6 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
-from tests.postgres import postgres
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
@@ -27,6 +26,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqliteTable,
     Table,
 )
+from tests.support.postgres import postgres
 
 UTC = timezone.utc
 MOMENT = datetime(2026, 11, 1, 12, 30, 1, 234567)

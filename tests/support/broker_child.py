@@ -32,7 +32,7 @@ from pyspark_kafkalog.protocol.produce import (
     decode_produce_response,
     encode_produce_request,
 )
-from tests.patience import EVENT_S
+from tests.support.patience import EVENT_S
 
 
 class BrokerChild:
