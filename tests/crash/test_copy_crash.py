@@ -32,6 +32,7 @@ from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
 from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.slow]
 
@@ -124,12 +125,12 @@ class Run:
         self.until(lambda: self.progress(name) > before, f"{name} copies")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PROGRESS_TIMEOUT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"not in time: {what}; {self.state()}"
+        def holds() -> bool:
             for copier in self.copiers.values():
                 copier.revive()
-            time.sleep(0.01)
+            return condition()
+
+        wait_until(holds, lambda: f"{what}; {self.state()}", PROGRESS_TIMEOUT_S)
 
     def state(self) -> str:
         failures = {name: each.failures for name, each in self.copiers.items() if each.failures}

@@ -23,6 +23,7 @@ from tests.crash.history import OK, read_history
 from tests.crash.recorded import RECONNECT, high_watermarks, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -75,12 +76,12 @@ class Run:
         return f"{victim} after {delay_s * 1000:.0f} ms"
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"not in time: {what}"
+        def holds() -> bool:
             for client in self.clients.values():
                 client.revive()
-            time.sleep(0.02)
+            return condition()
+
+        wait_until(holds, what, TIMEOUT_S)
 
     def finish(self) -> None:
         """The producers stop, the group reads to the end; then all is read once more."""

@@ -15,7 +15,6 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.warehouse.parquet import committed_files
+from tests.support.patience import wait_until
 
 # test_load_kills kills more kinds of things in its short run.
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
@@ -123,13 +123,6 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
-def await_that(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s"
-        time.sleep(0.0005)
-
-
 def new_match(target: Path, pattern: str, known: set[str]) -> bool:
     return not known.issuperset(glob.glob(str(target / pattern)))
 
@@ -177,7 +170,7 @@ def test_every_record_is_there_once_after_kills_at_random_instants(tmp_path, cap
         rows = rows_of(committed_files(target))
         assert sum(rows.values()) == len(rows) == records.values.total()
         # No task of a dead load outlives the test.
-        await_that(lambda: not processes_with(mark), 60, "the end of all tasks")
+        wait_until(lambda: not processes_with(mark), "the end of all tasks")
 
 
 def kill_one(records: Records, target: Path, mark: str, chance: random.Random) -> str:
@@ -186,7 +179,12 @@ def kill_one(records: Records, target: Path, mark: str, chance: random.Random) -
     delay_s, jvm_too = chance.uniform(0, most_s), chance.random() < 0.7
     known = set(glob.glob(str(target / pattern)))
     driver = Driver(records, target, mark)
-    await_that(lambda: driver.ended or new_match(target, pattern, known), START_TIMEOUT_S, moment)
+    wait_until(
+        lambda: driver.ended or new_match(target, pattern, known),
+        moment,
+        START_TIMEOUT_S,
+        pause_s=0.0005,
+    )
     time.sleep(delay_s)
     driver.kill(jvm_too)
     victims = "driver and JVM" if jvm_too else "driver"

@@ -24,9 +24,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from pyspark_kafkalog import EmbeddedBroker
 from tests.crash.test_load_crash import processes_with
-from tests.crash.test_sink_crash import Driver, await_that
+from tests.crash.test_sink_crash import Driver
 from tests.crash.test_sink_stream_crash import python_workers
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
@@ -103,7 +104,7 @@ def test_each_row_is_loaded_once_after_kills_and_lost_checkpoints(
         last = start()
         assert last.process.wait(RUN_TIMEOUT_S) == 0, log.read_text()[-3000:]
         assert table.rows() == records.loaded()
-        await_that(lambda: not processes_with(mark), "the end of all processes")
+        wait_until(lambda: not processes_with(mark), "the end of all processes", RUN_TIMEOUT_S)
     with capsys.disabled():
         print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}: {dict(victims)}")
 
@@ -113,10 +114,16 @@ def await_the_moment(query: Driver, table: Table, checkpoint: Path, chance: rand
     before = set(checkpoint.glob("offsets/*"))
     committed = table.offsets("nightly")
     if chance.random() < 0.5:
-        await_that(lambda: query.ended or before < set(checkpoint.glob("offsets/*")), "a batch")
+        wait_until(
+            lambda: query.ended or before < set(checkpoint.glob("offsets/*")),
+            "a batch",
+            RUN_TIMEOUT_S,
+        )
         time.sleep(chance.uniform(0, LONGEST_WAIT_S))
     else:
-        await_that(lambda: query.ended or table.offsets("nightly") != committed, "a commit")
+        wait_until(
+            lambda: query.ended or table.offsets("nightly") != committed, "a commit", RUN_TIMEOUT_S
+        )
         time.sleep(chance.uniform(0, 0.1))
 
 

@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +28,7 @@ from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_server import KafkaServer, require_kafka
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 
@@ -107,16 +108,11 @@ class Driver:
         self.process.wait()
 
 
-def await_that(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {TIMEOUT_S} s"
-        time.sleep(0.01)
-
-
 def await_micro_batch(driver: Driver, done: Path) -> None:
     before = len(list(done.iterdir()))
-    await_that(lambda: driver.ended or len(list(done.iterdir())) > before, "a micro-batch")
+    wait_until(
+        lambda: driver.ended or len(list(done.iterdir())) > before, "a micro-batch", TIMEOUT_S
+    )
 
 
 def test_each_row_is_there_once_after_kills_at_random_instants(
@@ -161,14 +157,16 @@ def test_each_row_is_there_once_after_kills_at_random_instants(
     last = start(batches)
     while last.process.wait(TIMEOUT_S) != 0:
         last = start(batches)
-    await_that(lambda: not processes_with(mark), "the end of all tasks")
+    wait_until(lambda: not processes_with(mark), "the end of all tasks", TIMEOUT_S)
     start(batches + 1).process.wait(TIMEOUT_S)
     with capsys.disabled():
         print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}: {dict(victims)}; {batches} batches")
         ends = Counter(re.findall(r"micro-batch \d+: (\w+)", log.read_text()))
         print(f"  drivers that ended by themselves: {dict(ends)}")
-    await_that(
-        lambda: not has_open_transactions(broker.bootstrap_servers, "rows"), "the last markers"
+    wait_until(
+        lambda: not has_open_transactions(broker.bootstrap_servers, "rows"),
+        "the last markers",
+        TIMEOUT_S,
     )
     expected = Counter(row for batch in range(batches + 1) for row in rows_of(batch))
     assert visible(broker.bootstrap_servers, "rows") == expected

@@ -7,10 +7,9 @@ or more (`make crash`) kills at every request, otherwise at every third.
 import itertools
 import os
 import random
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from tests.crash.sink_steps import (
     visible,
 )
 from tests.support.kafka_server import KafkaServer, require_kafka
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -43,7 +43,6 @@ STRIDE = 1 if KILLS >= 20 else 3
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 PARTITIONS = 2
 SHORT_TIMEOUT_MS = 1_500
-WAIT_S = 30
 # How soon a broker aborts what has timed out.
 BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
@@ -87,23 +86,16 @@ def log_ends(sink: Sink) -> int:
         return sum(found.offset for found in cluster.list_offsets(places, LATEST).values())
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {WAIT_S} s"
-        time.sleep(0.02)
-
-
 def await_timeouts(sink: Sink, messages: list[Any]) -> None:
     """Until the brokers have aborted every transaction of `messages` that was open."""
     names = [message.transaction.producer.transactional_id for message in messages]
     with Cluster(sink.options.client) as cluster:
         transactions = Transactions(cluster)
-        until(
+        wait_until(
             lambda: all(found.state != ONGOING for found in transactions.describe(names).values()),
             "the timeout of transactions",
         )
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
 
 
 def kill_commit(sink: Sink, messages: list[Any], batch: int | None, kill: Kill) -> bool:
@@ -126,7 +118,7 @@ def kill_commit_with(sink: Sink, messages: list[Any], batch: int | None, ended: 
     """Kills a commit when its decision is recorded and `ended` transactions are committed."""
     with pytest.raises(StepKilled):
         sink.commit(messages, batch, Kill(ended + 2, api_key=END_TXN))
-    until(
+    wait_until(
         lambda: open_transactions(sink, messages) == len(messages) - ended,
         "the end of just these transactions",
     )
@@ -138,7 +130,7 @@ def test_rows_are_seen_when_they_are_committed_and_not_before(sink: Sink) -> Non
         messages = sink.write(sink.plan(), *rows)
         assert not any(value.startswith(b"%d-" % batch) for value in seen(sink))
         sink.commit(messages, batch)
-        until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+        wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
         assert all(seen(sink)[row] == 1 for task in rows for row in task)
     assert len(seen(sink)) == 6
 
@@ -148,7 +140,7 @@ def test_tasks_without_rows_write_nothing(sink: Sink) -> None:
     assert [message.transaction is None for message in messages] == [True, False, True]
     sink.commit(messages, 0)
     sink.run(1, [], [])
-    until(lambda: seen(sink) == Counter([b"row"]), "the row")
+    wait_until(lambda: seen(sink) == Counter([b"row"]), "the row")
 
 
 @pytest.mark.parametrize("after_sending", [False, True])
@@ -176,7 +168,7 @@ def test_killed_at_every_request_and_run_again(sink: Sink, step: str, after_send
         sink.run(batch, *rows)
         expected.update(itertools.chain(*rows))
         batch += 1
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == expected
     assert number > 10
 
@@ -191,10 +183,10 @@ def test_a_decision_outlives_its_driver(
         sink.more["checkpointLocation"] = str(tmp_path)
     kill_commit_with(sink, sink.write(sink.plan(), *ROWS), 0, ended)
     writer = sink.plan()
-    until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")
     sink.commit(sink.write(writer, *again), 0)
     sink.run(1, [b"next"])
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
 
 
@@ -209,7 +201,7 @@ def test_decided_transactions_that_all_timed_out_are_written_again(
     del sink.more["kafka.transaction.timeout.ms"]
     assert not seen(sink)
     sink.run(0, *again)
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE
 
 
@@ -228,7 +220,7 @@ def test_only_what_timed_out_after_the_decision_is_written_again(sink: Sink, end
         sink.commit(again, 0, Kill(3 + ended + 2, api_key=END_TXN))
     sink.run(0, *ROWS)
     sink.run(1, [b"next"])
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
 
 
@@ -276,7 +268,7 @@ def test_transactions_that_timed_out_before_the_decision_stop_it(sink: Sink) -> 
     assert not seen(sink)
     del sink.more["kafka.transaction.timeout.ms"]
     sink.run(0, *OTHER_CUT)
-    until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
 
 
 def test_a_transaction_timeout_that_brokers_refuse_is_named(sink: Sink) -> None:
@@ -291,7 +283,7 @@ def test_a_replay_with_fewer_tasks_leaves_no_transaction_open(sink: Sink) -> Non
     sink.write(sink.plan(), *ROWS)
     assert has_open_transactions(sink.servers, sink.topic)
     sink.run(0, list(itertools.chain(*ROWS)))
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE
 
 
@@ -300,7 +292,7 @@ def test_a_twin_that_was_slower_is_not_seen(sink: Sink) -> None:
     first = sink.write(writer, *ROWS)
     second = sink.write(writer, ROWS[0], attempt=1)
     sink.commit([*second, *first[1:]], 0)
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the twin's end")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the twin's end")
     assert seen(sink) == EACH_ROW_ONCE
 
 
@@ -311,29 +303,29 @@ def test_a_task_that_fails_leaves_nothing(sink: Sink) -> None:
         sink.write(writer, [*ROWS[0], large])
     assert not has_open_transactions(sink.servers, sink.topic)
     sink.commit(sink.write(writer, ROWS[0], attempt=1), 0)
-    until(lambda: seen(sink) == Counter(ROWS[0]), "the rows")
+    wait_until(lambda: seen(sink) == Counter(ROWS[0]), "the rows")
 
 
 def test_an_aborted_write_is_not_seen(sink: Sink) -> None:
     messages = sink.write(sink.plan(), *ROWS)
     sink.abort([messages[0], None, None], 0)
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     sink.run(0, *OTHER_CUT)
-    until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
 
 
 def test_an_abort_leaves_what_is_decided(sink: Sink) -> None:
     messages = sink.write(sink.plan(), *ROWS)
     kill_commit_with(sink, messages, 0, ended=1)
     sink.abort(messages, 0)
-    until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE, "the end of what was decided")
 
 
 def test_a_commit_may_be_repeated(sink: Sink) -> None:
     messages = sink.write(sink.plan(), *ROWS)
     for _ in range(2):
         sink.commit(messages, 0)
-    until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE, "the rows")
 
 
 def test_a_prefix_belongs_to_one_query(sink: Sink) -> None:
@@ -347,7 +339,7 @@ def test_a_prefix_belongs_to_one_query(sink: Sink) -> None:
     with pytest.raises(StepError, match=r"PrefixInUseError: Another run .* took over"):
         sink.commit(mine, 1)
     sink.run(1, [b"mine"])
-    until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
 
 
 def test_a_query_whose_checkpoint_is_at_hand_does_not_disturb_the_owner(
@@ -367,7 +359,7 @@ def test_a_query_whose_checkpoint_is_at_hand_does_not_disturb_the_owner(
     ):
         other.plan(is_stream=False)
     sink.commit(mine, 1)
-    until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
+    wait_until(lambda: seen(sink) == EACH_ROW_ONCE + Counter([b"mine"]), "the rows")
 
 
 def test_a_prefix_that_begins_another_disturbs_nobody(sink: Sink) -> None:
@@ -379,7 +371,7 @@ def test_a_prefix_that_begins_another_disturbs_nobody(sink: Sink) -> None:
     sink.run(0, *ROWS)
     for other, written in zip(others, messages, strict=True):
         other.commit(written, 0)
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE + Counter(other.query.encode() for other in others)
 
 
@@ -390,7 +382,7 @@ def test_a_driver_that_was_replaced_decides_nothing(sink: Sink) -> None:
         sink.commit(old, 0)
     sink.abort(old, 0)
     sink.commit(new, 0)
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE
 
 
@@ -399,7 +391,7 @@ def test_an_old_checkpoint_is_refused(sink: Sink) -> None:
     messages = sink.write(sink.plan(), [b"three"])
     with pytest.raises(StepError, match=r"PrefixInUseError: Micro-batch 3 .* but 4 was before"):
         sink.commit(messages, 3)
-    until(lambda: seen(sink) == Counter([b"four"]), "the rows")
+    wait_until(lambda: seen(sink) == Counter([b"four"]), "the rows")
 
 
 def test_batch_queries_are_seen_as_a_whole(sink: Sink) -> None:
@@ -409,14 +401,14 @@ def test_batch_queries_are_seen_as_a_whole(sink: Sink) -> None:
     kill_commit_with(sink, messages, None, ended=1)
     # The next write finishes it first.
     sink.run(None, [b"c"])
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == EACH_ROW_ONCE + Counter([b"a", b"b", b"c"])
 
 
 def test_a_batch_query_that_is_aborted_is_not_seen(sink: Sink) -> None:
     sink.abort(sink.write(sink.plan(is_stream=False), *ROWS), None)
     sink.run(None, [b"a"])
-    until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
+    wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
     assert seen(sink) == Counter([b"a"])
 
 
@@ -466,8 +458,8 @@ def test_a_task_slower_than_its_timeout_is_told_so(sink):
     def rows() -> Iterator[bytes]:
         # More than a few batches, so that some are sent before the second half.
         yield from [b"x" * 1000] * 8000
-        until(lambda: log_ends(sink) > 0, "the first half")
-        until(lambda: not has_open_transactions(sink.servers, sink.topic), "the timeout")
+        wait_until(lambda: log_ends(sink) > 0, "the first half")
+        wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the timeout")
         yield from [b"y" * 1000] * 3000
 
     with pytest.raises(StepError, match=r"TransactionAbortedError: The transaction .*timeout\.ms"):

@@ -19,7 +19,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
-from tests.crash.test_sink_crash import Driver, OurBroker, await_that
+from tests.crash.test_sink_crash import Driver, OurBroker
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
@@ -62,9 +63,10 @@ def test_a_killed_stream_delivers_each_record_once(
     for _ in range(KILLS):
         query = Driver("sink_stream", arguments, mark, log)
         before = set(checkpoint.glob("offsets/*"))
-        await_that(
+        wait_until(
             lambda q=query, b=before: q.ended or b < set(checkpoint.glob("offsets/*")),  # type: ignore[misc]
             "a micro-batch",
+            RUN_TIMEOUT_S,
         )
         time.sleep(chance.uniform(0, LONGEST_WAIT_S))
         victim = chance.choice(["driver and JVM", "driver and JVM", "worker", "broker"])
@@ -83,7 +85,9 @@ def test_a_killed_stream_delivers_each_record_once(
     assert last.process.wait(RUN_TIMEOUT_S) == 0, log.read_text()[-3000:]
     with capsys.disabled():
         print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}: {dict(victims)}")
-    await_that(lambda: not has_open_transactions(servers, "target"), "the last markers")
+    wait_until(
+        lambda: not has_open_transactions(servers, "target"), "the last markers", RUN_TIMEOUT_S
+    )
     assert visible(servers, "target") == Counter(values)
-    await_that(lambda: not processes_with(mark), "the end of all processes")
+    wait_until(lambda: not processes_with(mark), "the end of all processes", RUN_TIMEOUT_S)
     broker.stop()

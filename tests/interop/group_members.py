@@ -9,8 +9,9 @@ import contextlib
 import gc
 import subprocess
 import threading
-import time
 from typing import Any
+
+from tests.support.patience import wait_until
 
 TIMEOUT_S = 40
 COMMIT_INTERVAL_MS = 200
@@ -201,14 +202,6 @@ KINDS: dict[str, type[GroupMember]] = {
 }
 
 
-def until(condition: Any, what: Any) -> None:
-    """Waits for `condition()`; a failure says what `what()` was."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
-
-
 def until_shared(members: list[GroupMember], partitions: int) -> None:
     """Every partition has one owner, and every member has its fair share."""
     most = -(-partitions // len(members))
@@ -222,4 +215,4 @@ def until_shared(members: list[GroupMember], partitions: int) -> None:
             and max(map(len, shares)) <= most
         )
 
-    until(is_shared, lambda: [sorted(member.assigned) for member in members])
+    wait_until(is_shared, lambda: [sorted(member.assigned) for member in members])

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from broker.coordinator.state_topic import java_hash_magnitude
-from tests.interop.group_members import COMMIT_INTERVAL_MS, GroupMember, until, until_shared
+from tests.interop.group_members import COMMIT_INTERVAL_MS, GroupMember, until_shared
 from tests.interop.test_groups import (
     PARTITIONS,
     RECORDS,
@@ -27,6 +27,7 @@ from tests.interop.test_groups import (
     until_read,
 )
 from tests.support.broker_child import BrokerChild
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -129,7 +130,7 @@ def test_static_members_come_back_to_what_they_had(broker, group, member):
     had = members[0].assigned
     members[0].stop()
     again = member(topic, **{"group.instance.id": "instance-0"})
-    until(lambda: again.assigned == had, lambda: again.assigned)
+    wait_until(lambda: again.assigned == had, lambda: again.assigned)
     until_shared([again, members[1]], PARTITIONS)
 
 
@@ -142,7 +143,7 @@ def test_an_expression_follows_topics(broker, member):
 
 
 def until_committed(address: str, group: str, topic: str, count: int) -> None:
-    until(
+    wait_until(
         lambda: committed(address, group, topic) == count,
         lambda: committed(address, group, topic),
     )
@@ -225,7 +226,7 @@ def test_java_consumers_and_tools(broker, group, member):
     until_shared([at_work], PARTITIONS)
     with subprocess.Popen(consumer, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
-            until(lambda: len(at_work.assigned) == PARTITIONS // 2, lambda: at_work.assigned)
+            wait_until(lambda: len(at_work.assigned) == PARTITIONS // 2, lambda: at_work.assigned)
             state = groups_command(broker, "--describe", "--group", group, "--state")[-1]
             assert state[-2:] == ["Stable", "2"]
             assert "uniform" in state

@@ -14,8 +14,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from broker.coordinator.state_topic import java_hash_magnitude
 from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import TransactionClient
-from tests.interop.group_members import ConfluentMember, until, until_shared
+from tests.interop.group_members import ConfluentMember, until_shared
 from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import wait_until
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
@@ -77,7 +78,7 @@ def test_the_command_looks_at_a_group_at_work_and_then_changes_it(broker, groups
     at_work = ConfluentMember(broker.address, GROUP, TOPIC)
     try:
         until_shared([at_work], 2)
-        until(lambda: committed(broker) == [15, 15], lambda: committed(broker))
+        wait_until(lambda: committed(broker) == [15, 15], lambda: committed(broker))
         assert [GROUP] in groups("--list")
         assert any(
             line[:3] == [GROUP, "Classic", "Stable"]

@@ -9,8 +9,9 @@ from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.interop.group_members import KINDS, ConfluentMember, GroupMember, until, until_shared
+from tests.interop.group_members import KINDS, ConfluentMember, GroupMember, until_shared
 from tests.support.broker_child import BrokerChild, broker_under_test
+from tests.support.patience import wait_until
 
 pytestmark = [
     pytest.mark.interop,
@@ -73,7 +74,7 @@ def until_read(members: list[GroupMember], values: list[bytes]) -> None:
     def missing() -> set[bytes]:
         return set(values) - {value for each in members for value in each.values}
 
-    until(lambda: not missing(), lambda: f"{len(missing())} of {len(values)} are missing")
+    wait_until(lambda: not missing(), lambda: f"{len(missing())} of {len(values)} are missing")
 
 
 def committed(bootstrap: str, group: str, topic: str) -> int:
@@ -134,7 +135,7 @@ def test_members_go_on_when_the_broker_is_killed_and_started_again(tmp_path, gro
         until_shared(members, PARTITIONS)
         values = produce(child.address, topic, 0)
         until_read(members, values)
-        until(
+        wait_until(
             lambda: committed(child.address, group, topic) == RECORDS,
             lambda: committed(child.address, group, topic),
         )
@@ -163,7 +164,7 @@ def test_cooperative_members_keep_what_they_have(bootstrap, topic, member):
         kept.intersection_update(first.assigned)
         return (len(first.assigned), len(second.assigned)) == (2, 2)
 
-    until(is_shared, lambda: (first.assigned, second.assigned))
+    wait_until(is_shared, lambda: (first.assigned, second.assigned))
     assert kept == first.assigned
     assert first.assigned | second.assigned == set(range(PARTITIONS))
     values = produce(bootstrap, topic, 0)
@@ -180,7 +181,7 @@ def test_a_static_member_comes_back_without_a_rebalance(bootstrap, group, topic,
     instances[1].stop()  # a static member does not leave
     assert {each.group_instance_id for each in describe(bootstrap, group).members} == {"i0", "i1"}
     back = member("confluent-kafka", **{"group.instance.id": "i1"})
-    until(lambda: back.assigned == share, lambda: back.assigned)
+    wait_until(lambda: back.assigned == share, lambda: back.assigned)
     assert instances[0].assigned == frozenset(range(PARTITIONS)) - share
     after = describe(bootstrap, group)
     assert member_id(after, "i0") == member_id(before, "i0")

@@ -2,8 +2,7 @@
 cluster of two brokers: every record once, in order."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from pyspark_kafkalog.source.datasource import DefaultSource
 from pyspark_kafkalog.source.reader import KafkalogReader
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.support.kafka_server import KafkaServer, require_kafka
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
@@ -47,9 +47,9 @@ class Pair:
     def move(self) -> None:
         """The second broker dies, comes back and is elected again."""
         self.second.kill()
-        await_that(lambda: self.leaders() == {1})
+        wait_until(lambda: self.leaders() == {1}, "the cluster")
         self.second.start()
-        await_that(self._is_elected)
+        wait_until(self._is_elected, "the cluster")
         self.moves += 2
 
     def leaders(self) -> set[int]:
@@ -67,21 +67,14 @@ class Pair:
         return found.partitions.values()
 
 
-def await_that(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < until, "the cluster did not get there in time"
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     require_kafka()
     started = Pair(tmp_path_factory.mktemp("pair"))
     with started.first, started.second, cluster_of(started) as cluster:
-        await_that(lambda: len(cluster.brokers()) == 2)
+        wait_until(lambda: len(cluster.brokers()) == 2, "the cluster")
         admin.create_topic(cluster, TOPIC, PARTITIONS, 2, {"min.insync.replicas": "1"})
-        await_that(lambda: started.leaders() == {1, 2})
+        wait_until(lambda: started.leaders() == {1, 2}, "the cluster")
         yield started
 
 

@@ -20,6 +20,7 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, until_settled
 from tests.support.broker_child import RawClient
+from tests.support.patience import wait_until
 from tests.support.records import batch_of, values_of
 
 KEYS = (b"k0", b"k1", b"k2")
@@ -422,10 +423,7 @@ class Topics:
             start = rows[-1][0] + 1
 
     def _until(self, check: Any) -> None:
-        deadline = time.monotonic() + _TIMEOUT_S
-        while not check():
-            assert time.monotonic() < deadline, f"the broker did not get there: {self!r}"
-            time.sleep(0.002)
+        wait_until(check, lambda: f"the broker gets there: {self!r}", _TIMEOUT_S, pause_s=0.002)
 
 
 def picked(choices: Sequence[Any], number: int) -> Any:

@@ -14,11 +14,17 @@ _Found = TypeVar("_Found")
 
 
 def wait_until(
-    find: Callable[[], _Found], what: str, timeout_s: float = EVENT_S, pause_s: float = 0.01
+    find: Callable[[], _Found],
+    what: object | Callable[[], object],
+    timeout_s: float = EVENT_S,
+    pause_s: float = 0.01,
 ) -> _Found:
-    """What `find` finds when it is true for the first time; AssertionError where it stays false."""
+    """What `find` finds when it is true for the first time; where it stays false, AssertionError
+    with `what` was waited for, or with what that says in the end."""
     deadline = time.monotonic() + timeout_s
     while not (found := find()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        if time.monotonic() > deadline:
+            said = what() if callable(what) else what
+            raise AssertionError(f"not within {timeout_s} s: {said}")
         time.sleep(pause_s)
     return found

@@ -15,7 +15,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.support.broker_child import BrokerChild, RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import wait_until
 from tests.support.records import batch_of
 
 TOPIC, BROKER = 2, 4
@@ -88,10 +88,10 @@ def entry_of(client, broker, key):
 
 def assert_described(client, kind, name, key, expected):
     """Apache Kafka's brokers hear of a change some moments after it is answered."""
-    deadline = time.monotonic() + EVENT_S
-    while describe(client, kind, name, key) != expected and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert describe(client, kind, name, key) == expected
+    wait_until(
+        lambda: describe(client, kind, name, key) == expected,
+        lambda: (describe(client, kind, name, key), expected),
+    )
 
 
 @pytest.mark.parametrize("version", range(2))

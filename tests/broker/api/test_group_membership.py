@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.broker.api.group_client import GroupClient
-from tests.support.patience import BUSY_S, EVENT_S
+from tests.support.patience import BUSY_S, wait_until
 
 ILLEGAL_GENERATION = 22
 INCONSISTENT_GROUP_PROTOCOL = 23
@@ -21,19 +21,14 @@ FENCED_INSTANCE_ID = 82
 
 
 def wait_for_state(group, state):
-    deadline = time.monotonic() + EVENT_S
-    while group.state() != state:
-        assert time.monotonic() < deadline, group.describe()
-        time.sleep(0.01)
+    wait_until(lambda: group.state() == state, group.describe)
 
 
 def rebalanced(first, second):
     """`second` joins the group of `first`, which leads it: both have joined, none has synced."""
     second.join()
     pending = second.begin_join()
-    while (code := first.heartbeat()) == 0:
-        time.sleep(0.01)
-    assert code == REBALANCE_IN_PROGRESS
+    assert wait_until(first.heartbeat, "the rebalance") == REBALANCE_IN_PROGRESS
     return first.join(), pending()
 
 

@@ -17,19 +17,11 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.conftest import wait_until_served
 from tests.support.broker_child import BrokerChild, RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import wait_until
 from tests.support.records import batch_of, values_of
 
 INVALID_PARTITIONS, INVALID_ASSIGNMENT, INVALID_REQUEST, UNKNOWN_PARTITION = 37, 39, 42, 3
 OUT_OF_RANGE, POLICY_VIOLATION = 1, 44
-
-
-def eventually(check, within_s=EVENT_S):
-    """Apache Kafka answers before all its parts know; this broker after."""
-    deadline = time.monotonic() + within_s
-    while not check() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return check()
 
 
 class TestCreatePartitions:
@@ -62,7 +54,8 @@ class TestCreatePartitions:
         client.produce(name, 0, batch_of(2))
         before = client.metadata_of(name)
         assert self.ask(client, (name, 3), version=version) == {name: (0, None)}
-        assert eventually(lambda: len(client.metadata_of(name).partitions) == 3)
+        # Apache Kafka answers before all its parts know; this broker after.
+        wait_until(lambda: len(client.metadata_of(name).partitions) == 3, "three partitions")
         wait_until_served(client, name)
         assert client.metadata_of(name).topic_id == before.topic_id
         assert client.produce(name, 2, batch_of(1)).base_offset == 0

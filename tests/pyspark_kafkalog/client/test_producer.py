@@ -37,7 +37,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     ScriptedBroker,
 )
 from tests.pyspark_kafkalog.client.test_cluster import topic_error
-from tests.support.patience import BUSY_S, EVENT_S
+from tests.support.patience import BUSY_S, EVENT_S, wait_until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OUT_OF_ORDER, DUPLICATE = 45, 46
@@ -232,7 +232,7 @@ def test_at_most_five_requests_are_under_way_and_memory_is_bounded():
 
         thread = threading.Thread(target=run)
         thread.start()
-        _wait_until(lambda: len(sent) >= 7 and arrived)
+        wait_until(lambda: len(sent) >= 7 and arrived, "seven requests")
         time.sleep(0.05)  # What must not happen has no event of its own.
         assert len(sent) == 7
         release.set()
@@ -262,13 +262,6 @@ def test_five_requests_are_sent_ahead_of_their_answers():
         release.set()
         producer.close()
         assert broker.texts(T0) == [str(number) for number in range(12)]
-
-
-def _wait_until(condition: Any) -> None:
-    until = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("error_code", [2, 3, 5, 6, 7, 13, 19, 20, 56])
@@ -544,7 +537,7 @@ def test_without_acknowledgement_nothing_is_waited_for():
         with Producer(broker.config(acks="0")) as producer:
             for number in range(10):
                 producer.send(T0, one_batch(str(number)))
-        _wait_until(lambda: len(broker.texts(T0)) == 10)
+        wait_until(lambda: len(broker.texts(T0)) == 10, "ten records")
         assert broker.texts(T0) == [str(number) for number in range(10)]
         assert broker.asked(INIT_PRODUCER_ID) == []
         assert read_header(broker.logs[T0][0]).producer_id == -1
