@@ -430,6 +430,22 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="commit about so much of the log at a time, until nothing is left",
     )
+    _instead_of_loading_arguments(parser)
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a read option, such as startingOffsets or includeHeaders; may be repeated",
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="where Spark runs (default: Spark's own, all cores here)"
+    )
+    _rows_and_files_arguments(parser.add_argument_group("rows and files"))
+    add_client_arguments(parser, required=False)
+
+
+def _instead_of_loading_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -456,18 +472,6 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="let --retention-hours be less than 24"
     )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a read option, such as startingOffsets or includeHeaders; may be repeated",
-    )
-    parser.add_argument(
-        "--master", metavar="URL", help="where Spark runs (default: Spark's own, all cores here)"
-    )
-    _rows_and_files_arguments(parser.add_argument_group("rows and files"))
-    add_client_arguments(parser, required=False)
 
 
 def _vacuum(options: argparse.Namespace) -> None:

@@ -281,8 +281,9 @@ class Quickstart:
         carriers = Table("carrier", title="Mean arrival delay, as written back to the log")
         carriers.add_column("flights", justify="right")
         carriers.add_column("minutes late", justify="right")
-        for carrier, (count, mean) in sorted(delays.items(), key=lambda item: -item[1][1]):
-            carriers.add_row(carrier, f"{count:,}", f"{mean:.1f}")
+        latest_first = sorted((-mean, carrier, count) for carrier, (count, mean) in delays.items())
+        for earliness, carrier, count in latest_first:
+            carriers.add_row(carrier, f"{count:,}", f"{-earliness:.1f}")
         self._console.print(steps)
         self._console.print(carriers)
 

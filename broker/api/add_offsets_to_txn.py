@@ -8,7 +8,7 @@ from kafka.errors import BrokerResponseError, InvalidProducerEpochError, Produce
 from kafka.protocol.producer import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.cluster.metadata import CONSUMER_OFFSETS
@@ -34,7 +34,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
         error = raised if request.version >= _FENCED_VERSION else InvalidProducerEpochError()
     except BrokerResponseError as raised:
         error = raised
-    return AddOffsetsToTxnResponse(error_code=wire_error(error)[0])
+    return AddOffsetsToTxnResponse(error_code=code_of(error))
 
 
 API = Api(key=25, min_version=0, max_version=4, handle=handle)

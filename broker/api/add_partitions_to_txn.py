@@ -19,7 +19,7 @@ from kafka.errors import (
 from kafka.protocol.producer import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.cluster.metadata import INTERNAL_TOPICS
@@ -134,7 +134,7 @@ def _topics(errors: _Errors) -> list[object]:
     topics: dict[str, list[object]] = {}
     for place, error in errors.items():
         topics.setdefault(place.topic, []).append(
-            _PARTITION(partition_index=place.partition, partition_error_code=wire_error(error)[0])
+            _PARTITION(partition_index=place.partition, partition_error_code=code_of(error))
         )
     return [_TOPIC(name=name, results_by_partition=parts) for name, parts in topics.items()]
 

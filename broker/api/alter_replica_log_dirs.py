@@ -15,7 +15,7 @@ from kafka.errors import (
 from kafka.protocol.admin import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -33,7 +33,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         for topic in ask.topics or ():
             for index in topic.partitions or ():
                 error = _error(ask.path, TopicPartition(topic.name, index), directories)
-                answer = _PARTITION(partition_index=index, error_code=wire_error(error)[0])
+                answer = _PARTITION(partition_index=index, error_code=code_of(error))
                 by_topic.setdefault(topic.name, []).append(answer)
     results = [_TOPIC(topic_name=name, partitions=found) for name, found in by_topic.items()]
     return AlterReplicaLogDirsResponse(results=results)

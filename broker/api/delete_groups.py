@@ -3,7 +3,7 @@
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -19,9 +19,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
         except BrokerResponseError as raised:
             error = raised
         results.append(
-            DeleteGroupsResponse.DeletableGroupResult(
-                group_id=group_id, error_code=wire_error(error)[0]
-            )
+            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code_of(error))
         )
     return DeleteGroupsResponse(results=results)
 

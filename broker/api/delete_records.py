@@ -11,7 +11,7 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -48,7 +48,7 @@ def _answer(partition: int, outcome: int | BrokerResponseError) -> object:
     return _PARTITION(
         partition_index=partition,
         low_watermark=outcome if isinstance(outcome, int) else _INVALID_LOW_WATERMARK,
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
     )
 
 

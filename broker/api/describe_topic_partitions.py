@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.metadata import TOPIC_OPERATIONS
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
@@ -89,7 +89,7 @@ def _unknown(name: str) -> object:
 
 def _failed(name: str, error: BrokerResponseError, operations: int = _NO_OPERATIONS) -> object:
     return _TOPIC(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         name=name,
         topic_id=None,
         is_internal=False,

@@ -7,7 +7,7 @@ repetitions.
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.transaction_metadata import (
@@ -53,7 +53,7 @@ def _described(transactional_id: str, transaction: TransactionMetadata) -> objec
 
 def _failed(transactional_id: str, error: BrokerResponseError) -> object:
     return _STATE(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         transactional_id=transactional_id,
         transaction_state="",
         transaction_timeout_ms=0,

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.later import when_done
 from broker.api.request import ApiContext
 from broker.api.response import Response
@@ -148,7 +148,7 @@ class _OldFetch:
 
 
 def _failed(ask: FetchPartition, error: BrokerResponseError) -> FetchedPartition:
-    return FetchedPartition(ask.topic, ask.partition, wire_error(error)[0], high_watermark=-1)
+    return FetchedPartition(ask.topic, ask.partition, code_of(error), high_watermark=-1)
 
 
 def _size_bytes(read: _Read) -> int:

@@ -12,7 +12,7 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import ElectLeadersRequest, ElectLeadersResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of, wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -39,9 +39,7 @@ def handle(request: Request, context: ApiContext) -> Response:
             )
             for topic in wanted.topic_partitions
         ]
-    response = ElectLeadersResponse(
-        error_code=wire_error(refusal)[0], replica_election_results=results
-    )
+    response = ElectLeadersResponse(error_code=code_of(refusal), replica_election_results=results)
     return response
 
 

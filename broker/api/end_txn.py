@@ -7,7 +7,7 @@ Answered when the decision is written down; markers follow. From version 5 on (t
 from kafka.errors import BrokerResponseError, InvalidProducerEpochError, ProducerFencedError
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -38,7 +38,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     except BrokerResponseError as raised:
         error = raised
     response = EndTxnResponse(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
     )

@@ -22,7 +22,7 @@ from kafka.errors import (
 )
 
 from broker.api import down_conversion
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -177,7 +177,7 @@ def _session(wanted: FetchRequest, context: ApiContext) -> FetchSession | None:
 
 
 def _refused(refusal: BrokerResponseError) -> FetchResponse:
-    return FetchResponse([], error_code=wire_error(refusal)[0])
+    return FetchResponse([], error_code=code_of(refusal))
 
 
 def _response(
@@ -214,7 +214,7 @@ def _fetched(wanted: FetchPartition, read: PartitionRead | BrokerResponseError) 
     if not isinstance(read, PartitionRead):
         if not topic and isinstance(read, UnknownTopicOrPartitionError):
             read = UnknownTopicIdError()
-        return FetchedPartition(topic, partition, wire_error(read)[0], high_watermark=-1)
+        return FetchedPartition(topic, partition, code_of(read), high_watermark=-1)
     return FetchedPartition(
         topic,
         partition,

@@ -3,7 +3,7 @@
 from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -20,7 +20,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         )
     except BrokerResponseError as raised:
         error = raised
-    return HeartbeatResponse(error_code=wire_error(error)[0])
+    return HeartbeatResponse(error_code=code_of(error))
 
 
 API = Api(key=12, min_version=0, max_version=4, handle=handle)

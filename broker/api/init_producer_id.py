@@ -16,7 +16,7 @@ from kafka.errors import (
 )
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -42,7 +42,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     except OSError as raised:
         error = KafkaStorageError(str(raised))
     response = InitProducerIdResponse(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
     )

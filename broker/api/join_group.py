@@ -11,7 +11,7 @@ import functools
 
 from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request, settle
 from broker.api.response import Response
 from broker.coordinator.group import JoinAsk
@@ -30,7 +30,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     if protocol_name is None and request.version < 7:
         protocol_name = ""
     response = JoinGroupResponse(
-        error_code=wire_error(joined.error)[0],
+        error_code=code_of(joined.error),
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
         protocol_name=protocol_name,

@@ -6,7 +6,7 @@ Before version 3 one member, whose error is the answer's; since then several, ea
 from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -31,12 +31,12 @@ def handle(request: Request, context: ApiContext) -> Response:
     if request.version < _BATCH_VERSION and errors:
         error = errors[0]
     response = LeaveGroupResponse(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         members=[
             LeaveGroupResponse.MemberResponse(
                 member_id=member_id,
                 group_instance_id=instance_id,
-                error_code=wire_error(each)[0],
+                error_code=code_of(each),
             )
             for (member_id, instance_id), each in zip(identities, errors, strict=False)
         ],

@@ -7,7 +7,7 @@ from kafka.errors import UnsupportedVersionError
 from kafka.protocol.admin import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -25,9 +25,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         if error is None and kind in kinds
         for name in _names(kind, context)
     ]
-    response = ListConfigResourcesResponse(
-        error_code=wire_error(error)[0], config_resources=resources
-    )
+    response = ListConfigResourcesResponse(error_code=code_of(error), config_resources=resources)
     return response
 
 

@@ -7,7 +7,7 @@ are being loaded the list has an error beside what is known already.
 from kafka.errors import CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.group_metadata import GroupMetadata
@@ -32,7 +32,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         and (not types or _type(group) in types)
     ]
     error = CoordinatorLoadInProgressError() if context.groups.is_loading else None
-    response = ListGroupsResponse(error_code=wire_error(error)[0], groups=groups)
+    response = ListGroupsResponse(error_code=code_of(error), groups=groups)
     return response
 
 

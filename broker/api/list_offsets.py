@@ -15,7 +15,7 @@ from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVe
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.replica.partition import (
@@ -109,7 +109,7 @@ def _answer(
         error = raised
     return _PARTITION(
         partition_index=topic_partition.partition,
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         timestamp=found.timestamp_ms,
         offset=found.offset,
         leader_epoch=found.leader_epoch,

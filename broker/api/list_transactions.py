@@ -11,7 +11,7 @@ from collections.abc import Collection
 from kafka.errors import BrokerResponseError, CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.topic_regex import check_regex, resolve
@@ -71,7 +71,7 @@ def _matching(pattern: str, names: Collection[str]) -> Collection[str]:
 
 
 def _failed(error: BrokerResponseError) -> ListTransactionsResponse:
-    return _response(wire_error(error)[0], [], [])
+    return _response(code_of(error), [], [])
 
 
 def _response(code: int, unknown: list[str], found: list[object]) -> ListTransactionsResponse:

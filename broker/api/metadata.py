@@ -15,7 +15,7 @@ from kafka.errors import (
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.api.topic_names import check_no_collision, check_topic_name
@@ -132,7 +132,7 @@ def _found(topic: TopicMetadata) -> object:
 
 def _failed(topic: "MetadataRequest.MetadataRequestTopic", error: BrokerResponseError) -> object:
     return MetadataResponse.MetadataResponseTopic(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,

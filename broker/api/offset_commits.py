@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import ApiContext
 from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.offset_records import CommittedOffset
@@ -51,6 +51,6 @@ def told_topics(
     """The topics of the answer, made of the response's own classes."""
     topics: dict[str, list[object]] = {}
     for place, error in errors.items():
-        told = partition_class(partition_index=place.partition, error_code=wire_error(error)[0])
+        told = partition_class(partition_index=place.partition, error_code=code_of(error))
         topics.setdefault(place.topic, []).append(told)
     return [topic_class(name=name, partitions=parts) for name, parts in topics.items()]

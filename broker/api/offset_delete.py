@@ -7,7 +7,7 @@ from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 
@@ -26,7 +26,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
         errors |= dict(zip(known, context.groups.delete_offsets(group_id, known), strict=True))
         await context.offsets_topic.wait_for_flush(group_id)
     except BrokerResponseError as error:
-        code = wire_error(error)[0]
+        code = code_of(error)
         return OffsetDeleteResponse(error_code=code, topics=[])
     return _answer(errors, request)
 
@@ -42,7 +42,7 @@ def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: R
     for place, error in errors.items():
         topics.setdefault(place.topic, []).append(
             topic_class.OffsetDeleteResponsePartition(
-                partition_index=place.partition, error_code=wire_error(error)[0]
+                partition_index=place.partition, error_code=code_of(error)
             )
         )
     response = OffsetDeleteResponse(

@@ -15,7 +15,7 @@ from kafka.errors import BrokerResponseError, UnstableOffsetCommitError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.offset_records import NO_EPOCH, CommittedOffset
@@ -47,7 +47,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
         if request.version < _GROUP_ERROR_VERSION:
             found = _offsets({}, wanted.topics or (), frozenset())
             topics = _topics(found, error)
-    response = OffsetFetchResponse(topics=topics, error_code=wire_error(error)[0])
+    response = OffsetFetchResponse(topics=topics, error_code=code_of(error))
     return response
 
 
@@ -72,9 +72,7 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
             ]
         except BrokerResponseError as raised:
             error = raised
-        groups.append(
-            _GROUP(group_id=group.group_id, topics=topics, error_code=wire_error(error)[0])
-        )
+        groups.append(_GROUP(group_id=group.group_id, topics=topics, error_code=code_of(error)))
     return OffsetFetchResponse(groups=groups)
 
 
@@ -129,7 +127,7 @@ def _fields(
         "committed_offset": found.offset,
         "committed_leader_epoch": found.leader_epoch,
         "metadata": found.metadata,
-        "error_code": wire_error(error)[0],
+        "error_code": code_of(error),
     }
 
 

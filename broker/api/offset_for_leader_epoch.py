@@ -8,7 +8,7 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -43,7 +43,7 @@ def _answer(
     except BrokerResponseError as raised:
         error = raised
     return _PARTITION(
-        error_code=wire_error(error)[0],
+        error_code=code_of(error),
         partition=ask.partition,
         leader_epoch=epoch,
         end_offset=end_offset,

@@ -10,7 +10,7 @@ import functools
 from kafka.errors import InconsistentGroupProtocolError
 from kafka.protocol.consumer import SyncGroupRequest, SyncGroupResponse
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request, settle
 from broker.api.response import Response
 from broker.coordinator.group import SyncAsk
@@ -40,7 +40,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 def _answer(synced: SyncResult, request: Request) -> Response:
     response = SyncGroupResponse(
-        error_code=wire_error(synced.error)[0],
+        error_code=code_of(synced.error),
         protocol_type=synced.protocol_type,
         protocol_name=synced.protocol_name,
         assignment=synced.assignment,

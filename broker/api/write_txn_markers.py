@@ -15,7 +15,7 @@ from kafka.errors import (
 from kafka.protocol.producer import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka.structs import TopicPartition
 
-from broker.api.errors import wire_error
+from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -61,7 +61,7 @@ async def _write(place: TopicPartition, end: EndOfTransaction, context: ApiConte
         error = NotLeaderForPartitionError()  # as a broker that asks knows it: try again
     except BrokerResponseError as raised:
         error = raised
-    return _PARTITION(partition_index=place.partition, error_code=wire_error(error)[0])
+    return _PARTITION(partition_index=place.partition, error_code=code_of(error))
 
 
 API = Api(key=27, min_version=1, max_version=2, handle=handle)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.errors import InvalidConfigurationError
 
@@ -58,8 +58,12 @@ class ConfigSource(IntEnum):
     GROUP_CONFIG = 8
 
 
-# Where a value could come from: the property's name, its value as text (None: not shown), how.
-Synonym = tuple[str, str | None, ConfigSource]
+class Synonym(NamedTuple):
+    """A place where a value could come from; a `value` of None is not shown."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class ConfigKey:
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One line of DescribeConfigs. `synonyms`: every place the value could come from, nearest
-    first, as (property name, value, source)."""
+    first."""
 
     name: str
     value: str | None

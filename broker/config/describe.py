@@ -48,7 +48,7 @@ def describe_default(config: BrokerConfig) -> list[ConfigEntry]:
         synonym = _synonym(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
         is_read_only = not is_dynamic(name)
         entries.append(
-            _described(_shown_key(name), synonym[1], [synonym], is_read_only=is_read_only)
+            _described(_shown_key(name), synonym.value, [synonym], is_read_only=is_read_only)
         )
     return entries
 
@@ -63,7 +63,7 @@ def describe_topic(config: BrokerConfig, topic: LogConfig) -> list[ConfigEntry]:
 
 def _entry(config: BrokerConfig, key: ConfigKey, value: Value) -> ConfigEntry:
     synonyms = synonyms_of(config, _FAMILIES.get(key.name, (key.name,)))
-    while synonyms and synonyms[0][0] != key.name:
+    while synonyms and synonyms[0].name != key.name:
         del synonyms[0]
     is_read_only = not is_dynamic(key.name)
     return _described(key, key.render(value), synonyms, is_read_only=is_read_only)
@@ -73,7 +73,7 @@ def _other_entry(config: BrokerConfig, name: str) -> ConfigEntry:
     """Of a property that nothing here acts on, or that is none of Kafka's."""
     key = _shown_key(name)
     synonyms = synonyms_of(config, dict.fromkeys((name, without_listener(name))))
-    value = synonyms[0][1] if synonyms else None
+    value = synonyms[0].value if synonyms else None
     return _described(key, value, synonyms, is_read_only=not is_dynamic(name))
 
 
@@ -94,9 +94,9 @@ def _topic_entry(
 ) -> ConfigEntry:
     synonyms = synonyms_of(config, [name for name, _ in key.synonyms])
     if not key.synonyms:
-        synonyms.append((key.name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
+        synonyms.append(Synonym(key.name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
     if key.name in topic.overrides:
-        own = (key.name, key.render(value), ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        own = Synonym(key.name, key.render(value), ConfigSource.DYNAMIC_TOPIC_CONFIG)
         synonyms.insert(0, own)
     return _described(key, key.render(value), synonyms, is_read_only=False)
 
@@ -118,13 +118,13 @@ def synonyms_of(config: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
     for name in names:
         key = _shown_key(name)
         if key.default is not None:
-            found.append((name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
+            found.append(Synonym(name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
     return found
 
 
 def _synonym(name: str, text: str, source: ConfigSource) -> Synonym:
     key = _shown_key(name)
-    return name, None if key.is_sensitive else key.render(key.parse(text)), source
+    return Synonym(name, None if key.is_sensitive else key.render(key.parse(text)), source)
 
 
 def _described(
@@ -133,7 +133,7 @@ def _described(
     return ConfigEntry(
         name=key.name,
         value=None if key.is_sensitive else value,
-        source=synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         type=key.type,
         documentation=key.doc,
         is_read_only=is_read_only,

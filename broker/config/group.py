@@ -20,6 +20,7 @@ from broker.config.definition import (
     ConfigSource,
     ConfigType,
     Legal,
+    Synonym,
     Value,
     at_least,
     one_of,
@@ -187,15 +188,15 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[C
         key = each.key
         synonyms = synonyms_of(config, [each.broker]) if each.broker else []
         if not each.broker:
-            synonyms.append((name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
+            synonyms.append(Synonym(name, key.render(key.default), ConfigSource.DEFAULT_CONFIG))
         if name in overrides:
             text = key.render(key.parse(overrides[name]))
-            synonyms.insert(0, (name, text, ConfigSource.GROUP_CONFIG))
+            synonyms.insert(0, Synonym(name, text, ConfigSource.GROUP_CONFIG))
         entries.append(
             ConfigEntry(
                 name=name,
-                value=synonyms[0][1],
-                source=synonyms[0][2],
+                value=synonyms[0].value,
+                source=synonyms[0].source,
                 type=key.type,
                 documentation=key.doc,
                 is_read_only=False,

@@ -457,7 +457,7 @@ class GroupMetadata:
                 if self._supporters[protocol.name] == len(self.members):
                     votes[protocol.name] += 1
                     break
-        return votes.most_common(1)[0][0]
+        return max(votes, key=votes.__getitem__)
 
     def _count_protocols(self, protocols: Iterable[MemberProtocol], change: int) -> None:
         # A name counts once for each member, however often it says it.

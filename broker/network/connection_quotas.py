@@ -87,6 +87,6 @@ def resolve_overrides(overrides: Mapping[str, int]) -> dict[str, int]:
     """
     resolved = {}
     for host, most in overrides.items():
-        for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-            resolved[canonical_address(str(entry[4][0]))] = most
+        for *_, (address, *_) in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            resolved[canonical_address(str(address))] = most
     return resolved

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 from kafka.errors import (
     CorruptRecordError,
@@ -146,8 +147,13 @@ class ProducerNumbers:
         self.next_sequences: dict[TopicPartition, int] = {}
 
 
-_Sent = tuple[int, int, Deadline, list[tuple[_Partition, _Batch]]]
-"""A request under way: correlation id, version, when its answer is due, its batches."""
+class _Sent(NamedTuple):
+    """A request under way; `due` is when its answer has to be there."""
+
+    correlation_id: int
+    version: int
+    due: Deadline
+    batches: list[tuple[_Partition, _Batch]]
 
 
 class Producer:
@@ -413,10 +419,10 @@ class Producer:
                 return True
             correlation_id = connection.send(produce.API_KEY, request.version, body, due)
         except (KafkaConnectionError, KafkaTimeoutError) as error:
-            sent.append((-1, request.version, due, chosen))
+            sent.append(_Sent(-1, request.version, due, chosen))
             self._lose(connection, error)
             return False
-        sent.append((correlation_id, request.version, due, chosen))
+        sent.append(_Sent(correlation_id, request.version, due, chosen))
         return True
 
     def _collect(self, wait_s: float) -> None:
@@ -428,7 +434,7 @@ class Producer:
             while self._has_answer(connection):
                 self._handle_next(connection)
             sent = self._under_way.get(connection)
-            if sent and sent[0][2].expired:
+            if sent and sent[0].due.expired:
                 self._lose(connection, KafkaTimeoutError(f"{connection.address} does not answer"))
 
     def _has_answer(self, connection: Connection) -> bool:
@@ -436,19 +442,19 @@ class Producer:
         sent = self._under_way.get(connection)
         if not sent:
             return False
-        return connection.closed or connection.has_answer_to(sent[0][0])
+        return connection.closed or connection.has_answer_to(sent[0].correlation_id)
 
     def _handle_next(self, connection: Connection) -> None:
-        correlation_id, version, due, chosen = self._under_way[connection][0]
+        sent = self._under_way[connection][0]
         try:
-            body = connection.receive(correlation_id, due)
-            results = produce.decode_produce_response(body, version).partitions
+            body = connection.receive(sent.correlation_id, sent.due)
+            results = produce.decode_produce_response(body, sent.version).partitions
         except (KafkaConnectionError, KafkaTimeoutError, KafkaProtocolError) as error:
             self._lose(connection, error)
             return
         self._under_way[connection].popleft()
         by_partition = {TopicPartition(r.topic, r.partition): r for r in results}
-        for partition, batch in chosen:
+        for partition, batch in sent.batches:
             result = by_partition.get(partition.tp)
             if result is None:
                 self._retry(partition, batch, KafkaProtocolError("the answer leaves it out"))
@@ -484,8 +490,8 @@ class Producer:
     def _lose(self, connection: Connection, error: KafkaError) -> None:
         """The connection broke: nobody knows which of its batches arrived, so all go again."""
         connection.close()
-        for _, _, _, chosen in self._under_way.pop(connection, ()):
-            for partition, batch in chosen:
+        for sent in self._under_way.pop(connection, ()):
+            for partition, batch in sent.batches:
                 self._cluster.forget(partition.tp)
                 self._retry(partition, batch, error)
 
@@ -530,7 +536,7 @@ class Producer:
         now_s = time.monotonic()
         for sent in self._under_way.values():
             if sent:
-                yield sent[0][2].remaining_s
+                yield sent[0].due.remaining_s
         for partition in self._partitions.values():
             # A pause that has ended since the last dispatch was not acted on yet.
             if partition.waiting and partition.not_before_s > self._dispatched_s:

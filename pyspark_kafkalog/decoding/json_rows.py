@@ -83,7 +83,7 @@ class JsonDecoder:
         return decode_column(values, self._type, self._one)
 
     def _one(self, value: bytes) -> Any:
-        document = unframed(value)[1] if self.framed else value
+        _, document = unframed(value) if self.framed else (0, value)
         if not self._exact:
             try:
                 return self._converted(orjson.loads(document), len(document))

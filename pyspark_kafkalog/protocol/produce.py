@@ -228,7 +228,7 @@ def _decode_result(reader: Reader, topic: str, version: int) -> ProducedPartitio
             record_errors.append((index, reader.nullable_string()))
             reader.skip_tags()
         result.record_errors = tuple(record_errors)
-        first_reason = record_errors[0][1] if record_errors else None
+        first_reason = next((reason for _, reason in record_errors), None)
         result.error_message = reader.nullable_string() or first_reason
     reader.skip_tags()
     return result

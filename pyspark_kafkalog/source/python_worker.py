@@ -72,7 +72,8 @@ def close_kept() -> None:
 def _close(config: ClientConfig) -> None:
     """What is kept for these settings, if anything is."""
     if config in _left:
-        _left.pop(config)[0].close()
+        cluster, _ = _left.pop(config)
+        cluster.close()
 
 
 class _Frozen:
