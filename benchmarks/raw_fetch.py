@@ -28,7 +28,8 @@ from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.client.admin import create_topic, delete_topics
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.client.fetcher import Fetcher, whole_batches
+from pyspark_kafkalog.client.fetch_state import whole_batches
+from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
 
 VALUE_BYTES = (100, 1000)

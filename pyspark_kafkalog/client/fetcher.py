@@ -10,9 +10,7 @@ the caller holds and the one being received, each of FETCH_BYTES where answers c
 
 Follows the leader when it moves; waits out errors that pass, for at most `poll_timeout_ms` without
 progress. What came damaged, by its CRC or by offsets that cannot be, is asked for again on another
-connection. No checksum covers a batch's base offset: batches that do not follow each other without
-a gap are believed when a second answer says the same, until that has happened a few times and the
-topic is known to be compacted.
+connection; what to ask for, and what to believe, is decided in `fetch_state`.
 
 Versions 4 to 13 of Fetch, without fetch sessions; from 13 on the topic is asked for by its id, so
 that one which was created again under its name is not mistaken for it (KIP-516). Looks at batch
@@ -23,11 +21,8 @@ Blocking; one thread at a time.
 """
 
 import contextlib
-import struct
-import zlib
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import NamedTuple
 from uuid import UUID
 
 from kafka.errors import (
@@ -48,8 +43,9 @@ from pyspark_kafkalog.client.cluster import (
     Cluster,
     read_error,
 )
-from pyspark_kafkalog.client.connection import LARGEST_FRAME_BYTES, Connection
+from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.fetch_state import FetchState
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DataLossError,
@@ -59,14 +55,6 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.protocol import fetch
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
-from pyspark_kafkalog.record.batch import (
-    ATTRIBUTES_POSITION,
-    CRC_POSITION,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    MAGIC_POSITION,
-)
-from pyspark_kafkalog.record.crc import crc32c
 
 POLL_TIMEOUT_MS = 120_000
 """Spark's `kafkaConsumer.pollTimeoutMs`: how long a partition may show no progress."""
@@ -84,19 +72,8 @@ _LATE_S = 0.01
 """How long an answer may let its reader wait: more than a broker near by takes, a busy one too."""
 _MIN_VERSION = 4
 _MAX_VERSION = 13
-_LEAST_ASK_BYTES = 256 << 10
-_FIRST_GUESS_BYTES_PER_OFFSET = 1024
-_HEADROOM = 1.25
-_MAGIC_2_BYTES = 27
-_LEAST_LENGTH = 14
-_LENGTH = struct.Struct(">i")
-_ENTRY = struct.Struct(">qi4xb")
-_CRC = struct.Struct(">I")
-_LAST_OFFSET_DELTA = struct.Struct(">i")
 _EMPTY_ANSWERS_THAT_MEAN_A_GAP = 2
 _ATTEMPTS_AT_DAMAGED = 3
-_ATTEMPTS_AT_GAPS = 5
-_GAPS_THAT_MEAN_COMPACTION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +90,6 @@ class FetchedRecords:
     start_offset: int
     next_offset: int
     aborted: list[tuple[int, int]]
-
-
-class WholeBatches(NamedTuple):
-    """What an answer holds: `size_bytes` of whole batches; `next_offset` follows the last.
-
-    `base_offsets` has each batch's first. They are seamless if each goes on where the one before
-    ended.
-    """
-
-    size_bytes: int
-    next_offset: int
-    base_offsets: list[int]
-    is_seamless: bool
 
 
 class Fetcher:
@@ -148,31 +112,27 @@ class Fetcher:
         self._cluster = cluster
         self._config = cluster.config
         self._tp = tp
-        self.position = start_offset
-        self._start_offset = start_offset
-        self._until_offset = until_offset
         self._poll_timeout_ms = poll_timeout_ms
         self._patience = Deadline(poll_timeout_ms)
         given_bytes = self._config.max_partition_fetch_bytes
-        self._usual_bytes = given_bytes or FETCH_BYTES
-        self._largest_bytes = given_bytes or max(
-            FETCH_BYTES, min(LARGEST_FETCH_BYTES, self._config.fetch_max_bytes)
+        largest_bytes = max(FETCH_BYTES, min(LARGEST_FETCH_BYTES, self._config.fetch_max_bytes))
+        self._state = FetchState(
+            start_offset, until_offset, given_bytes or FETCH_BYTES, given_bytes or largest_bytes
         )
-        self._most_bytes = self._usual_bytes
-        self._bytes_per_offset: float = _FIRST_GUESS_BYTES_PER_OFFSET
         self._pause_ms = self._config.retry_backoff_ms
         self._empty_answers = 0
         self._connection: Connection | None = None
         self._sent: tuple[Connection, int, int] | None = None
         self._is_ahead = False
-        self._asked_bytes = 0
         self._trouble = ""
         self._too_short: tuple[int, int] | None = None
         self._topic_id = topic_id
         self._damaged = 0
         self._is_renewed = False
-        self._seen: list[list[int]] = []
-        self._gaps_to_doubt = _GAPS_THAT_MEAN_COMPACTION
+
+    @property
+    def position(self) -> int:
+        return self._state.position
 
     def records(self) -> Generator[FetchedRecords, None, None]:
         """Yields until the range's end is reached.
@@ -184,7 +144,7 @@ class Fetcher:
         refuses, such as TopicAuthorizationFailedError.
         """
         try:
-            while self.position < self._until_offset:
+            while not self._state.is_done:
                 fetched = self._next()
                 if fetched is not None:
                     # The caller may take long: its time is not the broker's.
@@ -233,8 +193,8 @@ class Fetcher:
         elif now not in (None, self._topic_id):
             raise TopicRecreatedError(
                 f"Topic {self._tp.topic} was deleted and created again while its offsets "
-                f"{self.position} up to {self._until_offset} of partition {self._tp.partition} "
-                "were to be read: they are gone, and mean other records now."
+                f"{self.position} up to {self._state.until_offset} of partition "
+                f"{self._tp.partition} were to be read: they are gone, and mean other records now."
             )
 
     def _ask_anew_for_damaged(self, error: KafkaError) -> None:
@@ -258,7 +218,7 @@ class Fetcher:
             self._tp.topic,
             self._tp.partition,
             self.position,
-            self._ask_bytes(),
+            self._state.ask_bytes(),
             topic_id=self._topic_id,
         )
         request = fetch.FetchRequest(
@@ -269,26 +229,16 @@ class Fetcher:
             max(self._config.fetch_max_bytes, ask.max_bytes),
             int(self._config.isolation_level),
         )
-        self._asked_bytes = ask.max_bytes
         body = fetch.encode_fetch_request(request)
         sent = connection.send(fetch.API_KEY, version, [body], deadline)
         self._sent = (connection, sent, version)
-
-    def _ask_bytes(self) -> int:
-        """Enough for the rest of the range by what its offsets took so far, within the limit.
-
-        A batch query split into many ranges, or a stream's small micro-batch, would otherwise
-        fetch megabytes beyond its end, again and again.
-        """
-        rest = (self._until_offset - self.position) * self._bytes_per_offset * _HEADROOM
-        return min(self._most_bytes, max(_LEAST_ASK_BYTES, int(min(rest, self._most_bytes))))
 
     def _receive(self) -> tuple[Connection, fetch.FetchedPartition]:
         assert self._sent is not None
         connection, sent, version = self._sent
         self._sent = None
         if self._is_ahead and not connection.has_answer_to(sent, _LATE_S):
-            self._usual_bytes = min(2 * self._usual_bytes, self._largest_bytes)
+            self._state.came_late()
         self._is_ahead = False
         deadline = self._patience.part(self._config.request_timeout_ms)
         response = fetch.decode_fetch_response(connection.receive(sent, deadline), version)
@@ -313,17 +263,12 @@ class Fetcher:
         """Moves on by what was found, and asks for what comes next before it is handed out."""
         records = memoryview(b"") if found.records is None else found.records
         assert isinstance(records, memoryview)
-        start_offset = self.position
-        whole = whole_batches(records, start_offset)
-        if not whole.size_bytes:
-            if len(records):
-                self._ask_for_whole(records)
-            else:
-                self._accept_nothing(found)
+        if not records:
+            self._accept_nothing(found)
             return None
-        if whole.next_offset <= start_offset:
-            raise CorruptRecordError("older batches only came")
-        if self._is_doubtful(whole) and not self._is_confirmed(whole.base_offsets):
+        start_offset = self.position
+        whole = self._state.look(records)
+        if whole is None:
             return None
         if whole.base_offsets[0] > start_offset and found.log_start_offset > start_offset:
             # Retention was faster than this read, and the broker answered with what came next.
@@ -331,13 +276,10 @@ class Fetcher:
             raise self._gone(f"it begins at offset {found.log_start_offset} now", *bounds)
         self._empty_answers = self._damaged = 0
         self._is_renewed = False
-        self._seen = []
         self._trouble = ""
         self._pause_ms = self._config.retry_backoff_ms
-        self._most_bytes = self._usual_bytes
-        self.position = whole.next_offset
-        self._bytes_per_offset = whole.size_bytes / (whole.next_offset - start_offset)
-        if self.position < self._until_offset:
+        self._state.move_past(whole)
+        if not self._state.is_done:
             self._patience = Deadline(self._poll_timeout_ms)
             # What was received is handed out first: the next turn meets the error anew.
             with contextlib.suppress(KafkaError):
@@ -346,49 +288,12 @@ class Fetcher:
         batches = records[: whole.size_bytes]
         return FetchedRecords(batches, start_offset, whole.next_offset, found.aborted)
 
-    def _is_doubtful(self, whole: WholeBatches) -> bool:
-        """Whether offsets are left out, or come again that were handed out before.
-
-        A range may begin inside of a batch, whose place the batch after it confirms.
-        """
-        begins = whole.base_offsets[0]
-        if begins < self.position == self._start_offset and len(whole.base_offsets) > 1:
-            return not whole.is_seamless
-        return begins != self.position or not whole.is_seamless
-
-    def _is_confirmed(self, base_offsets: list[int]) -> bool:
-        """Whether a doubtful answer may be believed: an earlier one agrees, as far as both reach.
-
-        The position is asked for again otherwise.
-        """
-        if not self._gaps_to_doubt:
-            return True
-        if any(all(map(int.__eq__, seen, base_offsets)) for seen in self._seen):
-            self._gaps_to_doubt -= 1
-            return True
-        self._seen.append(base_offsets)
-        if len(self._seen) >= _ATTEMPTS_AT_GAPS:
-            raise CorruptRecordError("each answer had batches at other offsets")
-        return False
-
-    def _ask_for_whole(self, records: memoryview) -> None:
-        """A batch came cut off, which brokers since 0.10.1 do not do: asks for all of it."""
-        if len(records) < LOG_OVERHEAD_BYTES:
-            wanted_bytes = 2 * self._most_bytes
-        else:
-            wanted_bytes = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(records, 8)[0]
-        if not self._asked_bytes < wanted_bytes <= LARGEST_FRAME_BYTES:
-            raise CorruptRecordError(
-                f"{len(records)} bytes came of a batch that claims {wanted_bytes}"
-            )
-        self._most_bytes = self._bytes_per_offset = wanted_bytes
-
     def _accept_nothing(self, found: fetch.FetchedPartition) -> None:
         """No batch: none yet, or none any more."""
         reaches = found.high_watermark
         if self._config.isolation_level and found.last_stable_offset >= 0:
             reaches = min(reaches, found.last_stable_offset)
-        if reaches < self._until_offset:
+        if reaches < self._state.until_offset:
             bounds = found.log_start_offset, reaches
             self._wait_after(f"it ends at offset {reaches} now", bounds)
             return
@@ -399,7 +304,7 @@ class Fetcher:
         elif self._is_remote():
             self._wait_after("the brokers' remote storage gave none")
         else:
-            self.position = self._until_offset
+            self._state.skip_rest()
 
     def _is_remote(self) -> bool:
         """Whether the position lies in remote storage (KIP-405). A broker answers empty, without an
@@ -456,7 +361,7 @@ class Fetcher:
         return FetchTimeoutError(
             f"Partition {self._tp.partition} of topic {self._tp.topic} gave no records from offset "
             f"{self.position} on for {self._poll_timeout_ms} ms, though the range reaches up to "
-            f"{self._until_offset}: {why}."
+            f"{self._state.until_offset}: {why}."
         )
 
     def _check_in_range(self) -> None:
@@ -478,58 +383,12 @@ class Fetcher:
         self, what_is: str, log_start_offset: int = -1, log_end_offset: int = -1
     ) -> DataLossError:
         error = DataLossError(
-            f"Offsets {self.position} up to {self._until_offset} of partition {self._tp.partition} "
-            f"of topic {self._tp.topic} are gone: {what_is}. Retention may have deleted them, or "
-            "the topic was recreated."
+            f"Offsets {self.position} up to {self._state.until_offset} of partition "
+            f"{self._tp.partition} of topic {self._tp.topic} are gone: {what_is}. Retention may "
+            "have deleted them, or the topic was recreated."
         )
         error.log_start_offset, error.log_end_offset = log_start_offset, log_end_offset
         return error
-
-
-def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
-    """The whole batches in `records`, which were asked for from `start_offset` on.
-
-    Any message format: entries before magic 2 name their own last offset and not their first, which
-    is taken to be where it should.
-    Stops before what cannot be an entry, or is cut off. Raises CorruptRecordError for what has not
-    the CRC that it states, and for batches whose offsets go back.
-    """
-    position, end, next_offset = 0, len(records), start_offset
-    base_offsets: list[int] = []
-    is_seamless = True
-    while position + _MAGIC_2_BYTES <= end:
-        base_offset, length, magic = _ENTRY.unpack_from(records, position)
-        entry_end = position + LOG_OVERHEAD_BYTES + length
-        if entry_end > end or length < _LEAST_LENGTH:
-            break
-        last_offset = base_offset
-        if _crc_of(records, position, entry_end, magic):
-            last_offset += _LAST_OFFSET_DELTA.unpack_from(records, position + 23)[0]
-        else:
-            base_offset = min(base_offset, next_offset)
-        if base_offsets:
-            if min(base_offset, last_offset) < next_offset:
-                raise CorruptRecordError(f"offset {base_offset} came again after {next_offset - 1}")
-            is_seamless = is_seamless and base_offset == next_offset
-        base_offsets.append(base_offset)
-        next_offset = max(next_offset, last_offset + 1)
-        position = entry_end
-    return WholeBatches(position, next_offset, base_offsets, is_seamless)
-
-
-def _crc_of(records: memoryview, start: int, end: int, magic: int) -> bool:
-    """Raises CorruptRecordError unless an entry has its CRC; True for a record batch (magic 2)."""
-    if magic == MAGIC:
-        (stated,) = _CRC.unpack_from(records, start + CRC_POSITION)
-        actual = crc32c(records[start + ATTRIBUTES_POSITION : end])
-    elif magic in (0, 1):
-        (stated,) = _CRC.unpack_from(records, start + LOG_OVERHEAD_BYTES)
-        actual = zlib.crc32(records[start + MAGIC_POSITION : end])
-    else:
-        raise CorruptRecordError(f"a batch came with magic {magic}")
-    if actual != stated:
-        raise CorruptRecordError(f"a batch came with CRC {actual:#010x} instead of {stated:#010x}")
-    return magic == MAGIC
 
 
 def _words(error: KafkaError) -> str:

@@ -17,7 +17,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
-from pyspark_kafkalog.client.fetcher import whole_batches
+from pyspark_kafkalog.client.fetch_state import whole_batches
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.protocol import fetch
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES

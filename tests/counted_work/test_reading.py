@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow import decode
 from pyspark_kafkalog.arrow.decode import BYTES_PER_BATCH, ROWS_PER_BATCH
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
-from pyspark_kafkalog.client import fetcher
+from pyspark_kafkalog.client import fetch_state
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import FETCH_BYTES, Fetcher
@@ -94,7 +94,7 @@ def test_every_byte_is_checked_once(new_topic, write, read, monkeypatch):
         return crc32c(data, crc)
 
     # Where it is used, since compiled modules call it unseen.
-    for module in (fetcher, batch, decode):
+    for module in (fetch_state, batch, decode):
         monkeypatch.setattr(module, "crc32c", counting, raising=False)
     assert read(topic, 200)[0] == 200
     assert len(checked) == 20

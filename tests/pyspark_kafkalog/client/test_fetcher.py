@@ -1,24 +1,20 @@
 """Ranges of a partition: against our broker, and against scripted leaders, gaps and nonsense."""
 
-import contextlib
 import struct
 import threading
 import time
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.errors import CorruptRecordError, KafkaError, TopicAuthorizationFailedError
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client import admin, deadline
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
-from pyspark_kafkalog.client.fetcher import FetchedRecords, Fetcher, whole_batches
+from pyspark_kafkalog.client.fetcher import FetchedRecords, Fetcher
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DataLossError,
@@ -918,54 +914,3 @@ def test_every_version_that_a_broker_may_offer(version, monkeypatch):
     with ScriptedBroker({FETCH: log_of(stored(0, 10))}) as broker:
         assert spans(fetched(broker, 0, 10)) == [(0, 10)]
         assert broker.asked(FETCH)[0].version == version
-
-
-# The walk over batches.
-
-
-LOG = stored(0, 3) + stored(3, 1, b"long" * 50) + stored(9, 5)
-ENDS = [0] + [header.end_position for header in batches(LOG)]
-OFFSETS = [0, 3, 4, 14]
-
-
-@given(st.integers(0, len(LOG)))
-def test_any_prefix_gives_the_batches_that_are_whole(size_bytes):
-    whole = sum(1 for end in ENDS[1:] if end <= size_bytes)
-    found = whole_batches(memoryview(LOG)[:size_bytes], 0)
-    assert (found.size_bytes, found.next_offset) == (ENDS[whole], OFFSETS[whole])
-    assert found.base_offsets == [0, 3, 9][:whole]
-    assert found.is_seamless == (whole < 3)
-
-
-@given(st.integers(0, len(LOG) * 8 - 1))
-def test_any_flipped_bit_shows_but_for_leader_epochs(bit):
-    """Or it moves a batch, or cuts the last off: then there are gaps, or fewer."""
-    damaged = bytearray(LOG)
-    damaged[bit // 8] ^= 1 << bit % 8
-    start = max(end for end in ENDS if end <= bit // 8)
-    try:
-        found = whole_batches(memoryview(damaged), 0)
-    except CorruptRecordError:
-        return
-    if 12 <= bit // 8 - start < 16:
-        assert found == whole_batches(memoryview(LOG), 0)
-    elif found.size_bytes == len(LOG):
-        assert bit // 8 - start < 8
-        assert found.base_offsets[0] != 0 or not found.is_seamless
-    else:
-        assert found.size_bytes == start
-
-
-def test_entries_of_the_old_formats_name_their_last_offset():
-    message = struct.pack(">bb", 1, 0) + b"\0" * 8
-    entry = struct.pack(">qiI", 41, 14, zlib.crc32(message)) + message
-    assert len(entry) == 12 + 14
-    assert whole_batches(memoryview(entry + b"\0" * 5), 0) == (26, 42, [0], True)
-    with pytest.raises(CorruptRecordError, match="instead of"):
-        whole_batches(memoryview(entry[:-1] + b"\1" * 5), 0)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_walked_or_refused(noise):
-    with contextlib.suppress(CorruptRecordError):
-        assert 0 <= whole_batches(memoryview(noise), 0).size_bytes <= len(noise)
