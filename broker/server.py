@@ -122,6 +122,7 @@ class BrokerServer:
         self._store = LocalStore(data_dir)
         self._records = MetadataRecords(self._store)
         self._records.prepare()
+        self._records.become_controller(self._config.broker_id)
         known = {topic.name: topic for topic in self._records.topics()}
         topic_configs = {topic.name: topic.configs for topic in known.values()}
         self._config = load_dynamic(self._static, self._records)

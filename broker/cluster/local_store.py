@@ -1,9 +1,9 @@
 """The metadata of a broker alone: MetadataStore in one SQLite file of its data directory.
 
-Owns: the file `metadata.db`, one table of nodes. Commits are write-ahead logged and synchronous:
-what returned survives SIGKILL and power loss. Ephemeral nodes are removed when the file is opened,
-since the session that made them is over. Called by: any thread (one lock). Never: shared between
-processes; the data directory's lock sees to that.
+Owns: the file `metadata.db`: a table of nodes, and the number of the last commit. Commits are
+write-ahead logged and synchronous: what returned survives SIGKILL and power loss. Ephemeral nodes
+are removed when the file is opened, since the session that made them is over. Called by: any thread
+(one lock). Never: shared between processes; the data directory's lock sees to that.
 """
 
 import sqlite3
@@ -15,6 +15,7 @@ from pathlib import Path
 from broker.cluster.store import (
     ANY_VERSION,
     BadVersionError,
+    Check,
     Create,
     Delete,
     Node,
@@ -33,12 +34,17 @@ CREATE TABLE IF NOT EXISTS node (
     parent TEXT NOT NULL,
     value BLOB NOT NULL,
     version INTEGER NOT NULL,
-    ephemeral INTEGER NOT NULL
+    ephemeral INTEGER NOT NULL,
+    czxid INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
-INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0);
+CREATE TABLE IF NOT EXISTS last_commit (zxid INTEGER NOT NULL);
+INSERT INTO last_commit SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM last_commit);
+INSERT OR IGNORE INTO node (path, parent, value, version, ephemeral) VALUES ('/', '', x'', 0, 0);
 DELETE FROM node WHERE ephemeral = 1;
 """
+# Files of the versions before know no such column.
+_WITH_CZXID = "ALTER TABLE node ADD COLUMN czxid INTEGER NOT NULL DEFAULT 0"
 
 
 class LocalStore:
@@ -59,15 +65,17 @@ class LocalStore:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
             database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            columns = database.execute("SELECT name FROM pragma_table_info('node')").fetchall()
+            if ("czxid",) not in columns:
+                database.execute(_WITH_CZXID)
 
     def get(self, path: str) -> Node:
-        row = self._row("SELECT value, version FROM node WHERE path = ?", path)
-        if row is None:
-            raise NoNodeError(path)
-        return Node(row[0], row[1])
+        with self._lock, self._as_os_error():
+            return _node(self._connection(), path)
 
     def exists(self, path: str) -> bool:
-        return self._row("SELECT 1 FROM node WHERE path = ?", path) is not None
+        with self._lock, self._as_os_error():
+            return _exists(self._connection(), path)
 
     def children(self, path: str) -> list[str]:
         with self._lock, self._as_os_error():
@@ -79,11 +87,12 @@ class LocalStore:
             raise NoNodeError(path)
         return names
 
-    def commit(self, operations: Sequence[Operation]) -> None:
+    def commit(self, operations: Sequence[Operation]) -> list[Node | None]:
         with self._lock, self._transaction() as database:
-            for operation in operations:
-                _apply(database, operation)
+            database.execute("UPDATE last_commit SET zxid = zxid + 1")
+            done = [_apply(database, operation) for operation in operations]
         self._notify(operations)
+        return done
 
     def ensure(self, path: str) -> None:
         missing = []
@@ -114,11 +123,6 @@ class LocalStore:
             raise OSError(f"{self._path} is closed")
         return self._database
 
-    def _row(self, query: str, path: str) -> tuple[bytes, int] | None:
-        with self._lock, self._as_os_error():
-            row: tuple[bytes, int] | None = self._connection().execute(query, (path,)).fetchone()
-            return row
-
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         database = self._connection()
@@ -143,6 +147,8 @@ class LocalStore:
     def _notify(self, operations: Sequence[Operation]) -> None:
         paths = set()
         for operation in operations:
+            if isinstance(operation, Check):
+                continue
             paths.add(operation.path)
             if not isinstance(operation, Set):
                 paths.add(_parent(operation.path))
@@ -156,34 +162,46 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def _apply(database: sqlite3.Connection, operation: Operation) -> None:
-    path = operation.path
-    row = database.execute("SELECT version FROM node WHERE path = ?", (path,)).fetchone()
-    if isinstance(operation, Create):
-        _create(database, operation, exists=row is not None)
-        return
+def _exists(database: sqlite3.Connection, path: str) -> bool:
+    return database.execute("SELECT 1 FROM node WHERE path = ?", (path,)).fetchone() is not None
+
+
+def _node(database: sqlite3.Connection, path: str) -> Node:
+    query = "SELECT value, version, czxid FROM node WHERE path = ?"
+    row = database.execute(query, (path,)).fetchone()
     if row is None:
         raise NoNodeError(path)
-    if operation.version not in (ANY_VERSION, row[0]):
-        raise BadVersionError(f"{path} has version {row[0]}, not {operation.version}")
+    return Node(*row)
+
+
+def _apply(database: sqlite3.Connection, operation: Operation) -> Node | None:
+    path = operation.path
+    if isinstance(operation, Create):
+        _create(database, operation)
+        return _node(database, path)
+    node = _node(database, path)
+    if operation.version not in (ANY_VERSION, node.version):
+        raise BadVersionError(f"{path} has version {node.version}, not {operation.version}")
+    if isinstance(operation, Check):
+        return node
     if isinstance(operation, Delete):
         if database.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
             raise NotEmptyError(path)
         database.execute("DELETE FROM node WHERE path = ?", (path,))
-    else:
-        database.execute(
-            "UPDATE node SET value = ?, version = version + 1 WHERE path = ?",
-            (operation.value, path),
-        )
+        return None
+    database.execute(
+        "UPDATE node SET value = ?, version = version + 1 WHERE path = ?", (operation.value, path)
+    )
+    return _node(database, path)
 
 
-def _create(database: sqlite3.Connection, operation: Create, exists: bool) -> None:
+def _create(database: sqlite3.Connection, operation: Create) -> None:
     path, parent = operation.path, _parent(operation.path)
-    if exists:
+    if _exists(database, path):
         raise NodeExistsError(path)
-    if not database.execute("SELECT 1 FROM node WHERE path = ?", (parent,)).fetchone():
+    if not _exists(database, parent):
         raise NoNodeError(parent)
     database.execute(
-        "INSERT INTO node VALUES (?, ?, ?, 0, ?)",
+        "INSERT INTO node SELECT ?, ?, ?, 0, ?, zxid FROM last_commit",
         (path, parent, operation.value, int(operation.ephemeral)),
     )

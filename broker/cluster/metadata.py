@@ -7,14 +7,25 @@ thread only, never blocks. Whoever changes something writes the records first an
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka.errors import InconsistentClusterIdError
+from kafka.errors import InconsistentClusterIdError, NotControllerError
 from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
-from broker.cluster.store import Create, Delete, MetadataStore, NodeExistsError, Operation, Set
+from broker.cluster.store import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Node,
+    NodeExistsError,
+    Operation,
+    Set,
+)
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -35,12 +46,14 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Who keeps a partition, and who leads it since which epoch."""
+    """Who keeps a partition, and who leads it since which epoch. `partition_epoch` counts the
+    changes of all that: the version of its state's node."""
 
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
+    partition_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +79,20 @@ def new_topic(
 
 def new_partition(node_id: int) -> PartitionMetadata:
     """A partition that one broker keeps and leads, in its first leader epoch."""
-    return PartitionMetadata((node_id,), node_id, 0, (node_id,))
+    return PartitionMetadata((node_id,), node_id, 0, (node_id,), 0)
 
 
 class MetadataRecords:
-    """The cluster's nodes in a MetadataStore, as values. Blocks."""
+    """The cluster's nodes in a MetadataStore, as values. Blocks.
+
+    What is written is the controller's to write: each commit checks that no other controller was
+    elected meanwhile, and raises NotControllerError if one was.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._controller_epoch = 0
+        self._is_controller: Check | None = None
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Writes down the cluster's id at the first start.
@@ -102,6 +121,33 @@ class MetadataRecords:
             znodes.DELETED_TOPICS,
         ):
             self._store.ensure(path)
+        if not self._store.exists(znodes.CONTROLLER_EPOCH):
+            self._store.commit([Create(znodes.CONTROLLER_EPOCH, b"0")])
+
+    def become_controller(self, node_id: int) -> None:
+        """Elects this broker; raises NodeExistsError or BadVersionError where another one is, or
+        was faster."""
+        epoch = self._store.get(znodes.CONTROLLER_EPOCH)
+        self._controller_epoch = int(epoch.value) + 1
+        elected_ms = time.time_ns() // 1_000_000
+        value = b"%d" % self._controller_epoch
+        _, now = self._store.commit(
+            [
+                Create(znodes.CONTROLLER, znodes.dump_controller(node_id, elected_ms), True),
+                Set(znodes.CONTROLLER_EPOCH, value, epoch.version),
+            ]
+        )
+        assert now is not None
+        self._is_controller = Check(znodes.CONTROLLER_EPOCH, now.version)
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Node | None]:
+        assert self._is_controller is not None, "elect this broker first"
+        try:
+            return self._store.commit([self._is_controller, *operations])[1:]
+        except BadVersionError as error:
+            if self._store.get(znodes.CONTROLLER_EPOCH).version == self._is_controller.version:
+                raise
+            raise NotControllerError(str(error)) from error
 
     def register(self, broker: BrokerNode) -> None:
         """Announces this broker; NodeExistsError when its id is taken by a live one."""
@@ -117,13 +163,15 @@ class MetadataRecords:
         replicas = value["partitions"]
         partitions = []
         for index in range(len(replicas)):
-            state = znodes.load(self._store.get(znodes.partition_state(name, index)).value)
+            node = self._store.get(znodes.partition_state(name, index))
+            state = znodes.load(node.value)
             partitions.append(
                 PartitionMetadata(
                     tuple(replicas[str(index)]),
                     state["leader"],
                     state["leader_epoch"],
                     tuple(state["isr"]),
+                    node.version,
                 )
             )
         configs = znodes.load(self._store.get(znodes.topic_config(name)).value)["config"]
@@ -138,30 +186,30 @@ class MetadataRecords:
             Create(znodes.topic(name), znodes.dump_topic(topic.topic_id, replicas)),
             Create(znodes.topic_config(name), znodes.dump_config(topic.configs)),
             Create(znodes.partitions(name)),
-            *_creations(topic, 0),
+            *self._creations(topic, 0),
         ]
         try:
-            self._store.commit(operations)
+            self._commit(operations)
         except NodeExistsError:
             return False
         return True
 
     def add_partitions(self, topic: TopicMetadata, grown: TopicMetadata) -> None:
         """Writes the partitions that `grown` has and `topic` has not, all or none."""
-        self._store.commit([_placement(grown), *_creations(grown, len(topic.partitions))])
+        self._commit([_placement(grown), *self._creations(grown, len(topic.partitions))])
 
     def remove_partitions(self, grown: TopicMetadata, topic: TopicMetadata) -> None:
         """Takes `add_partitions` back."""
         operations: list[Operation] = [_placement(topic)]
         for index in range(len(topic.partitions), len(grown.partitions)):
-            operations.append(Delete(znodes.partition_state(topic.name, index)))
-            operations.append(Delete(znodes.partition(topic.name, index)))
-        self._store.commit(operations)
+            operations.append(Delete(znodes.partition_state(topic.name, index), ANY_VERSION))
+            operations.append(Delete(znodes.partition(topic.name, index), ANY_VERSION))
+        self._commit(operations)
 
     def set_topic_configs(self, topic: TopicMetadata) -> None:
         """Writes down what is set on the topic."""
         value = znodes.dump_config(topic.configs)
-        self._store.commit([Set(znodes.topic_config(topic.name), value)])
+        self._commit([Set(znodes.topic_config(topic.name), value, ANY_VERSION)])
 
     def broker_configs(self, entity: str) -> dict[str, str]:
         """What is set on a broker (`entity`: its id) or on all (BROKER_DEFAULT) while they run."""
@@ -175,7 +223,8 @@ class MetadataRecords:
         """Writes down what is set on a broker, or on all."""
         path = znodes.broker_config(entity)
         value = znodes.dump_config(configs)
-        self._store.commit([Set(path, value) if self._store.exists(path) else Create(path, value)])
+        exists = self._store.exists(path)
+        self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
 
     def entity_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
         """What is set on groups or users (`kind`), by their names."""
@@ -193,9 +242,9 @@ class MetadataRecords:
         exists = self._store.exists(path)
         if configs:
             value = znodes.dump_config(configs)
-            self._store.commit([Set(path, value) if exists else Create(path, value)])
+            self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
         elif exists:
-            self._store.commit([Delete(path)])
+            self._commit([Delete(path, ANY_VERSION)])
 
     def elect(self, topics: Iterable[TopicMetadata], node_id: int) -> list[TopicMetadata]:
         """Begins a leader epoch of `node_id` in every partition that it alone keeps.
@@ -205,23 +254,30 @@ class MetadataRecords:
         """
         elected, operations = [], []
         for topic in topics:
-            partitions = tuple(
-                replace(p, leader=node_id, leader_epoch=p.leader_epoch + 1, isr=(node_id,))
-                for p in topic.partitions
-            )
-            elected.append(replace(topic, partitions=partitions))
-            for index, partition in enumerate(partitions):
-                state = znodes.dump_partition_state(node_id, partition.leader_epoch, partition.isr)
-                operations.append(Set(znodes.partition_state(topic.name, index), state))
+            partitions = list(topic.partitions)
+            for index, was in enumerate(topic.partitions):
+                if was.replicas != (node_id,):
+                    continue
+                partitions[index] = replace(
+                    was,
+                    leader=node_id,
+                    leader_epoch=was.leader_epoch + 1,
+                    isr=(node_id,),
+                    partition_epoch=was.partition_epoch + 1,
+                )
+                state = self._state(partitions[index])
+                path = znodes.partition_state(topic.name, index)
+                operations.append(Set(path, state, was.partition_epoch))
+            elected.append(replace(topic, partitions=tuple(partitions)))
         if operations:
-            self._store.commit(operations)
+            self._commit(operations)
         return elected
 
     def mark_deleted(self, name: str) -> None:
         """From here on the topic is going, whatever happens to this broker."""
         path = znodes.deleted_topic(name)
         if not self._store.exists(path):
-            self._store.commit([Create(path)])
+            self._commit([Create(path)])
 
     def deleted_topics(self) -> list[str]:
         """Topics that were marked and not forgotten yet."""
@@ -232,31 +288,36 @@ class MetadataRecords:
         name = topic.name
         operations = []
         for index in range(len(topic.partitions)):
-            operations.append(Delete(znodes.partition_state(name, index)))
-            operations.append(Delete(znodes.partition(name, index)))
-        operations += [
-            Delete(znodes.partitions(name)),
-            Delete(znodes.topic_config(name)),
-            Delete(znodes.topic(name)),
-            Delete(znodes.deleted_topic(name)),
-        ]
-        self._store.commit(operations)
+            operations.append(Delete(znodes.partition_state(name, index), ANY_VERSION))
+            operations.append(Delete(znodes.partition(name, index), ANY_VERSION))
+        for path in (
+            znodes.partitions(name),
+            znodes.topic_config(name),
+            znodes.topic(name),
+            znodes.deleted_topic(name),
+        ):
+            operations.append(Delete(path, ANY_VERSION))
+        self._commit(operations)
 
+    def _creations(self, topic: TopicMetadata, first: int) -> list[Operation]:
+        """What makes the nodes of the partitions from `first` on."""
+        operations: list[Operation] = []
+        for index, partition in enumerate(topic.partitions[first:], first):
+            path = znodes.partition_state(topic.name, index)
+            operations.append(Create(znodes.partition(topic.name, index)))
+            operations.append(Create(path, self._state(partition)))
+        return operations
 
-def _creations(topic: TopicMetadata, first: int) -> list[Operation]:
-    """What makes the nodes of the partitions from `first` on."""
-    operations: list[Operation] = []
-    for index, partition in enumerate(topic.partitions[first:], first):
-        state = znodes.dump_partition_state(partition.leader, partition.leader_epoch, partition.isr)
-        operations.append(Create(znodes.partition(topic.name, index)))
-        operations.append(Create(znodes.partition_state(topic.name, index), state))
-    return operations
+    def _state(self, partition: PartitionMetadata) -> bytes:
+        return znodes.dump_partition_state(
+            partition.leader, partition.leader_epoch, partition.isr, self._controller_epoch
+        )
 
 
 def _placement(topic: TopicMetadata) -> Operation:
     """What writes down which brokers keep the topic's partitions."""
     replicas = [partition.replicas for partition in topic.partitions]
-    return Set(znodes.topic(topic.name), znodes.dump_topic(topic.topic_id, replicas))
+    return Set(znodes.topic(topic.name), znodes.dump_topic(topic.topic_id, replicas), ANY_VERSION)
 
 
 class ClusterMetadata:

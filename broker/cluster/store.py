@@ -1,8 +1,9 @@
 """Where a cluster keeps what all its brokers must agree on: a small tree of nodes.
 
 Owns: the interface and its errors. The tree is ZooKeeper's: a node has a path, a value, a version
-that counts its changes, and children; a node is made under an existing parent and removed without
-children. `local_store` keeps it in one file for a broker alone; the methods are those that kazoo
+that counts its changes, the number of the transaction that made it (czxid), and children; a node is
+made under an existing parent and removed without children. A commit is one transaction (multi).
+`local_store` keeps the tree in one file for a broker alone; the methods are those that kazoo
 offers, so that ZooKeeper fits behind the same interface.
 
 Every method but `watch` may block (a commit reaches the disk, or another machine): call them from
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 ANY_VERSION = -1
+"""Of an operation that counts whatever was changed before."""
 
 
 class MetadataStoreError(Exception):
@@ -38,10 +40,12 @@ class NotEmptyError(MetadataStoreError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's value and how often it was set (0 after creation)."""
+    """A node's value, how often it was set (0 after creation), and by which transaction it was
+    made: of a broker's registration, that is the broker's epoch."""
 
     value: bytes
     version: int
+    czxid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Set:
 
     path: str
     value: bytes
-    version: int = ANY_VERSION
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,18 @@ class Delete:
     """Remove a node without children, if its version is the one given."""
 
     path: str
-    version: int = ANY_VERSION
+    version: int
 
 
-Operation: TypeAlias = Create | Set | Delete
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Go on only if a node's version is the one given."""
+
+    path: str
+    version: int
+
+
+Operation: TypeAlias = Create | Set | Delete | Check
 
 
 class MetadataStore(Protocol):
@@ -85,8 +97,11 @@ class MetadataStore(Protocol):
     def children(self, path: str) -> list[str]:
         """The names, not paths, of a node's children, sorted; NoNodeError."""
 
-    def commit(self, operations: Sequence[Operation]) -> None:
-        """Does all of `operations` in their order, or none; durable when it returns."""
+    def commit(self, operations: Sequence[Operation]) -> list[Node | None]:
+        """Does all of `operations` in their order, or none; durable when it returns.
+
+        Returns of each the node as it is after that; None of one that was removed.
+        """
 
     def ensure(self, path: str) -> None:
         """Makes the node and its parents where they are missing."""

@@ -1,6 +1,8 @@
 """What the nodes of the tree are called and what stands in them: Apache Kafka's own layout.
 
     /cluster/id                           {"version": "1", "id": cluster id}
+    /controller                           {"brokerid": the controller, ...} (ephemeral)
+    /controller_epoch                     how many controllers there were, as text
     /brokers/ids/N                        a live broker: host, port, endpoints (ephemeral)
     /brokers/topics/T                     {"topic_id": ..., "partitions": {"0": [replicas]}, ...}
     /brokers/topics/T/partitions/P/state  {"leader", "leader_epoch", "isr", "controller_epoch", ...}
@@ -24,6 +26,8 @@ from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 CLUSTER_ID = "/cluster/id"
 BROKERS = "/brokers/ids"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
@@ -104,14 +108,27 @@ def dump_topic(topic_id: uuid.UUID, replicas: Sequence[Sequence[int]]) -> bytes:
     )
 
 
-def dump_partition_state(leader: int, leader_epoch: int, isr: Sequence[int]) -> bytes:
+def dump_partition_state(
+    leader: int, leader_epoch: int, isr: Sequence[int], controller_epoch: int
+) -> bytes:
     return dump(
         {
-            "controller_epoch": 1,
+            "controller_epoch": controller_epoch,
             "leader": leader,
             "version": 1,
             "leader_epoch": leader_epoch,
             "isr": list(isr),
+        }
+    )
+
+
+def dump_controller(node_id: int, elected_ms: int) -> bytes:
+    return dump(
+        {
+            "version": 2,
+            "brokerid": node_id,
+            "timestamp": str(elected_ms),
+            "kraftControllerEpoch": -1,
         }
     )
 

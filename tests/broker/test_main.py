@@ -278,7 +278,9 @@ def test_a_deletion_that_was_interrupted_is_finished(tmp_path):
         client.produce("half", 0, batch_of(1))
         child.kill()
     store = LocalStore(tmp_path)
-    MetadataRecords(store).mark_deleted("half")
+    records = MetadataRecords(store)
+    records.become_controller(1)
+    records.mark_deleted("half")
     store.close()
     with (
         BrokerChild(tmp_path) as child,

@@ -456,9 +456,9 @@ class TestBroker:
 def _spoil(directory):
     """A value in the store that this broker does not take."""
     from broker.cluster.local_store import LocalStore
-    from broker.cluster.store import Set
+    from broker.cluster.store import ANY_VERSION, Set
 
     store = LocalStore(directory)
     value = json.dumps({"version": 1, "config": {"log.retention.ms": "seven"}}).encode()
-    store.commit([Set("/config/brokers/<default>", value)])
+    store.commit([Set("/config/brokers/<default>", value, ANY_VERSION)])
     store.close()

@@ -1,6 +1,7 @@
 """The tree: its operations, its errors, and what is left of it after a crash."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -8,7 +9,9 @@ import pytest
 
 from broker.cluster.local_store import LocalStore
 from broker.cluster.store import (
+    ANY_VERSION,
     BadVersionError,
+    Check,
     Create,
     Delete,
     Node,
@@ -28,11 +31,11 @@ def store(tmp_path):
 
 def test_a_node_lives_and_goes(store):
     store.commit([Create("/a", b"one"), Create("/a/b"), Create("/a/c", b"three")])
-    assert store.get("/a") == Node(b"one", 0)
+    assert store.get("/a") == Node(b"one", 0, 1)
     assert store.children("/a") == ["b", "c"]
-    store.commit([Set("/a", b"two")])
-    assert store.get("/a") == Node(b"two", 1)
-    store.commit([Delete("/a/b"), Delete("/a/c"), Delete("/a")])
+    store.commit([Set("/a", b"two", ANY_VERSION)])
+    assert store.get("/a") == Node(b"two", 1, 1)
+    store.commit([Delete(path, ANY_VERSION) for path in ("/a/b", "/a/c", "/a")])
     assert not store.exists("/a")
     assert store.children("/") == []
 
@@ -42,19 +45,21 @@ def test_a_node_lives_and_goes(store):
     [
         (Create("/a"), NodeExistsError),
         (Create("/missing/child"), NoNodeError),
-        (Set("/missing", b""), NoNodeError),
+        (Set("/missing", b"", ANY_VERSION), NoNodeError),
         (Set("/a", b"", version=7), BadVersionError),
-        (Delete("/missing"), NoNodeError),
+        (Delete("/missing", ANY_VERSION), NoNodeError),
         (Delete("/a", version=7), BadVersionError),
-        (Delete("/a"), NotEmptyError),
+        (Delete("/a", ANY_VERSION), NotEmptyError),
+        (Check("/missing", ANY_VERSION), NoNodeError),
+        (Check("/a", version=0), BadVersionError),
     ],
 )
 def test_a_commit_that_fails_has_done_nothing(store, operation, error):
     store.commit([Create("/a", b"value"), Create("/a/b")])
     with pytest.raises(error):
-        store.commit([Create("/before"), Set("/a", b"changed"), operation])
+        store.commit([Create("/before"), Set("/a", b"changed", 0), operation])
     assert not store.exists("/before")
-    assert store.get("/a") == Node(b"value", 0)
+    assert store.get("/a") == Node(b"value", 0, 1)
 
 
 def test_versions_guard_against_lost_updates(store):
@@ -63,7 +68,40 @@ def test_versions_guard_against_lost_updates(store):
     with pytest.raises(BadVersionError):
         store.commit([Set("/a", b"2", version=0)])
     store.commit([Set("/a", b"2", version=1), Set("/a", b"3", version=2)])
-    assert store.get("/a") == Node(b"3", 3)
+    assert store.get("/a") == Node(b"3", 3, 1)
+
+
+def test_a_commit_returns_what_the_nodes_are_after_it(store):
+    store.commit([Create("/a", b"0")])
+    done = store.commit([Check("/a", 0), Set("/a", b"1", 0), Create("/b", b"new"), Delete("/b", 0)])
+    assert done == [Node(b"0", 0, 1), Node(b"1", 1, 1), Node(b"new", 0, 2), None]
+    assert store.commit([Check("/a", ANY_VERSION)]) == [Node(b"1", 1, 1)]
+
+
+def test_transactions_are_numbered_over_restarts(tmp_path):
+    """By the number of the one that made it, a broker's registration is told from those before."""
+    numbers = []
+    for _ in range(3):
+        store = LocalStore(tmp_path)
+        (made,) = store.commit([Create("/registered", ephemeral=True)])
+        numbers.append(made.czxid)
+        store.close()
+    assert numbers == [1, 2, 3]
+
+
+def test_a_file_of_the_version_before_opens(tmp_path):
+    """Its nodes had no number of a transaction."""
+    database = sqlite3.connect(tmp_path / "metadata.db")
+    database.executescript(
+        "CREATE TABLE node (path TEXT PRIMARY KEY, parent TEXT NOT NULL, value BLOB NOT NULL,"
+        " version INTEGER NOT NULL, ephemeral INTEGER NOT NULL) WITHOUT ROWID;"
+        "INSERT INTO node VALUES ('/', '', x'', 0, 0), ('/a', '/', x'31', 4, 0)"
+    )
+    database.close()
+    for _ in range(2):
+        store = LocalStore(tmp_path)
+        assert store.get("/a") == Node(b"1", 4, 0)
+        store.close()
 
 
 def test_missing_nodes(store):
@@ -75,7 +113,7 @@ def test_missing_nodes(store):
 
 def test_ensure_makes_what_is_missing(store):
     store.ensure("/a/b/c")
-    store.commit([Set("/a", b"kept")])
+    store.commit([Set("/a", b"kept", 0)])
     store.ensure("/a/b/d")
     assert store.children("/a/b") == ["c", "d"]
     assert store.get("/a").value == b"kept"
@@ -89,13 +127,13 @@ def test_watches_tell_of_values_and_children(store):
     store.commit([Create("/a/b")])
     assert sorted(seen) == ["a", "b"]
     seen.clear()
-    store.commit([Set("/a/b", b"x")])
+    store.commit([Set("/a/b", b"x", 0), Check("/a", 0)])
     assert seen == ["b"]
     end()
-    store.commit([Set("/a/b", b"y"), Delete("/a/b")])
+    store.commit([Set("/a/b", b"y", 1), Delete("/a/b", 2)])
     assert seen == ["b", "a"]
     with pytest.raises(NoNodeError):
-        store.commit([Set("/a", b"x"), Delete("/a/b")])
+        store.commit([Set("/a", b"x", 0), Delete("/a/b", 0)])
     assert seen == ["b", "a"]
 
 

@@ -2,13 +2,14 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
-from kafka.errors import InconsistentClusterIdError
+from kafka.errors import InconsistentClusterIdError, NotControllerError
 
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, ClusterMetadata, MetadataRecords, new_topic
-from broker.cluster.store import NodeExistsError
+from broker.cluster.store import ANY_VERSION, BadVersionError, Delete, NodeExistsError
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 
@@ -23,6 +24,7 @@ def store(tmp_path):
 def records(store):
     made = MetadataRecords(store)
     made.prepare()
+    made.become_controller(1)
     return made
 
 
@@ -73,6 +75,56 @@ def test_a_broker_id_is_taken_once(records):
     records.register(BrokerNode(1, "a", 1))
     with pytest.raises(NodeExistsError):
         records.register(BrokerNode(1, "b", 2))
+
+
+def test_each_controller_begins_an_epoch(tmp_path):
+    for epoch in (1, 2, 3):
+        store = LocalStore(tmp_path)
+        records = MetadataRecords(store)
+        records.prepare()
+        records.become_controller(7)
+        assert store.get("/controller_epoch").value == b"%d" % epoch
+        assert json.loads(store.get("/controller").value)["brokerid"] == 7
+        store.close()
+
+
+def test_one_broker_is_controller_at_a_time(store, records):
+    with pytest.raises(NodeExistsError):
+        MetadataRecords(store).become_controller(2)
+    assert store.get("/controller_epoch").value == b"1"
+
+
+def test_who_is_controller_no_more_writes_nothing(store, records):
+    """As after a session that ended without a word: the other one's epoch stands in the way."""
+    topic = new_topic("orders", 1, 1, {})
+    records.create_topic(topic)
+    store.commit([Delete("/controller", ANY_VERSION)])
+    later = MetadataRecords(store)
+    later.become_controller(2)
+    before = records.topics()
+    for write in (
+        lambda: records.create_topic(new_topic("more", 1, 1, {})),
+        lambda: records.elect(before, 1),
+        lambda: records.mark_deleted("orders"),
+        lambda: records.set_broker_configs("1", {"a": "b"}),
+    ):
+        with pytest.raises(NotControllerError):
+            write()
+    assert records.topics() == before
+    assert later.create_topic(new_topic("more", 1, 1, {}))
+
+
+def test_an_election_leaves_alone_what_others_keep_or_changed(store, records):
+    topic = new_topic("orders", 2, 1, {})
+    mine, theirs = topic.partitions[0], replace(topic.partitions[1], replicas=(2,), leader=2)
+    records.create_topic(replace(topic, partitions=(mine, theirs)))
+    known = records.topics()
+    (elected,) = records.elect(known, 1)
+    assert elected.partitions[1] == theirs
+    assert elected.partitions[0].partition_epoch == 1
+    with pytest.raises(BadVersionError):
+        records.elect(known, 1)
+    assert records.topics() == [elected]
 
 
 def test_an_election_begins_an_epoch(records):

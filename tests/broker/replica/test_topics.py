@@ -35,6 +35,7 @@ class World:
         self.store = LocalStore(directory)
         self.records = MetadataRecords(self.store)
         self.records.prepare()
+        self.records.become_controller(1)
         self.logs = LogManager(BrokerConfig.from_properties({"log.dirs": str(directory)}))
         self.logs.open()
         self.metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
