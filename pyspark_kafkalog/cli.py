@@ -76,7 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
     """Spark's bridge to its JVM logs a traceback for each call that Ctrl-C cuts short."""
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+    error = record.exc_info and record.exc_info[1]
+    while error:
+        # PySpark's handler of Ctrl-C asks the JVM, maybe in the middle of another answer.
+        if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
+            return False
+        error = error.__context__
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -608,7 +614,7 @@ def _load(options: argparse.Namespace) -> None:
 
 
 def _load_topics(options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.java import check_java
+    from pyspark_kafkalog.java import check_java, start_jvm
     from pyspark_kafkalog.warehouse.load import has_work, plan_load, run_load
     from pyspark_kafkalog.warehouse.options import load_options
 
@@ -628,9 +634,14 @@ def _load_topics(options: argparse.Namespace) -> None:
 
     if (options.master or "local").startswith("local"):
         _let_spark_workers_be_this_python()
-    builder = SparkSession.builder.appName(f"kafkalog load {options.name}")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    spark = (builder.master(options.master) if options.master else builder).getOrCreate()
+    settings: dict[str, Any] = {
+        "spark.app.name": f"kafkalog load {options.name}",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if options.master:
+        settings["spark.master"] = options.master
+    start_jvm(settings)
+    spark = SparkSession.builder.config(map=settings).getOrCreate()
     try:
         result = run_load(spark, wanted, progress=True)
     finally:

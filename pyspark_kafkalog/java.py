@@ -1,14 +1,17 @@
 """Finds the Java that Spark will run on, before anything slow is started.
 
 PySpark 4 needs Java 17 or newer and fails without it only after seconds, in many lines. Standard
-library only, so that `python -m pyspark_kafkalog.java` works before anything is installed.
+library only until Spark is started, so that `python -m pyspark_kafkalog.java` works before anything
+is installed.
 """
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from pyspark_kafkalog.errors import KafkalogError
 
@@ -39,6 +42,28 @@ def check_java() -> int:
         found = version[1] if version else "of unknown version"
         raise JavaNotFoundError(f"{java} is Java {found}. {advice}")
     return int(version[1])
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Starts the JVM of the SparkSession to be, which has these settings. In the main thread.
+
+    Ctrl-C counts when it has started, and is a KeyboardInterrupt then: one that cuts the start
+    short lets PySpark leave behind a JVM that nobody ends.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if "SPARK_REMOTE" in os.environ:
+        return  # Spark Connect has its JVM elsewhere
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        SparkContext._ensure_initialized(
+            conf=SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.java import check_java
+from pyspark_kafkalog.java import check_java, start_jvm
 from pyspark_kafkalog.warehouse.load import LoadResult, load
 
 if TYPE_CHECKING:
@@ -254,18 +254,19 @@ class Quickstart:
         logging = self._directory / "log4j2.properties"
         logging.write_text(_SPARK_LOGGING)
         with self._step("start Spark", None):
-            spark = (
-                SparkSession.builder.appName("kafkalog quickstart")
-                .master("local[*]")
-                .config("spark.ui.enabled", "false")
-                .config("spark.ui.showConsoleProgress", "false")
-                .config("spark.driver.bindAddress", "127.0.0.1")
-                .config("spark.driver.host", "127.0.0.1")
-                .config("spark.sql.shuffle.partitions", str(PARTITIONS))
-                .config("spark.sql.warehouse.dir", str(self._directory / "spark"))
-                .config("spark.driver.extraJavaOptions", f"-Dlog4j.configurationFile={logging}")
-                .getOrCreate()
-            )
+            settings: dict[str, Any] = {
+                "spark.app.name": "kafkalog quickstart",
+                "spark.master": "local[*]",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.sql.shuffle.partitions": str(PARTITIONS),
+                "spark.sql.warehouse.dir": str(self._directory / "spark"),
+                "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={logging}",
+            }
+            start_jvm(settings)
+            spark = SparkSession.builder.config(map=settings).getOrCreate()
         try:
             yield spark
         finally:
