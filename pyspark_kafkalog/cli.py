@@ -615,8 +615,10 @@ def _load(options: argparse.Namespace) -> None:
 
 def _load_topics(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.java import check_java, start_jvm
-    from pyspark_kafkalog.warehouse.load import has_work, plan_load, run_load
+    from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
+    from pyspark_kafkalog.warehouse.load import run_load
     from pyspark_kafkalog.warehouse.options import load_options
+    from pyspark_kafkalog.warehouse.plan import has_work, plan_load
 
     source = {f"kafka.{name}": value for name, value in client_properties(options).items()}
     source |= _settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
@@ -643,7 +645,7 @@ def _load_topics(options: argparse.Namespace) -> None:
     start_jvm(settings)
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     try:
-        result = run_load(spark, wanted, progress=True)
+        result = run_load(SparkEngine(spark, wanted.query), wanted, progress=True)
     finally:
         spark.stop()
     if result.commit_id is None:
@@ -660,7 +662,7 @@ def _load_topics(options: argparse.Namespace) -> None:
 
 def _place(flag: str, text: str | None) -> str | datetime | None:
     """A place of a load; says of a time without a zone which one it is."""
-    from pyspark_kafkalog.warehouse.plan import parse_time
+    from pyspark_kafkalog.warehouse.places import parse_time
 
     moment = None if text is None else parse_time(text)
     if moment is None or moment.tzinfo is not None:

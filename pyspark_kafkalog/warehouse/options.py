@@ -24,7 +24,7 @@ from pyspark_kafkalog.warehouse.commit import NO_IDS, TopicIds
 from pyspark_kafkalog.warehouse.dead_letters import BesideLetters
 from pyspark_kafkalog.warehouse.landing import Reading
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_layout, make_layout
-from pyspark_kafkalog.warehouse.plan import Place, with_places
+from pyspark_kafkalog.warehouse.places import Place, with_places
 from pyspark_kafkalog.warehouse.transformation import Batches, takes_batches
 from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values, open_values
 

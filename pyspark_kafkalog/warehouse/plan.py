@@ -1,120 +1,55 @@
-"""What a load is going to do: where it begins and ends, how much that is, in how many commits.
+"""What a load is going to do: from the target's last commit up to what the log holds now.
 
-Owns the keyword forms of `load` for where to begin and end, which become the connector's own
-options (startingOffsets, startingTimestamp, endingOffsets, endingTimestamp); the bounds in bytes;
-and LoadPlan, which a dry run gives back. Bytes are those of the log, compressed where they are, and
-estimated from a look at the batches that come next (client/sizes.py).
+The target says where the name goes on, the brokers where the partitions begin and end: that is a
+list of offset ranges, bounded by bytes (portions.py). What is lost or would be left out is an error
+here, before anything lands. Also owns LoadPlan, which a dry run gives back.
 
-Runs on the driver, with a Cluster handed in. Writes nothing.
+Runs on the driver, without Spark. Writes nothing.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone, tzinfo
-from typing import Any, TypeAlias
 
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.client.sizes import sample_sizes
-from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.source.offsets import OFFSETS_EXAMPLE
-from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.trigger_limits import OffsetSizes, limit_untils_by_bytes
-from pyspark_kafkalog.warehouse.progress import describe_bytes
-
-Place: TypeAlias = str | int | datetime | Mapping[str, Any]
-"""Where a load begins or ends: `earliest`, `latest`, offsets as startingOffsets has them (JSON or a
-mapping), a time as datetime, as ISO 8601 text or in ms since the epoch; to begin with, also counted
-back (`-1000 offsets`, `-10 minutes`)."""
-
-_STARTING = (
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsets",
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.source.offsets import (
+    LATEST,
+    Limit,
+    LogBounds,
+    OffsetLimit,
+    Offsets,
+    RelativeLimit,
+    describe,
+    resolve,
+    to_json,
 )
-_ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+from pyspark_kafkalog.source.options import SourceOptions
+from pyspark_kafkalog.source.partitions import (
+    OffsetRange,
+    beyond_open_transactions,
+    clamp_starts,
+    locate,
+    log_bounds,
+)
+from pyspark_kafkalog.warehouse.commit import (
+    TopicIds,
+    deleted,
+    recreated_topics,
+    without_recreated,
+)
+from pyspark_kafkalog.warehouse.deleted_topics import partitions_now, places_of_gone
+from pyspark_kafkalog.warehouse.options import LoadOptions
+from pyspark_kafkalog.warehouse.portions import bytes_of, pieces_of, tasks_of, within_bytes
+from pyspark_kafkalog.warehouse.progress import describe_bytes
+from pyspark_kafkalog.warehouse.target import Target, open_target
+
 _MOST_SHOWN = 100
 
-
-def with_places(
-    options: Mapping[str, str],
-    starting: Place | None,
-    until: Place | None,
-    zone: Callable[[], tzinfo | None],
-) -> dict[str, str]:
-    """`options` with those that `starting` and `until` stand for.
-
-    A partition without a record as late as the time of `starting` begins at its end. `zone` is
-    asked where a time names none; None is this machine's. Raises InvalidOptionError.
-    """
-    merged = dict(options)
-    if starting is not None:
-        _refuse_twice("starting", options, _STARTING)
-        merged |= _place_options("starting", starting, zone)
-        if "startingTimestamp" in merged:
-            merged.setdefault("startingOffsetsByTimestampStrategy", "latest")
-    if until is not None:
-        _refuse_twice("until", options, _ENDING)
-        merged |= _place_options("ending", until, zone)
-    return merged
-
-
-def parse_time(text: str) -> datetime | None:
-    """ISO 8601, such as 2026-11-01T00:00 or 2026-11-01T00:00:00Z; None for any other text."""
-    text = text.strip()
-    if not text[:4].isdigit() or "-" not in text:
-        return None
-    try:
-        # Python 3.10 does not know the letter.
-        return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text)
-    except ValueError:
-        return None
-
-
-def _refuse_twice(keyword: str, options: Mapping[str, str], names: Sequence[str]) -> None:
-    given = {name.lower() for name in options}
-    for name in names:
-        if name.lower() in given:
-            raise InvalidOptionError(
-                f"{keyword} and the option {name} both say it: leave one of them out."
-            )
-
-
-def _place_options(which: str, place: Place, zone: Callable[[], tzinfo | None]) -> dict[str, str]:
-    time_ms = _time_ms(place, zone)
-    if time_ms is not None:
-        return {f"{which}Timestamp": str(time_ms)}
-    if isinstance(place, Mapping):
-        return {f"{which}Offsets": json.dumps(place)}
-    text = str(place).strip()
-    counts_back = which == "starting" and text.startswith("-")
-    if not (text.startswith("{") or text.lower() in ("earliest", "latest") or counts_back):
-        words = (
-            "begin: write earliest, -10 minutes," if which == "starting" else "end: write latest,"
-        )
-        raise InvalidOptionError(
-            f"{text[:80]!r} is no place where a load can {words} a time such as 2026-11-01T00:00 "
-            f"or 1700000000000, or offsets such as {OFFSETS_EXAMPLE}."
-        )
-    return {f"{which}Offsets": text}
-
-
-def _time_ms(place: Place, zone: Callable[[], tzinfo | None]) -> int | None:
-    """Milliseconds since the epoch; None where `place` is no time."""
-    is_number = isinstance(place, int) and not isinstance(place, bool)
-    if is_number or (isinstance(place, str) and place.strip().isdecimal()):
-        return int(str(place))
-    moment = parse_time(place) if isinstance(place, str) else place
-    if not isinstance(moment, datetime):
-        return None
-    if moment.tzinfo is None:
-        wanted = zone()
-        moment = moment.astimezone() if wanted is None else moment.replace(tzinfo=wanted)
-    # In whole numbers: a record of just that millisecond is in.
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -161,54 +96,202 @@ class LoadPlan:
         return f", about {describe_bytes(size_bytes)} of the log" if self.bytes else ""
 
 
-def bytes_of(cluster: Cluster, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
-    """About how many bytes of the log the ranges are, one for each partition; empty if no broker
-    tells."""
-    starts = {piece.topic_partition: piece.start_offset for piece in ranges if piece.offset_count}
-    sizes = OffsetSizes()
-    samples = sample_sizes(cluster, starts)
-    if not samples:
-        return {}
-    sizes.update(samples)
-    of_each = sizes.of(starts)
-    counts = {piece.topic_partition: piece.offset_count for piece in ranges}
-    return {tp: round(of_each[tp] * counts[tp]) for tp in starts}
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What was found out before anything is landed: what to do, and from which state of the target.
+
+    `topic_ids` are those of the topics, where brokers say them.
+    """
+
+    target: Target
+    last: Offsets
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: TopicIds
 
 
-def within_bytes(
-    cluster: Cluster, ranges: Sequence[OffsetRange], max_bytes: int
+def plan_load(wanted: LoadOptions) -> LoadPlan:
+    """What `load` would do, without Spark. Changes nothing, neither in the target nor elsewhere.
+
+    Raises what `load` does.
+    """
+    work = find_work(wanted, read_only=True)
+    with Cluster(wanted.source.client, fails_fast=True) as cluster:
+        sizes = bytes_of(cluster, work.ranges)
+    pieces = pieces_of(work.ranges)
+    commits = 1 if work.ranges else 0
+    if wanted.chunk_bytes is not None and commits:
+        commits = max(1, -(-sum(sizes.values()) // wanted.chunk_bytes))
+    tasks = len(tasks_of(pieces))
+    return LoadPlan(wanted.name, str(work.target), work.ranges, sizes, tasks, commits)
+
+
+def has_work(wanted: LoadOptions) -> bool:
+    """Whether `load` would commit anything, without Spark. Finishes, as `load` does, what a load
+    that was killed has published. Raises what `load` does."""
+    return bool(find_work(replace(wanted, max_bytes=None)).ranges)
+
+
+def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
+    """Asks the target where the load goes on and the brokers what there is, and plans the rest.
+
+    Unless `read_only`, finishes what a killed loader had published. Raises what `load` does.
+    """
+    name, source = wanted.name, wanted.source
+    target = open_target(wanted.target)
+    position = target.position(name, read_only)
+    with Cluster(source.client, fails_fast=True) as cluster:
+        partitions, gone = partitions_now(cluster, source, position.without_deleted())
+        topic_ids = {
+            topic: topic_id
+            for topic in {tp.topic for tp in partitions}
+            if (topic_id := cluster.topic_id(topic)) is not None
+        }
+        known = position.without_deleted(topic_ids)
+        meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
+        if wanted.has_start and meant:
+            check_passed(cluster, source, partitions, meant, name)
+        recreated = recreated_topics(known, topic_ids)
+        ranges = plan_ranges(cluster, source, partitions, meant, name, recreated)
+        if wanted.max_bytes is not None:
+            ranges = within_bytes(cluster, ranges, wanted.max_bytes)
+    without = places_of_gone(gone, known, name, source.fail_on_data_loss)
+    ranges = sorted([*ranges, *without])
+    planned = {piece.topic for piece in ranges}
+    ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
+    ids |= {piece.topic: deleted(known.topic_ids[piece.topic]) for piece in without}
+    return Work(target, position.offsets, tuple(ranges), ids)
+
+
+def plan_ranges(
+    cluster: Cluster,
+    options: SourceOptions,
+    partitions: list[TopicPartition],
+    last: Offsets,
+    name: str,
+    recreated: Collection[str] = (),
 ) -> list[OffsetRange]:
-    """As much of `ranges`, one for each partition beside those of no offsets, as comes to about
-    `max_bytes`: the same part of each, one offset at least."""
-    full = [piece for piece in ranges if piece.offset_count]
-    starts = {piece.topic_partition: piece.start_offset for piece in full}
-    untils = {piece.topic_partition: piece.until_offset for piece in full}
-    sizes = OffsetSizes()
-    sizes.update(sample_sizes(cluster, starts))
-    limited = limit_untils_by_bytes(max_bytes, starts, untils, sizes.of(starts))
-    return [
-        replace(piece, until_offset=limited[piece.topic_partition]) if piece.offset_count else piece
-        for piece in ranges
+    """What a load has to do: one range for each of the `partitions` that it is to read and that
+    are new to it or have something new, sorted.
+
+    A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
+    commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
+    records the place of an empty partition, or one that lost data moved (failOnDataLoss=false), or
+    that its topic is a `recreated` one: otherwise the next load would not know what came, and went,
+    in between, and would refuse once more what was given up. One goes before the range of a
+    partition without a place that does not begin where it should: what lies between is given up.
+    """
+    ending = locate(cluster, options.ending, partitions)
+    loaded = {tp.topic for tp in last}
+    first = [tp for tp in partitions if tp.topic not in loaded]
+    starting = options.starting if not last else _only(options.starting, first)
+    first = [tp for tp in first if not last or starting.names(tp)]
+    begins = locate(cluster, starting, first)
+    bounds = log_bounds(cluster, partitions)
+    untils = resolve("endingOffsets", ending, partitions, bounds)
+    chosen = resolve("startingOffsets", begins, first, bounds)
+    added = [tp for tp in partitions if tp.topic in loaded and tp not in last]
+    told = _named_offsets(options.starting, added)
+    wanted = {tp: last.get(tp, chosen.get(tp, bounds.earliest[tp])) for tp in partitions}
+    wanted |= dict.fromkeys(added, 0) | told
+    new = [tp for tp in added if tp not in told]
+    _check_added(new, bounds, options.fail_on_data_loss, name)
+    bounds = beyond_open_transactions(cluster, wanted, bounds)
+    try:
+        starts = clamp_starts(wanted, bounds, options.fail_on_data_loss)
+    except DataLossError as error:
+        raise DataLossError(
+            f"{error} This is where the last commit of load {name!r} ended; a load of another name "
+            "begins at startingOffsets, which is right for a topic that was recreated."
+            if last
+            else str(error)
+        ) from error
+    given_up = [
+        OffsetRange(tp.topic, tp.partition, wanted[tp], wanted[tp])
+        for tp in partitions
+        if tp not in last and tp.topic not in recreated and starts[tp] > wanted[tp]
     ]
-
-
-def rest_of(ranges: Sequence[OffsetRange], taken: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """What is left of `ranges` when `taken`, which begin where they do, are done."""
-    untils = {piece.topic_partition: piece.until_offset for piece in taken}
-    return [
-        replace(piece, start_offset=untils[piece.topic_partition])
-        for piece in ranges
-        if untils[piece.topic_partition] < piece.until_offset
+    ranges = (
+        OffsetRange(
+            tp.topic,
+            tp.partition,
+            starts[tp],
+            max(starts[tp], min(untils[tp], bounds.latest[tp])),
+        )
+        for tp in partitions
+    )
+    wholes = [
+        whole
+        for whole in ranges
+        if whole.offset_count
+        or starts[whole.topic_partition] != wanted[whole.topic_partition]
+        or whole.topic_partition not in last
+        or whole.topic in recreated
     ]
+    return sorted([*given_up, *wholes])
 
 
-def chunks_of(
-    ranges: Sequence[OffsetRange],
-    take: Callable[[Sequence[OffsetRange]], list[OffsetRange]] | None,
-) -> Iterator[list[OffsetRange]]:
-    """`ranges` in portions, each of which is what `take` takes of what is left; in one if None."""
-    left = list(ranges)
-    while left:
-        chunk = left if take is None else take(left)
-        left = rest_of(left, chunk)
-        yield chunk
+def _named_offsets(starting: Limit, partitions: Sequence[TopicPartition]) -> Offsets:
+    """The offsets that the user gives for some of these very partitions."""
+    if not isinstance(starting, OffsetLimit):
+        return {}
+    return {tp: n for tp, n in starting.named_offsets().items() if tp in partitions}
+
+
+def _check_added(
+    added: Sequence[TopicPartition], bounds: LogBounds, fail_on_data_loss: bool, name: str
+) -> None:
+    late = {tp: bounds.earliest[tp] for tp in added if bounds.earliest[tp] > 0}
+    if late and fail_on_data_loss:
+        first = min(late)
+        raise DataLossError(
+            f"Load {name!r} has commits of the topic and sees these partitions for the first time, "
+            f"which do not begin at offset 0: {describe(late)}, {describe([first])} at "
+            f"{late[first]}. Retention may have taken records before they were loaded. If nothing "
+            "was lost (the name was made by an earlier release, which kept no place of an empty "
+            "partition, or other partitions were assigned), name them in the option "
+            f"startingOffsets: '{json.dumps(to_json(late))}', with the other partitions of the "
+            "load, whose offsets have no effect. To load what is there, and record the rest as "
+            "given up, set the option failOnDataLoss to false."
+        )
+
+
+def check_passed(
+    cluster: Cluster,
+    options: SourceOptions,
+    partitions: Sequence[TopicPartition],
+    last: Offsets,
+    name: str,
+) -> None:
+    """Raises InvalidOptionError if a load of `name`, which has commits, is told to start beyond
+    them: it would leave records out. Warns that the start has no effect otherwise."""
+    partitions = [tp for tp in partitions if tp in last]
+    if not partitions:
+        return
+    starting = _only(options.starting, partitions)
+    if not isinstance(starting, RelativeLimit):
+        partitions = [tp for tp in partitions if starting.names(tp)]
+        begins = locate(cluster, starting, partitions).of(partitions)
+        beyond = [tp for tp in partitions if begins[tp] != LATEST and begins[tp] > last[tp]]
+        if beyond:
+            raise InvalidOptionError(
+                f"Load {name!r} has commits and goes on at offset {last[beyond[0]]} of "
+                f"{describe(beyond[:1])}, and is told to start at offset {begins[beyond[0]]}: the "
+                "records between would be left out. Say no start, or give the load another name."
+            )
+    _log.warning(
+        "Load %r has commits: it goes on where the last one ended. Where to start counts for "
+        "the first load of a topic only.",
+        name,
+    )
+
+
+def _only(limit: Limit, partitions: Sequence[TopicPartition]) -> Limit:
+    """`limit` without what it says of other partitions than `partitions`."""
+    if isinstance(limit, RelativeLimit) or limit.by_partition is None:
+        return limit
+    named = {tp: limit.by_partition[tp] for tp in partitions if tp in limit.by_partition}
+    if not isinstance(limit, OffsetLimit):
+        return replace(limit, by_partition=named)
+    topics = {tp.topic for tp in partitions}
+    by_topic = {topic: symbol for topic, symbol in limit.by_topic.items() if topic in topics}
+    return replace(limit, by_partition=named, by_topic=by_topic)

@@ -11,8 +11,8 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
-from pyspark_kafkalog.warehouse.load import plan_load
 from pyspark_kafkalog.warehouse.options import load_options
+from pyspark_kafkalog.warehouse.plan import plan_load
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests

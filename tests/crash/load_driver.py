@@ -9,12 +9,12 @@ import sys
 from pyspark.sql import SparkSession
 
 import pyspark_kafkalog
-from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse import portions
 
 
 def main(servers: str, topic: str, target: str) -> None:
-    load_module.MOST_OFFSETS_PER_TASK = 2_000
-    load_module.FEW_OFFSETS = 4_000
+    portions.MOST_OFFSETS_PER_TASK = 2_000
+    portions.FEW_OFFSETS = 4_000
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

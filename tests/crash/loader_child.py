@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.warehouse import load as load_module
-from pyspark_kafkalog.warehouse import staged_files
+from pyspark_kafkalog.warehouse import portions, staged_files
+from pyspark_kafkalog.warehouse.engines import spark as engine
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
 from pyspark_kafkalog.warehouse.target import open_target
 
@@ -112,14 +113,14 @@ def _work(driver: Connection) -> None:
 
 
 def tell_before(function: str, phase: str) -> None:
-    """Has a function of the module `load` say what begins with it."""
-    original = getattr(load_module, function)
+    """Has a function of the module `engines.spark` say what begins with it."""
+    original = getattr(engine, function)
 
     def telling(*arguments: Any) -> Any:
         tell(phase)
         return original(*arguments)
 
-    setattr(load_module, function, telling)
+    setattr(engine, function, telling)
 
 
 def drive(target: str, servers: str, topic: str, name: str, seed: int) -> int:
@@ -129,9 +130,9 @@ def drive(target: str, servers: str, topic: str, name: str, seed: int) -> int:
     chance = random.Random(seed)
 
     def run_tasks(_spark: object, landing: Landing, ranges: Sequence[Any]) -> list[Landed]:
-        return workers.run(landing, load_module.tasks_of(ranges), chance)
+        return workers.run(landing, portions.tasks_of(ranges), chance)
 
-    setattr(load_module, "_run_tasks", run_tasks)  # noqa: B010 - mypy refuses the plain form
+    setattr(engine, "_run_tasks", run_tasks)  # noqa: B010 - mypy refuses the plain form
     tell_before("_run_tasks", "landing")
     tell_before("verified_files", "landed")
     return load(None, target, servers, topic, name)
@@ -155,8 +156,8 @@ def load(spark: Any, target: str, servers: str, topic: str, name: str) -> int:
 
 def cut_small() -> None:
     """Many tasks, files and row groups, to be killed between."""
-    load_module.MOST_OFFSETS_PER_TASK = MOST_OFFSETS_PER_TASK
-    load_module.FEW_OFFSETS = MOST_OFFSETS_PER_TASK
+    portions.MOST_OFFSETS_PER_TASK = MOST_OFFSETS_PER_TASK
+    portions.FEW_OFFSETS = MOST_OFFSETS_PER_TASK
     staged_files.ROW_GROUP_ROWS = ROW_GROUP_ROWS
 
 

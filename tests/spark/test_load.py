@@ -32,10 +32,11 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import deleted_topics
-from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse import deleted_topics, portions
+from pyspark_kafkalog.warehouse import plan as plan_module
 from pyspark_kafkalog.warehouse.commit import CommitLog
 from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
+from pyspark_kafkalog.warehouse.engines import spark as spark_engine
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
 from tests.spark.conftest import Topics
 
@@ -306,8 +307,8 @@ def test_two_names_share_a_target_and_keep_their_own_places(load, path, topics):
 def test_many_ranges_of_one_partition_and_many_partitions_of_one_task(
     load, path, topics, monkeypatch
 ):
-    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 7)
-    monkeypatch.setattr(load_module, "FEW_OFFSETS", 20)
+    monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 7)
+    monkeypatch.setattr(portions, "FEW_OFFSETS", 20)
     topic = topics.create(4)
     topics.fill(topic, 40, 3, 0, 1)
     result = load(subscribe=topic)
@@ -363,7 +364,7 @@ def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(load_module, "verified_files", interrupted)
+        patched.setattr(spark_engine, "verified_files", interrupted)
         with pytest.raises(KeyboardInterrupt):
             load(subscribe=topic)
     assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []
@@ -377,13 +378,13 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
     topic = topics.create()
     topics.fill(topic, 10)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
-    plan = load_module.plan
+    plan = plan_module.plan_ranges
 
     def plan_beyond_the_end(*arguments):
         [piece] = plan(*arguments)
         return [replace(piece, start_offset=20, until_offset=30)]
 
-    monkeypatch.setattr(load_module, "plan", plan_beyond_the_end)
+    monkeypatch.setattr(plan_module, "plan_ranges", plan_beyond_the_end)
     with pytest.raises(DataLossError, match=topic):
         pyspark_kafkalog.load(spark, "nightly", f"parquet:{path}", options)
     assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []

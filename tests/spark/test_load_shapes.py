@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import pyspark_kafkalog
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, KafkalogError
-from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse import portions
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
 
@@ -53,8 +53,8 @@ def offsets_in(path: str, topic: str) -> dict[int, int]:
 def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
     load, path, topics, monkeypatch
 ):
-    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 4)
-    monkeypatch.setattr(load_module, "FEW_OFFSETS", 4)
+    monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 4)
+    monkeypatch.setattr(portions, "FEW_OFFSETS", 4)
     topic = topics.create(2)
     topics.fill(topic, 10, 5)
     seen = []

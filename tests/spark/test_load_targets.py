@@ -8,7 +8,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
-from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse import portions
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -30,8 +30,8 @@ def places(table, topic):
 
 
 def test_loads_land_each_record_once(spark, servers, table, topics, monkeypatch):
-    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 7)
-    monkeypatch.setattr(load_module, "FEW_OFFSETS", 10)
+    monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 7)
+    monkeypatch.setattr(portions, "FEW_OFFSETS", 10)
     topic = topics.create(2)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
 

@@ -20,19 +20,14 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import load as load_module
+from pyspark_kafkalog.warehouse import portions
 from pyspark_kafkalog.warehouse.commit import DataFile, Position, without_recreated
+from pyspark_kafkalog.warehouse.engines.spark import task_error
 from pyspark_kafkalog.warehouse.landing import Landed
-from pyspark_kafkalog.warehouse.load import (
-    LoadResult,
-    check_passed,
-    load,
-    pieces_of,
-    plan,
-    task_error,
-    tasks_of,
-    verified_files,
-)
+from pyspark_kafkalog.warehouse.load import LoadResult, load
+from pyspark_kafkalog.warehouse.plan import check_passed, plan_ranges
+from pyspark_kafkalog.warehouse.portions import pieces_of, tasks_of
+from pyspark_kafkalog.warehouse.verify import verified_files
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
 ORDERS_ID = UUID(int=7)
@@ -77,7 +72,7 @@ def planned(
     source = batch_options({**OPTIONS, **options})
     cluster: Any = FakeCluster(*bounds, open_offsets=open_offsets)
     partitions = source.subscription.partitions(cluster)
-    ranges = plan(cluster, source, partitions, last or {}, "nightly")
+    ranges = plan_ranges(cluster, source, partitions, last or {}, "nightly")
     return [(piece.partition, piece.start_offset, piece.until_offset) for piece in ranges]
 
 
@@ -238,14 +233,14 @@ def test_going_on_with_nothing_to_read_still_records_the_new_place(bounds):
 
 
 def test_a_long_range_is_cut_into_pieces(monkeypatch):
-    monkeypatch.setattr(load_module, "MOST_OFFSETS_PER_TASK", 4)
+    monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 4)
     pieces = pieces_of([OffsetRange("orders", 0, 1, 10), OffsetRange("orders", 1, 7, 7)])
     found = [(piece.partition, piece.start_offset, piece.until_offset) for piece in pieces]
     assert found == [(0, 1, 5), (0, 5, 9), (0, 9, 10), (1, 7, 7)]
 
 
 def test_short_ranges_share_a_task_and_each_is_in_one(monkeypatch):
-    monkeypatch.setattr(load_module, "FEW_OFFSETS", 10)
+    monkeypatch.setattr(portions, "FEW_OFFSETS", 10)
     sizes = [3, 3, 3, 3, 20, 1, 0, 9, 1]
     pieces = [OffsetRange("orders", number, 0, size) for number, size in enumerate(sizes)]
     tasks = [[piece.offset_count for piece in task] for task in tasks_of(pieces)]

@@ -12,15 +12,10 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import RelativeLimit
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import plan as plan_module
-from pyspark_kafkalog.warehouse.plan import (
-    LoadPlan,
-    Place,
-    chunks_of,
-    parse_time,
-    with_places,
-    within_bytes,
-)
+from pyspark_kafkalog.warehouse import portions
+from pyspark_kafkalog.warehouse.places import Place, parse_time, with_places
+from pyspark_kafkalog.warehouse.plan import LoadPlan
+from pyspark_kafkalog.warehouse.portions import chunks_of, within_bytes
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
 NOVEMBER_MS = 1_793_491_200_000  # 2026-11-01T00:00Z
@@ -128,7 +123,7 @@ EMPTY = OffsetRange("payments", 0, 5, 5)
 def sizes(monkeypatch):
     """Ten bytes an offset, if the brokers tell."""
     told: dict[TopicPartition, float] = {A.topic_partition: 10.0, B.topic_partition: 10.0}
-    monkeypatch.setattr(plan_module, "sample_sizes", lambda cluster, positions: told)
+    monkeypatch.setattr(portions, "sample_sizes", lambda cluster, positions: told)
     return told
 
 

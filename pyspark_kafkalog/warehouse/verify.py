@@ -1,0 +1,67 @@
+"""Whether what the tasks of a load report is what they were asked for; nothing else is published.
+
+Called by the driver, between the tasks and the commit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import DataFile
+from pyspark_kafkalog.warehouse.landing import Landed
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the tasks of a commit did: its files, how many records could not be decoded, and which
+    offsets were gone and given up."""
+
+    files: Sequence[DataFile] = ()
+    bad_records: int = 0
+    gaps: Sequence[OffsetRange] = ()
+
+
+def verified_files(
+    ranges: Sequence[OffsetRange],
+    landed: Sequence[Landed],
+    rows_of: Callable[[Landed], int | None],
+) -> list[DataFile]:
+    """The files of a load, in the order of `ranges`; raises unless they account for every range.
+
+    `rows_of` says how many rows a range has to have become; None is any number.
+    """
+    by_range = {result.offset_range: result for result in landed}
+    wanted = [piece for piece in ranges if piece.offset_count]
+    if len(landed) != len(wanted) or by_range.keys() != set(wanted):
+        raise KafkalogError(
+            f"Spark returned {len(landed)} results for {len(wanted)} ranges of offsets; nothing "
+            "was published. Run the load again."
+        )
+    for result in landed:
+        _check(result, rows_of(result))
+    files = [file for piece in wanted for file in by_range[piece].files]
+    if len({file.name for file in files}) < len(files):
+        raise KafkalogError(f"two results name one file, nothing was published: {files}")
+    return files
+
+
+def _check(landed: Landed, row_count: int | None) -> None:
+    piece, files = landed.offset_range, landed.files
+    if landed.records:
+        fits = (
+            piece.start_offset <= landed.first_offset <= landed.last_offset < piece.until_offset
+            and 0 < landed.records <= landed.last_offset - landed.first_offset + 1
+            and 0 <= landed.bad_records <= landed.records
+        )
+    else:
+        fits = not files
+    for gap in landed.gaps:
+        fits &= (
+            gap.topic_partition == piece.topic_partition
+            and piece.start_offset <= gap.start_offset <= gap.until_offset <= piece.until_offset
+        )
+    if row_count is not None:
+        fits &= row_count == sum(file.records for file in files)
+    if not (fits and all(file.records > 0 for file in files)):
+        raise KafkalogError(f"what landed does not fit {piece}, nothing was published: {landed}")
