@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typing_extensions import Unpack
 
-    from pyspark_kafkalog.warehouse.dataframe import Frames
+    from pyspark_kafkalog.warehouse.engines.dataframe import Frames
 
 
 @dataclass(frozen=True, slots=True, repr=False)

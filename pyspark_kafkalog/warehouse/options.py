@@ -31,7 +31,7 @@ from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values, open_va
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pyspark_kafkalog.warehouse.dataframe import Frames
+    from pyspark_kafkalog.warehouse.engines.dataframe import Frames
 
 
 class LoadArguments(TypedDict, total=False):

@@ -22,7 +22,7 @@ from pyspark_kafkalog.warehouse.verify import Outcome, verified_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.warehouse.dataframe import Frames
+    from pyspark_kafkalog.warehouse.engines.dataframe import Frames
 
 
 class SparkEngine:
@@ -35,7 +35,7 @@ class SparkEngine:
     def columns(self, reading: Reading, ranges: Sequence[OffsetRange]) -> pa.Schema:
         """The columns that the load's files are going to have."""
         if self._query is not None:
-            from pyspark_kafkalog.warehouse.dataframe import planned_rows, result_schema
+            from pyspark_kafkalog.warehouse.engines.dataframe import planned_rows, result_schema
 
             rows = planned_rows(self._spark, reading, tasks_of(ranges), None)
             return result_schema(self._query(rows))
@@ -63,7 +63,7 @@ def _run_query(
 ) -> Outcome:
     from pyspark.errors import PySparkException
 
-    from pyspark_kafkalog.warehouse.dataframe import (
+    from pyspark_kafkalog.warehouse.engines.dataframe import (
         planned_rows,
         read_counts,
         result_schema,

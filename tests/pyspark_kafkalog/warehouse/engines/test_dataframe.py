@@ -14,8 +14,9 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import dataframe, landing
-from pyspark_kafkalog.warehouse.dataframe import read_counts
+from pyspark_kafkalog.warehouse import landing
+from pyspark_kafkalog.warehouse.engines import dataframe
+from pyspark_kafkalog.warehouse.engines.dataframe import read_counts
 from pyspark_kafkalog.warehouse.landing import Reading
 
 ASKED = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "orders"}
