@@ -1,42 +1,27 @@
-"""Commits: what one load published and where each load name goes on, in one atomic step.
+"""Commits as values: what passes between tasks, driver and every kind of target.
 
-Owns the values that pass between tasks, driver and every kind of target (DataFile, Stage, Commit),
-the rule by which a load conflicts with another one, and the Parquet target's commit files,
-`00000000000000000001.json`, `...2.json` and so on. A commit file is one JSON object, which gets its
-name whole and in one step that fails when the name is taken (storage.py): of any number of loaders
-that race for a sequence number exactly one wins, and nobody ever sees half a commit. Each commit
-repeats the next offsets of EVERY load name, so the newest file alone says where each name goes on.
-A checksum over the object's canonical form tells a damaged or foreign file from one of ours: a
-flipped digit of an offset would otherwise lose or double records in silence.
+A DataFile is written in a Stage; a PendingCommit is what a load wants published, from the Position
+where its name goes on; a Commit is what was. Also owns what follows from positions alone: what a
+load gives up, when it conflicts with another one, and which topics were recreated.
 
-Called by the driver, from any thread or process. Never moves or reads data files, never deletes a
-commit, never imports Spark or Arrow.
+Never reads or writes anything, never imports Spark or Arrow, nor any other module of the warehouse.
 """
 
-import json
 import logging
-import re
 import time
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pyspark_kafkalog.errors import LoadConflictError, TargetError, TopicRecreatedError
-from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.errors import LoadConflictError, TopicRecreatedError
+from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.storage import COMMIT_FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.warehouse.layout import Partitioning
-
-FORMAT = "kafkalog-commit"
-VERSION = 1
-
-_PLAIN_NAME = re.compile(r"[^/\0]+")
 
 _log = logging.getLogger(__name__)
 
@@ -175,6 +160,75 @@ def without_gaps(pieces: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> 
 
 
 @dataclass(frozen=True, slots=True)
+class PendingCommit:
+    """What a load wants published in one step: the `files` of a stage, and that `name` has passed
+    `ranges`.
+
+    `planned_from` is where the target said that the name goes on when the ranges were planned, and
+    `topic_ids` are those of their topics, as far as brokers say them.
+    """
+
+    stage: Stage
+    name: str
+    planned_from: Offsets
+    ranges: Sequence[OffsetRange]
+    files: Sequence[DataFile]
+    topic_ids: TopicIds = field(default_factory=dict)
+
+    def check_unmoved(self, current: Offsets, place: str) -> None:
+        """Raises LoadConflictError unless the name is still where the ranges were planned from:
+        `current` are its offsets now, in the target at `place`."""
+        gone = sorted(self.planned_from.keys() - current.keys())
+        if gone:
+            # Offsets only grow in number, but where a name is forgotten or a topic created again.
+            # What else this load read may be in partitions of its own: it was not planned as a
+            # first load.
+            raise LoadConflictError(
+                f"{place} does not know any more where load {self.name!r} goes on in "
+                f"{gone[0].topic}-{gone[0].partition}: the name was forgotten, or the topic "
+                "recreated and loaded by another load, while this one was at work. Nothing of this "
+                "load was published. Run it again to begin from what is known now."
+            )
+        for piece in self.ranges:
+            key = piece.topic_partition
+            if current.get(key) != self.planned_from.get(key):
+                raise LoadConflictError(
+                    f"another load named {self.name!r} committed to {place} meanwhile: it moved "
+                    f"{piece.topic}-{piece.partition} from {self.planned_from.get(key)} to "
+                    f"{current.get(key)}. Nothing of this load was published. Run it again to go "
+                    "on from there, or give loads that run side by side different names and topics."
+                )
+
+    def step_from(self, current: Position) -> "Step":
+        """What becomes of the name when it goes on at `current`."""
+        return Step(
+            current.moved(self.ranges, self.topic_ids), current.gaps(self.ranges, self.topic_ids)
+        )
+
+    def committed(self, sequence: int, step: "Step") -> "Commit":
+        """What was published as the target's number `sequence`, with the clock's time."""
+        return Commit(
+            sequence=sequence,
+            name=self.name,
+            load_id=self.stage.load_id,
+            committed_at_ms=now_ms(),
+            ranges=tuple(self.ranges),
+            files=tuple(self.files),
+            offsets={self.name: step.position.offsets},
+            topic_ids={self.name: step.position.topic_ids},
+            gaps=tuple(step.gaps),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """By what a commit moves a load name: where it goes on then, and the offsets given up."""
+
+    position: Position
+    gaps: Sequence[OffsetRange]
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One published load.
 
@@ -207,94 +261,9 @@ class Commit:
         return str(self.sequence)
 
 
-def next_commit(
-    newest: Commit | None,
-    name: str,
-    load_id: str,
-    ranges: Sequence[OffsetRange],
-    files: Sequence[DataFile],
-    position: Position,
-    gaps: Sequence[OffsetRange],
-    columns: Mapping[str, str],
-    partition_by: Sequence[str] = (),
-    abandoned: Sequence[str] = (),
-) -> Commit:
-    """The commit that follows `newest`: its offsets, with `name` moved to `position`, and its
-    columns, with those of `files`."""
-    sequence = newest.sequence + 1 if newest else 1
-    commit = commit_of_now(sequence, name, load_id, ranges, files, position, gaps)
-    return replace(
-        commit,
-        offsets={**(newest.offsets if newest else {}), **commit.offsets},
-        topic_ids={**(newest.topic_ids if newest else {}), **commit.topic_ids},
-        columns={**(newest.columns if newest else {}), **(columns if files else {})},
-        partition_by=tuple(newest.partition_by if newest and not files else partition_by),
-        abandoned=tuple(abandoned),
-    )
-
-
-def sweeping_commit(newest: Commit | None, load_id: str, abandoned: Sequence[str]) -> Commit:
-    """A commit of no load: it leaves all as `newest` does, and names stages as abandoned."""
-    nothing = commit_of_now(1, "", load_id, [], [], NOWHERE, [])
-    if newest is None:
-        return replace(nothing, offsets={}, topic_ids={}, abandoned=tuple(abandoned))
-    return replace(
-        nothing,
-        sequence=newest.sequence + 1,
-        offsets=newest.offsets,
-        topic_ids=newest.topic_ids,
-        columns=newest.columns,
-        partition_by=newest.partition_by,
-        abandoned=tuple(abandoned),
-    )
-
-
-def commit_of_now(
-    sequence: int,
-    name: str,
-    load_id: str,
-    ranges: Sequence[OffsetRange],
-    files: Sequence[DataFile],
-    position: Position,
-    gaps: Sequence[OffsetRange],
-) -> Commit:
-    """The commit that moved load `name` to `position`, with the clock's time."""
-    return Commit(
-        sequence=sequence,
-        name=name,
-        load_id=load_id,
-        committed_at_ms=time.time_ns() // 1_000_000,
-        ranges=tuple(ranges),
-        files=tuple(files),
-        offsets={name: position.offsets},
-        topic_ids={name: position.topic_ids},
-        gaps=tuple(gaps),
-    )
-
-
-def check_unmoved(
-    name: str, place: str, current: Offsets, planned_from: Offsets, ranges: Sequence[OffsetRange]
-) -> None:
-    """Raises LoadConflictError unless load `name` is still where `ranges` were planned from."""
-    gone = sorted(planned_from.keys() - current.keys())
-    if gone:
-        # Offsets only grow in number, but where a name is forgotten or a topic created again. What
-        # else this load read may be in partitions of its own: it was not planned as a first load.
-        raise LoadConflictError(
-            f"{place} does not know any more where load {name!r} goes on in {gone[0].topic}-"
-            f"{gone[0].partition}: the name was forgotten, or the topic recreated and loaded by "
-            "another load, while this one was at work. Nothing of this load was published. Run it "
-            "again to begin from what is known now."
-        )
-    for piece in ranges:
-        key = piece.topic_partition
-        if current.get(key) != planned_from.get(key):
-            raise LoadConflictError(
-                f"another load named {name!r} committed to {place} meanwhile: it moved "
-                f"{piece.topic}-{piece.partition} from {planned_from.get(key)} to "
-                f"{current.get(key)}. Nothing of this load was published. Run it again to go on "
-                "from there, or give loads that run side by side different names and topics."
-            )
+def now_ms() -> int:
+    """The clock's time, as commits have it."""
+    return time.time_ns() // 1_000_000
 
 
 def recreated_topics(position: Position, topic_ids: TopicIds) -> list[str]:
@@ -344,130 +313,3 @@ def ids_from_json(topics: Mapping[str, str]) -> dict[str, UUID]:
 def ranges_to_json(ranges: Sequence[OffsetRange]) -> list[list[str | int]]:
     """As people read it: topic, partition, first offset, offset after the last one."""
     return [[r.topic, r.partition, r.start_offset, r.until_offset] for r in sorted(ranges)]
-
-
-class CommitFiles(Protocol):
-    """Where commit files lie: see storage.Storage."""
-
-    def path_of(self, name: str) -> str: ...
-    def commit_names(self) -> list[str]: ...
-    def read_commit(self, name: str) -> bytes: ...
-    def create_commit(self, name: str, content: bytes, load_id: str) -> bool: ...
-
-
-class CommitLog:
-    """The commit files of a target, oldest to newest."""
-
-    def __init__(self, files: CommitFiles) -> None:
-        self._files = files
-
-    def newest(self) -> Commit | None:
-        """The newest commit; None before the first. Raises TargetError when it is not ours."""
-        sequences = self._sequences()
-        return self.read(sequences[-1]) if sequences else None
-
-    def __iter__(self) -> Iterator[Commit]:
-        return map(self.read, self._sequences())
-
-    def read(self, sequence: int) -> Commit:
-        name = _file_name(sequence)
-        content = self._files.read_commit(name)
-        try:
-            return decode(content, sequence)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TargetError(
-                f"{self._files.path_of(f'_kafkalog/commits/{name}')} is not an intact commit of "
-                f"kafkalog ({_reason(error)}), so it is unknown up to where this target was "
-                "loaded; nothing was written. Restore the file from a backup; if it is not "
-                "kafkalog's at all, move it out of that directory."
-            ) from error
-
-    def publish(self, commit: Commit) -> bool:
-        """Gives `commit` its sequence number; False when another loader took that number first.
-
-        When this returns True the commit is on disk; when it raises, `newest()` tells whether it
-        was published.
-        """
-        name = _file_name(commit.sequence)
-        return self._files.create_commit(name, encode(commit), commit.load_id)
-
-    def _sequences(self) -> list[int]:
-        names = self._files.commit_names()
-        return sorted(int(name[:20]) for name in names if COMMIT_FILE.fullmatch(name))
-
-
-def _file_name(sequence: int) -> str:
-    return f"{sequence:020}.json"
-
-
-def encode(commit: Commit) -> bytes:
-    """The content of a commit file: one JSON object, indented for the person who opens it."""
-    fields = {
-        "format": FORMAT,
-        "version": VERSION,
-        "sequence": commit.sequence,
-        "name": commit.name,
-        "load_id": commit.load_id,
-        "committed_at_ms": commit.committed_at_ms,
-        "ranges": [asdict(piece) for piece in commit.ranges],
-        "files": [asdict(file) for file in commit.files],
-        "offsets": {name: to_json(offsets) for name, offsets in commit.offsets.items()},
-        "topic_ids": {name: ids_to_json(ids) for name, ids in commit.topic_ids.items()},
-        "gaps": [asdict(piece) for piece in commit.gaps],
-        "columns": dict(commit.columns),
-        "partition_by": list(commit.partition_by),
-        "abandoned": list(commit.abandoned),
-    }
-    return json.dumps({**fields, "crc32": checksum(fields)}, indent=1).encode() + b"\n"
-
-
-def decode(content: bytes, sequence: int) -> Commit:
-    """The commit in a file's `content`; ValueError, KeyError or TypeError when it is not one."""
-    fields = json.loads(content)
-    if fields["format"] != FORMAT:
-        raise ValueError(f"its format is {fields['format']!r}")
-    if fields["version"] > VERSION:
-        raise TargetError(
-            f"commit {sequence} has version {fields['version']}, this pyspark-kafkalog knows "
-            f"{VERSION}: upgrade pyspark-kafkalog to load into this target"
-        )
-    if fields.pop("crc32") != checksum(fields):
-        raise ValueError("its checksum does not match")
-    if fields["sequence"] != sequence:
-        raise ValueError(f"it says it is commit {fields['sequence']!r}")
-    return Commit(
-        sequence=sequence,
-        name=fields["name"],
-        load_id=_plain(fields["load_id"]),
-        committed_at_ms=fields["committed_at_ms"],
-        ranges=tuple(OffsetRange(**piece) for piece in fields["ranges"]),
-        files=tuple(_data_file(file) for file in fields["files"]),
-        offsets={name: from_json(topics) for name, topics in fields["offsets"].items()},
-        topic_ids={name: ids_from_json(ids) for name, ids in fields.get("topic_ids", {}).items()},
-        gaps=tuple(OffsetRange(**piece) for piece in fields.get("gaps", [])),
-        columns=dict(fields["columns"]),
-        partition_by=tuple(fields["partition_by"]),
-        abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),
-    )
-
-
-def checksum(fields: Mapping[str, Any]) -> str:
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return f"{zlib.crc32(canonical.encode()):08x}"
-
-
-def _data_file(fields: Mapping[str, Any]) -> DataFile:
-    for part in fields["name"].split("/"):
-        _plain(part)
-    return DataFile(**{**fields, "partition": tuple(fields["partition"])})
-
-
-def _plain(name: str) -> str:
-    """`name`, which is going to be joined to a directory: it must not lead out of it."""
-    if not _PLAIN_NAME.fullmatch(name) or name in (".", ".."):
-        raise ValueError(f"{name!r} is not a file name")
-    return name
-
-
-def _reason(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)

@@ -35,7 +35,6 @@ import glob
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -50,31 +49,28 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets, to_json
-from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
-    NO_IDS,
     NOWHERE,
     Commit,
     DataFile,
+    PendingCommit,
     Position,
     Stage,
-    TopicIds,
-    check_unmoved,
-    commit_of_now,
+    Step,
     ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.delta_rules import refuse_nulls, refuse_unfit, with_partitions
 from pyspark_kafkalog.warehouse.delta_statistics import FileStatistics, file_statistics
-from pyspark_kafkalog.warehouse.directory_storage import make_directory, sync_directory
+from pyspark_kafkalog.warehouse.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.publish import publish_fenced
 from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.staging import (
     check_rows,
-    check_staged,
+    discard,
     new_load_id,
-    remove_all_but,
     restore_aside,
     staged_path,
     sweep_directories,
@@ -118,7 +114,7 @@ class DeltaTarget:
                 return NOWHERE
             if not read_only:
                 restore_aside(self.path, self._named_files)
-            found = self._position(table, name)
+            found = self.position_in(table, name)
             return Position(_without_dropped(found.offsets), found.topic_ids)
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
@@ -132,50 +128,15 @@ class DeltaTarget:
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
         return Stage(load_id, path, schema, partitioning=partitioning)
 
-    def commit(
-        self,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-        topic_ids: TopicIds = NO_IDS,
-    ) -> Commit:
+    def commit(self, pending: PendingCommit) -> Commit:
         with _explained(
             f"commit to the load target {self.path} (to run the load again is safe: it goes on "
             "from the newest commit, whether that is this one or not)"
         ):
-            check_staged(stage, files, _MISSING_FILE)
-            sync_directory(stage.path)
-            statistics = [_statistics(staged_path(stage, file.name), file) for file in files]
-            partition_by = stage.partitioning.fields if stage.partitioning else ()
-            seen_version = None
-            while True:
-                table = DeltaTable(self.path)
-                # Again, after the table was opened: see sweep_directories.
-                check_staged(stage, files, _MISSING_FILE)
-                try:
-                    current = self._position(table, name, seen_version)
-                    seen_version = None if current.offsets else table.version()
-                    offsets = _without_dropped(current.offsets)
-                    check_unmoved(name, self.path, offsets, planned_from, ranges)
-                    # Again, others may have altered the table since the load began.
-                    refuse_unfit(table, stage.schema, partition_by, self.path)
-                    refuse_nulls(table, stage, files, statistics, self.path)
-                except (LoadConflictError, TargetError):
-                    self.discard(stage)
-                    raise
-                adds = _add_actions(table, stage, files, statistics)
-                known = Position(offsets, current.topic_ids)
-                position, gaps = known.moved(ranges, topic_ids), known.gaps(ranges, topic_ids)
-                sequence = self._publish(table, stage, name, current, position, gaps, adds)
-                if sequence is not None:
-                    break
-        remove_all_but(stage, files)
-        return commit_of_now(sequence, name, stage.load_id, ranges, files, position, gaps)
+            return publish_fenced(pending, _FencedDelta(self, pending))
 
     def discard(self, stage: Stage) -> None:
-        shutil.rmtree(stage.path, ignore_errors=True)
+        discard(stage)
 
     def forget(self, name: str) -> bool:
         with _explained(f"forget load {name!r} in {self.path}"):
@@ -248,7 +209,9 @@ class DeltaTarget:
             # Another loader was faster, and killed or not, what it made is a table.
             return DeltaTable(self.path)
 
-    def _position(self, table: DeltaTable, name: str, seen_version: int | None = None) -> Position:
+    def position_in(
+        self, table: DeltaTable, name: str, seen_version: int | None = None
+    ) -> Position:
         """Where load `name` goes on, in the table version that `table` was opened at. For
         `seen_version` see `_is_lost`."""
         offsets = {}
@@ -308,17 +271,51 @@ class DeltaTarget:
                     found[topic, rest] = version
         return found
 
-    def _publish(
-        self,
-        table: DeltaTable,
-        stage: Stage,
-        name: str,
-        current: Position,
-        position: Position,
-        gaps: Sequence[OffsetRange],
-        adds: Sequence[AddAction],
-    ) -> int | None:
-        """The table version that this commit became; None when another commit took its number."""
+    def _stage_path(self, load_id: str) -> str:
+        # Not hidden by an underscore: VACUUM would never look into it.
+        return os.path.join(self.path, f"load-{load_id}")
+
+
+class _FencedDelta:
+    """The table as one pending commit sees it: see publish.FencedTable."""
+
+    advice = _MISSING_FILE
+    _table: DeltaTable
+    _current: Position
+    """With the txns that hold no more: these are not written again."""
+
+    def __init__(self, target: DeltaTarget, pending: PendingCommit) -> None:
+        self._target = target
+        self._path = target.path
+        self._pending = pending
+        self._statistics: list[FileStatistics] = []
+        self._seen_version: int | None = None
+
+    def look(self) -> None:
+        if not self._statistics:
+            stage = self._pending.stage
+            for file in self._pending.files:
+                self._statistics.append(_statistics(staged_path(stage, file.name), file))
+        self._table = DeltaTable(self._path)
+
+    def position(self) -> Position:
+        table, pending = self._table, self._pending
+        self._current = self._target.position_in(table, pending.name, self._seen_version)
+        self._seen_version = None if self._current.offsets else table.version()
+        offsets = _without_dropped(self._current.offsets)
+        pending.check_unmoved(offsets, self._path)
+        # Again, others may have altered the table since the load began.
+        stage = pending.stage
+        partition_by = stage.partitioning.fields if stage.partitioning else ()
+        refuse_unfit(table, stage.schema, partition_by, self._path)
+        refuse_nulls(table, stage, pending.files, self._statistics, self._path)
+        return Position(offsets, self._current.topic_ids)
+
+    def publish(self, step: Step) -> int | None:
+        """The table version that this commit became."""
+        table, current, position = self._table, self._current, step.position
+        name, stage = self._pending.name, self._pending.stage
+        adds = _add_actions(table, stage, self._pending.files, self._statistics)
         base = table.version()
         # A txn stays for ever; that of a partition which a recreated topic has not is dropped.
         offsets = dict.fromkeys(current.offsets, _DROPPED) | dict(position.offsets)
@@ -338,25 +335,21 @@ class DeltaTarget:
             "kafkalog.name": name,
             "kafkalog.offsets": json.dumps(to_json(position.offsets)),
         }
-        if gaps:
-            metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(gaps))
+        if step.gaps:
+            metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(step.gaps))
         try:
             _append(table, adds, transactions, metadata)
         except (DeltaError, OSError) as error:
             # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
             # may have failed.
-            newest = DeltaTable(self.path)
+            newest = DeltaTable(self._path)
             for version in range(base + 1, newest.version() + 1):
-                if _commit_info(self.path, version).get(LOAD_ID) == stage.load_id:
+                if _commit_info(self._path, version).get(LOAD_ID) == stage.load_id:
                     return version
             if isinstance(error, CommitFailedError) and newest.version() > base:
                 return None
             raise
         return base + 1
-
-    def _stage_path(self, load_id: str) -> str:
-        # Not hidden by an underscore: VACUUM would never look into it.
-        return os.path.join(self.path, f"load-{load_id}")
 
 
 def _app_id(name: str, key: TopicPartition | None = None) -> str:

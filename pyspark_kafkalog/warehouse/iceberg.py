@@ -31,7 +31,6 @@ Needs the same path on driver and executors. Called by the driver, from any thre
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -68,37 +67,29 @@ from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, Lon
 from pyiceberg.utils.config import Config
 from pyiceberg.utils.properties import property_as_bool
 
-from pyspark_kafkalog.errors import (
-    InvalidOptionError,
-    KafkalogError,
-    LoadConflictError,
-    TargetError,
-)
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
-from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
-    NO_IDS,
     NOWHERE,
     Commit,
     DataFile,
+    PendingCommit,
     Position,
     Stage,
-    TopicIds,
-    check_unmoved,
-    commit_of_now,
+    Step,
     ids_from_json,
     ids_to_json,
     ranges_to_json,
 )
-from pyspark_kafkalog.warehouse.directory_storage import make_directory, sync_directory
+from pyspark_kafkalog.warehouse.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.iceberg_rules import TRANSFORMS, refuse_other_ids, refuse_unfit
 from pyspark_kafkalog.warehouse.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.publish import publish_fenced
 from pyspark_kafkalog.warehouse.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.staging import (
     check_rows,
-    check_staged,
+    discard,
     new_load_id,
-    remove_all_but,
     restore_aside,
     staged_path,
     sweep_directories,
@@ -144,7 +135,7 @@ class IcebergTarget:
             if not read_only:
                 data = _data_directory(table)
                 restore_aside(data, lambda: self._named_files(data))
-            return self._position(table, name)
+            return self.position_in(table, name)
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()
@@ -157,44 +148,15 @@ class IcebergTarget:
             partitioning = Partitioning(fields, in_files=True) if fields else None
             return Stage(load_id, path, _with_field_ids(schema, table), partitioning=partitioning)
 
-    def commit(
-        self,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-        topic_ids: TopicIds = NO_IDS,
-    ) -> Commit:
+    def commit(self, pending: PendingCommit) -> Commit:
         with self._explained(
             f"commit to the load target {self} (to run the load again is safe: it goes on from the "
             "newest commit, whether that is this one or not)"
         ):
-            check_staged(stage, files, _MISSING_FILE)
-            sync_directory(stage.path)
-            partition_by = stage.partitioning.fields if stage.partitioning else ()
-            while True:
-                table = self._catalog_of_target().load_table(self.identifier)
-                # Again, after the table was loaded: see sweep_directories.
-                check_staged(stage, files, _MISSING_FILE)
-                try:
-                    current = self._position(table, name)
-                    check_unmoved(name, str(self), current.offsets, planned_from, ranges)
-                    # Again, others may have altered the table since the load began.
-                    refuse_unfit(table, stage.schema, partition_by, self.identifier)
-                    refuse_other_ids(table, stage.schema, self.identifier)
-                except (LoadConflictError, TargetError):
-                    self.discard(stage)
-                    raise
-                position, gaps = current.moved(ranges, topic_ids), current.gaps(ranges, topic_ids)
-                sequence = self._publish(table, stage, name, position, ranges, gaps, files)
-                if sequence is not None:
-                    break
-        remove_all_but(stage, files)
-        return commit_of_now(sequence, name, stage.load_id, ranges, files, position, gaps)
+            return publish_fenced(pending, _FencedIceberg(self, pending))
 
     def discard(self, stage: Stage) -> None:
-        shutil.rmtree(stage.path, ignore_errors=True)
+        discard(stage)
 
     def forget(self, name: str) -> bool:
         """A snapshot without files, so that a load at work conflicts with it, and the properties
@@ -212,9 +174,7 @@ class IcebergTarget:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
                     return True
                 except CommitFailedException:
-                    if self._catalog_of_target().load_table(self.identifier).metadata_location == (
-                        base
-                    ):
+                    if self.newest().metadata_location == base:
                         raise
             return was_there
 
@@ -228,7 +188,7 @@ class IcebergTarget:
                 data, idle_s, dry_run, lambda: self._named_files(data), self._fence
             )
 
-    def _position(self, table: Table, name: str) -> Position:
+    def position_in(self, table: Table, name: str) -> Position:
         """Where load `name` goes on, in the table's metadata as it was loaded.
 
         Raises TargetError where that is lost."""
@@ -272,7 +232,7 @@ class IcebergTarget:
 
     def _named_files(self, data: str) -> set[str]:
         """The files that any snapshot names, relative to the directory `data`."""
-        table = self._catalog_of_target().load_table(self.identifier)
+        table = self.newest()
         manifests = {
             manifest.manifest_path: manifest
             for snapshot in table.snapshots()
@@ -286,7 +246,7 @@ class IcebergTarget:
 
     def _fence(self) -> None:
         """A snapshot without files: whoever was about to follow the one before looks again."""
-        table = self._catalog_of_target().load_table(self.identifier)
+        table = self.newest()
         with table.transaction() as transaction:
             transaction.update_snapshot({"kafkalog.vacuum": "true"}).fast_append().commit()
 
@@ -306,9 +266,13 @@ class IcebergTarget:
         _check_named(self.identifier, self._properties)
         return self._table() if _is_catalog_there(self._properties) else None
 
+    def newest(self) -> Table:
+        """The table in its newest state."""
+        return self._catalog_of_target().load_table(self.identifier)
+
     def _table(self) -> Table | None:
         try:
-            return self._catalog_of_target().load_table(self.identifier)
+            return self.newest()
         except NoSuchTableError:
             return None
 
@@ -341,48 +305,6 @@ class IcebergTarget:
             self.identifier, numbered, partition_spec=PartitionSpec(*fields)
         )
 
-    def _publish(
-        self,
-        table: Table,
-        stage: Stage,
-        name: str,
-        position: Position,
-        ranges: Sequence[OffsetRange],
-        gaps: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-    ) -> int | None:
-        """The snapshot that this commit became; None when another commit was faster."""
-        base = table.metadata_location
-        summary = {
-            LOAD_ID: stage.load_id,
-            "kafkalog.name": name,
-            "kafkalog.ranges": json.dumps(ranges_to_json(ranges)),
-            **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
-        }
-        properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
-        if position.topic_ids:
-            properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
-        scheme = "file://" if urlsplit(table.location()).scheme else ""
-        paths = {scheme + staged_path(stage, file.name): file for file in files}
-        table.metadata.properties.update(_IN_MEMORY)
-        try:
-            _commit(table, properties, paths, summary)
-        except TargetError:
-            raise
-        except Exception as error:
-            # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
-            # there and its answer lost.
-            table = self._catalog_of_target().load_table(self.identifier)
-            for snapshot in reversed(table.snapshots()):
-                if snapshot.summary and snapshot.summary.get(LOAD_ID) == stage.load_id:
-                    return snapshot.snapshot_id
-            if isinstance(error, CommitFailedException) and table.metadata_location != base:
-                return None
-            raise
-        newest = table.current_snapshot()
-        assert newest is not None
-        return newest.snapshot_id
-
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
         """Errors of pyiceberg, its catalogs and file systems become a TargetError that says what
@@ -396,6 +318,66 @@ class IcebergTarget:
             message = f"cannot {doing}: {type(error).__name__}: {error}"
             hidden = _hidden(message, self._properties)
             raise TargetError(hidden) from (error if hidden == message else None)
+
+
+class _FencedIceberg:
+    """The table as one pending commit sees it: see publish.FencedTable."""
+
+    advice = _MISSING_FILE
+    _table: Table
+
+    def __init__(self, target: IcebergTarget, pending: PendingCommit) -> None:
+        self._target = target
+        self._pending = pending
+
+    def look(self) -> None:
+        self._table = self._target.newest()
+
+    def position(self) -> Position:
+        table, pending, identifier = self._table, self._pending, self._target.identifier
+        current = self._target.position_in(table, pending.name)
+        pending.check_unmoved(current.offsets, str(self._target))
+        # Again, others may have altered the table since the load began.
+        stage = pending.stage
+        partition_by = stage.partitioning.fields if stage.partitioning else ()
+        refuse_unfit(table, stage.schema, partition_by, identifier)
+        refuse_other_ids(table, stage.schema, identifier)
+        return current
+
+    def publish(self, step: Step) -> int | None:
+        """The snapshot that this commit became."""
+        table, position, gaps = self._table, step.position, step.gaps
+        name, stage = self._pending.name, self._pending.stage
+        base = table.metadata_location
+        summary = {
+            LOAD_ID: stage.load_id,
+            "kafkalog.name": name,
+            "kafkalog.ranges": json.dumps(ranges_to_json(self._pending.ranges)),
+            **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
+        }
+        properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
+        if position.topic_ids:
+            properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
+        scheme = "file://" if urlsplit(table.location()).scheme else ""
+        paths = {scheme + staged_path(stage, file.name): file for file in self._pending.files}
+        table.metadata.properties.update(_IN_MEMORY)
+        try:
+            _commit(table, properties, paths, summary)
+        except TargetError:
+            raise
+        except Exception as error:
+            # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
+            # there and its answer lost.
+            table = self._target.newest()
+            for snapshot in reversed(table.snapshots()):
+                if snapshot.summary and snapshot.summary.get(LOAD_ID) == stage.load_id:
+                    return snapshot.snapshot_id
+            if isinstance(error, CommitFailedException) and table.metadata_location != base:
+                return None
+            raise
+        newest = table.current_snapshot()
+        assert newest is not None
+        return newest.snapshot_id
 
 
 def _check_named(identifier: str, properties: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, without_gaps
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, without_gaps
 from pyspark_kafkalog.warehouse.dead_letters import make_topics
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from pyspark_kafkalog.warehouse.landing import Landing
@@ -253,8 +253,8 @@ def _land(
         work.target.discard(stage)
         raise
     passed = without_gaps(pieces, done.gaps)
-    commit = work.target.commit(stage, wanted.name, work.last, passed, done.files, work.topic_ids)
-    return commit, done.bad_records
+    pending = PendingCommit(stage, wanted.name, work.last, passed, done.files, work.topic_ids)
+    return work.target.commit(pending), done.bad_records
 
 
 def _taker(

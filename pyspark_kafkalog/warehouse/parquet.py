@@ -2,7 +2,7 @@
 
     TARGET/part-orders-0-0-5000-<attempt>-0.parquet    committed files: all that a reader sees
     TARGET/day=2026-11-21/part-...                     ... of a load with partition_by
-    TARGET/_kafkalog/commits/00000000000000000007.json the commits (commit.py), newest = the truth
+    TARGET/_kafkalog/commits/00000000000000000007.json commits (commit_file.py), newest = the truth
     TARGET/_kafkalog/staging/<load id>/*.staged        files of loads that are not committed yet
     TARGET/_kafkalog/newest                            the number of a commit that there was
 
@@ -37,18 +37,18 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
-from pyspark_kafkalog.source.offsets import Offsets
-from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
     NOWHERE,
     Commit,
-    CommitLog,
     DataFile,
+    PendingCommit,
     Position,
     Stage,
-    TopicIds,
-    check_unmoved,
+)
+from pyspark_kafkalog.warehouse.commit_file import (
+    CommitLog,
+    forgetting_commit,
     next_commit,
     sweeping_commit,
 )
@@ -112,37 +112,25 @@ class ParquetTarget:
         partitioning = Partitioning(tuple(partition_by), in_names=True) if partition_by else None
         return Stage(load_id, path, schema, STAGED_SUFFIX, partitioning)
 
-    def commit(
-        self,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-        topic_ids: TopicIds = NO_IDS,
-    ) -> Commit:
+    def commit(self, pending: PendingCommit) -> Commit:
         with self._explained(
             f"commit to the load target {self._storage} (to run the load again is safe: it goes on "
             "from the newest commit, whether that is this one or not)"
         ):
             self._storage.sweep()
+            stage, files = pending.stage, pending.files
             partition_by = _texts(stage.partitioning.fields if stage.partitioning else ())
             while True:
                 newest = self._settle()
                 if newest is not None:
-                    self._check_unmoved(newest, stage, name, planned_from, ranges)
+                    self._check_unmoved(newest, pending)
                 self._check_shape(newest, stage.schema, partition_by)
                 self._check_staged(stage, files)
                 self._storage.sync_stage(stage.load_id)
-                current = _position(newest, name)
+                step = pending.step_from(_position(newest, pending.name))
                 commit = next_commit(
                     newest,
-                    name,
-                    stage.load_id,
-                    ranges,
-                    files,
-                    current.moved(ranges, topic_ids),
-                    current.gaps(ranges, topic_ids),
+                    pending.committed(1, step),
                     _types(stage.schema),
                     partition_by,
                     self._idle_stages(stage.load_id, ABANDONED_AFTER_S),
@@ -169,7 +157,7 @@ class ParquetTarget:
             load_id = new_load_id()
             self._storage.make_stage(load_id)
             while True:
-                if self._log.publish(next_commit(newest, name, load_id, [], [], NOWHERE, [], {})):
+                if self._log.publish(forgetting_commit(newest, name, load_id)):
                     break
                 newest = self._settle()
             self._settle()
@@ -258,19 +246,11 @@ class ParquetTarget:
                 f"delete the files that they published, and then {self._storage.path_of(NEWEST)}."
             )
 
-    def _check_unmoved(
-        self,
-        newest: Commit,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-    ) -> None:
-        current = newest.offsets.get(name, {})
+    def _check_unmoved(self, newest: Commit, pending: PendingCommit) -> None:
         try:
-            check_unmoved(name, str(self._storage), current, planned_from, ranges)
+            pending.check_unmoved(newest.offsets.get(pending.name, {}), str(self._storage))
         except LoadConflictError:
-            self.discard(stage)
+            self.discard(pending.stage)
             raise
 
     def _check_shape(

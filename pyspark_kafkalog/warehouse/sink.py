@@ -63,6 +63,7 @@ from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
     Commit,
     DataFile,
+    PendingCommit,
     Stage,
     TopicIds,
     without_recreated,
@@ -283,7 +284,7 @@ class LoadSinkWriter:
             target.discard(stage)
             return None
         name, planned_from = self._options.name, plan.planned_from
-        return target.commit(stage, name, planned_from, ranges, files, ids)
+        return target.commit(PendingCommit(stage, name, planned_from, ranges, files, ids))
 
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there

@@ -32,18 +32,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
-from pyspark_kafkalog.source.offsets import Offsets
-from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
-    NO_IDS,
     NOWHERE,
     Commit,
     DataFile,
+    PendingCommit,
     Position,
     Stage,
-    TopicIds,
-    check_unmoved,
-    commit_of_now,
 )
 from pyspark_kafkalog.warehouse.directory_storage import last_change
 from pyspark_kafkalog.warehouse.layout import PartitionField
@@ -58,7 +53,13 @@ from pyspark_kafkalog.warehouse.sql_tables import (
     refuse_gone,
     refuse_unfit,
 )
-from pyspark_kafkalog.warehouse.staging import LOAD_ID, check_staged, new_load_id, staged_path
+from pyspark_kafkalog.warehouse.staging import (
+    LOAD_ID,
+    check_staged,
+    discard,
+    new_load_id,
+    staged_path,
+)
 
 _MISSING_FILE = (
     "Loads into a SQL database go by way of the driver's temporary directory: set TMPDIR to one "
@@ -115,32 +116,21 @@ class SqlTarget:
             load_id, path, schema, takes_nul=kind != "postgresql", takes_nan=kind != "sqlite"
         )
 
-    def commit(
-        self,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-        topic_ids: TopicIds = NO_IDS,
-    ) -> Commit:
+    def commit(self, pending: PendingCommit) -> Commit:
         with self._database.explained(
             f"commit to the load target {self} (to run the load again is safe: it goes on from the "
             "newest commit, whether that is this one or not)"
         ):
             try:
-                check_staged(stage, files, _MISSING_FILE)
-                number, position, gaps = self._publish(
-                    stage, name, planned_from, ranges, files, topic_ids
-                )
+                check_staged(pending.stage, pending.files, _MISSING_FILE)
+                return self._publish(pending)
             finally:
                 # Committed or not, the files have served: the rows are in the database, or the
                 # next load lands them again.
-                self.discard(stage)
-        return commit_of_now(number, name, stage.load_id, ranges, files, position, gaps)
+                self.discard(pending.stage)
 
     def discard(self, stage: Stage) -> None:
-        shutil.rmtree(stage.path, ignore_errors=True)
+        discard(stage)
 
     def forget(self, name: str) -> bool:
         """Takes the next number of the name, as a commit does, so that a load at work looks again,
@@ -179,15 +169,8 @@ class SqlTarget:
             shutil.rmtree(path, ignore_errors=True)
         return idle
 
-    def _publish(
-        self,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-        topic_ids: TopicIds,
-    ) -> tuple[int, Position, Sequence[OffsetRange]]:
+    def _publish(self, pending: PendingCommit) -> Commit:
+        name, stage, files = pending.name, pending.stage, pending.files
         tries = Tries()
         while True:
             with self._database.transaction() as connection:
@@ -201,7 +184,7 @@ class SqlTarget:
                 newest = records.newest(name)
                 # As the next number finds it: whoever moves it takes that number. Not read after
                 # that, as the number's row says how many offsets there are then.
-                place = records.place(name).moved(ranges, topic_ids)
+                place = pending.step_from(records.place(name)).position
             try:
                 with self._database.transaction() as connection:
                     keep(connection, found)
@@ -210,15 +193,14 @@ class SqlTarget:
                     landed = sum(file.records for file in files)
                     records.take_number(name, newest + 1, stage.load_id, landed, place)
                     current = records.position(name)
-                    check_unmoved(name, str(self), current.offsets, planned_from, ranges)
-                    position = current.moved(ranges, topic_ids)
-                    gaps = current.gaps(ranges, topic_ids)
-                    records.move(name, current, position)
-                    records.add_gaps(name, newest + 1, gaps)
+                    pending.check_unmoved(current.offsets, str(self))
+                    step = pending.step_from(current)
+                    records.move(name, current, step.position)
+                    records.add_gaps(name, newest + 1, step.gaps)
                     # Again, others may have altered the table since the load began.
                     refuse_unfit(connection, found, stage.schema)
                     self._copy(connection, found, stage, files)
-                return newest + 1, position, gaps
+                return pending.committed(newest + 1, step)
             except SQLAlchemyError as error:
                 with self._database.transaction() as connection:
                     self._hold(connection, stage)
@@ -226,7 +208,7 @@ class SqlTarget:
                     records = found.records(connection)
                     if records.has_load(stage.load_id):
                         # Only the answer was lost.
-                        return newest + 1, position, gaps
+                        return pending.committed(newest + 1, step)
                     if records.newest(name) == newest and not tries.may_go_on(error):
                         raise
             # A load of the same name was faster, perhaps with other partitions; or PostgreSQL

@@ -156,6 +156,11 @@ def _files_below(path: str) -> list[str]:
     )
 
 
+def discard(stage: Stage) -> None:
+    """Drops what a load staged that was not committed."""
+    shutil.rmtree(stage.path, ignore_errors=True)
+
+
 def remove_all_but(stage: Stage, files: Sequence[DataFile]) -> None:
     """Removes from a committed load's directory what no commit names: files of tasks that ran
     twice, marks of progress. Whatever cannot be removed stays, invisible."""

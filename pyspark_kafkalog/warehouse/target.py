@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
-from pyspark_kafkalog.source.offsets import Offsets
-from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import (
-    NO_IDS,
-    Commit,
-    DataFile,
-    Position,
-    Stage,
-    TopicIds,
-)
+from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Position, Stage
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.storage import is_url
@@ -56,19 +47,11 @@ class Target(Protocol):
         another way, and InvalidOptionError when it cannot be partitioned.
         """
 
-    def commit(
-        self,
-        stage: Stage,
-        name: str,
-        planned_from: Offsets,
-        ranges: Sequence[OffsetRange],
-        files: Sequence[DataFile],
-        topic_ids: TopicIds = NO_IDS,
-    ) -> Commit:
-        """Publishes `files`, the ends of `ranges` and the ids of their topics in one step.
+    def commit(self, pending: PendingCommit) -> Commit:
+        """Publishes the files, the ends of the ranges and the ids of their topics in one step.
 
-        Raises LoadConflictError, with nothing published, when the offsets of load `name` are no
-        longer those of `planned_from`, which `position` gave when the ranges were planned.
+        Raises LoadConflictError, with nothing published, when the offsets of the load's name are no
+        longer those that `position` gave when the ranges were planned.
         """
 
     def discard(self, stage: Stage) -> None:

@@ -34,7 +34,7 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import deleted_topics, portions
 from pyspark_kafkalog.warehouse import plan as plan_module
-from pyspark_kafkalog.warehouse.commit import CommitLog
+from pyspark_kafkalog.warehouse.commit_file import CommitLog
 from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
 from pyspark_kafkalog.warehouse.engines import spark as spark_engine
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
@@ -536,10 +536,10 @@ def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, mo
     both, told = f"{first},{second}", []
     commit = ParquetTarget.commit
 
-    def commit_twice(target, stage, name, planned_from, *rest):
-        if planned_from and sum(planned_from.values()) > 50:
+    def commit_twice(target, pending):
+        if sum(pending.planned_from.values()) > 50:
             raise KeyboardInterrupt
-        return commit(target, stage, name, planned_from, *rest)
+        return commit(target, pending)
 
     with monkeypatch.context() as patched:
         patched.setattr(ParquetTarget, "commit", commit_twice)

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, Stage
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX
 
@@ -46,7 +46,7 @@ def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Comm
         return None
     stage = target.stage(row_schema())
     files = [write_file(stage, name, piece) for piece in ranges]
-    return target.commit(stage, name, last, ranges, files)
+    return target.commit(PendingCommit(stage, name, last, ranges, files))
 
 
 def visible_lines(path: str) -> Counter[str]:

@@ -5,7 +5,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, Stage
+from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, Stage
 from pyspark_kafkalog.warehouse.landing import range_label
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import Target
@@ -61,4 +61,4 @@ def load(target: Target, name: str, until_offset: int, headers: bool = False) ->
         return None
     stage = target.stage(row_schema((*DEFAULT_COLUMNS, "headers") if headers else DEFAULT_COLUMNS))
     files = [file for piece in ranges for file in write_rows(stage, name, piece)]
-    return target.commit(stage, name, last, ranges, files)
+    return target.commit(PendingCommit(stage, name, last, ranges, files))

@@ -3,32 +3,34 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
-    CommitLog,
     DataFile,
+    PendingCommit,
     Position,
-    check_unmoved,
-    checksum,
-    encode,
-    next_commit,
+    Stage,
+    Step,
     without_gaps,
 )
+from pyspark_kafkalog.warehouse.commit_file import CommitLog, checksum, encode, next_commit
 from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
 from pyspark_kafkalog.warehouse.storage import COMMITS
 
 ORDERS_ID = UUID(int=7)
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
+STAGE = Stage("load-1", "/never/made", row_schema())
 
 
 def commit_after(
@@ -45,14 +47,11 @@ def commit_after(
         if newest
         else NOWHERE
     )
-    return next_commit(
-        *(newest, name, load_id, pieces, files),
-        known.moved(pieces, {"orders": ORDERS_ID}),
-        [OffsetRange("orders", 0, 3, 4)],
-        {"value": "binary"},
-        ["days(timestamp)"],
-        abandoned,
-    )
+    stage = replace(STAGE, load_id=load_id)
+    pending = PendingCommit(stage, name, known.offsets, pieces, files, {"orders": ORDERS_ID})
+    step = replace(pending.step_from(known), gaps=[OffsetRange("orders", 0, 3, 4)])
+    commit = pending.committed(1, step)
+    return next_commit(newest, commit, {"value": "binary"}, ["days(timestamp)"], abandoned)
 
 
 def test_a_recreated_topic_keeps_nothing_of_what_was():
@@ -101,9 +100,10 @@ def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay():
 def test_a_load_that_another_one_moved_either_way_conflicts(current):
     """Back, too: a rival found its topic created again, and was told to go on."""
     ranges = [OffsetRange("orders", 0, 5, 9)]
+    pending = PendingCommit(STAGE, "nightly", {ORDERS_0: 5}, ranges, [])
     with pytest.raises(LoadConflictError, match=f"moved orders-0 from 5 to {current}"):
-        check_unmoved("nightly", "the place", {ORDERS_0: current}, {ORDERS_0: 5}, ranges)
-    check_unmoved("nightly", "the place", {ORDERS_0: 5, ORDERS_1: 4}, {ORDERS_0: 5}, ranges)
+        pending.check_unmoved({ORDERS_0: current}, "the place")
+    pending.check_unmoved({ORDERS_0: 5, ORDERS_1: 4}, "the place")
 
 
 def test_a_commit_of_an_older_version_has_no_ids(tmp_path):
@@ -254,7 +254,8 @@ def test_a_commit_under_another_number_is_refused(tmp_path):
 def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
     piece = OffsetRange("orders", 0, 0, 1)
     file = DataFile(name, 1, 1)
-    published(tmp_path, next_commit(None, "nightly", "load-1", [piece], [file], NOWHERE, [], {}))
+    commit = PendingCommit(STAGE, "nightly", {}, [piece], [file]).committed(1, Step(NOWHERE, []))
+    published(tmp_path, next_commit(None, commit, {}))
     with pytest.raises(TargetError, match="is not a file name"):
         log_in(tmp_path).newest()
 

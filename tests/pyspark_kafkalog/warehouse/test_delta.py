@@ -16,6 +16,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
@@ -75,7 +76,7 @@ def test_times_for_which_there_is_no_date_are_kept(table, path, time_us):
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = batch.set_column(5, "timestamp", times)
     files = list(write_files(stage, "orders", [batch]))
-    target.commit(stage, "nightly", {}, [piece], files)
+    target.commit(PendingCommit(stage, "nightly", {}, [piece], files))
     assert DeltaTable(path).to_pyarrow_table().column("timestamp").cast("int64").to_pylist() == [
         time_us
     ]
@@ -338,7 +339,7 @@ def test_a_table_that_was_altered_while_rows_landed_is_refused(table, path, alte
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     alter(path)
     with pytest.raises(TargetError, match=said):
-        target.commit(stage, "nightly", last, ranges, files)
+        target.commit(PendingCommit(stage, "nightly", last, ranges, files))
     assert DeltaTable(path).version() == 2
     assert table.staged(stage) == []
     assert table.offsets("nightly") == {0: 3, 1: 3}
@@ -409,7 +410,7 @@ def test_the_directory_of_a_load_that_moved_is_where_its_files_stay(table, path)
     stage = target.stage(row_schema())
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     before = {name: os.stat(f"{stage.path}/{name.name}").st_ino for name in files}
-    target.commit(stage, "nightly", last, ranges, files)
+    target.commit(PendingCommit(stage, "nightly", last, ranges, files))
     uris = DeltaTable(path).file_uris()
     assert {os.stat(uri).st_ino for uri in uris} == set(before.values())
     assert sorted(os.listdir(stage.path)) == sorted(file.name for file in files)

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.staged_files import write_files
@@ -73,7 +74,9 @@ def load(path, rows=ROWS, partition_by=()):
     target = DeltaTarget(path)
     stage = target.stage(rows.schema, partition_by)
     files = list(write_files(stage, "orders", rows.to_batches()))
-    return target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, len(rows))], files)
+    return target.commit(
+        PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, len(rows))], files)
+    )
 
 
 INVARIANT = json.dumps({"expression": {"expression": "id > 10"}})

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +15,7 @@ import pyspark_kafkalog
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Position, deleted
+from pyspark_kafkalog.warehouse.commit import PendingCommit, Position, deleted
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.storage import is_url
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
@@ -32,12 +33,12 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 
 def begin(table, name="nightly", until_offset=7):
-    """A load that has landed and not committed: what `Target.commit` takes."""
+    """A load that has landed and not committed: its target and pending commit."""
     target = table.open()
     last, ranges = plan(target, name, until_offset)
     stage = target.stage(row_schema())
     files = [file for piece in ranges for file in write_rows(stage, name, piece)]
-    return target, (stage, name, last, ranges, files)
+    return target, PendingCommit(stage, name, last, ranges, files)
 
 
 def test_a_target_that_is_not_there_yet_has_no_offsets(table):
@@ -74,10 +75,10 @@ def test_where_a_load_goes_on_is_told_as_starting_offsets(table):
 
 
 def test_several_topics_are_published_together(table):
-    target, (stage, name, last, ranges, files) = begin(table)
-    payments = OffsetRange("payments", 0, 0, 3)
-    files += write_rows(stage, name, payments)
-    commit = target.commit(stage, name, last, [*ranges, payments], files)
+    target, landed = begin(table)
+    name, payments = landed.name, OffsetRange("payments", 0, 0, 3)
+    files = [*landed.files, *write_rows(landed.stage, name, payments)]
+    commit = target.commit(replace(landed, ranges=[*landed.ranges, payments], files=files))
     topics = Counter(table.arrow().column("topic").to_pylist())
     assert topics == {"orders": 14, "payments": 3}
     places = {ORDERS_0: 7, ORDERS_1: 7, TopicPartition("payments", 0): 3}
@@ -129,14 +130,14 @@ def test_nothing_is_seen_before_the_commit(table):
     load(table.open(), "hourly", 2)
     target, landed = begin(table)
     assert table.rows() == expected_rows("hourly", 2)
-    target.commit(*landed)
+    target.commit(landed)
     assert table.rows() == expected_rows("hourly", 2) + expected_rows("nightly", 7)
 
 
 def test_a_discarded_load_leaves_nothing(table):
     target, landed = begin(table)
-    target.discard(landed[0])
-    assert table.staged(landed[0]) == []
+    target.discard(landed.stage)
+    assert table.staged(landed.stage) == []
     assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
 
@@ -145,13 +146,13 @@ def test_a_load_that_was_overtaken_publishes_nothing(table):
     target, landed = begin(table)
     load(table.open(), "nightly", 4)
     with pytest.raises(LoadConflictError, match=r"'nightly'.*orders-0 from None to 4"):
-        target.commit(*landed)
-    assert table.staged(landed[0]) == []
+        target.commit(landed)
+    assert table.staged(landed.stage) == []
     assert table.rows() == expected_rows("nightly", 4)
     target, landed = begin(table)
     load(table.open(), "nightly", 7)
     with pytest.raises(LoadConflictError, match=r"orders-0 from 4 to 7"):
-        target.commit(*landed)
+        target.commit(landed)
     assert table.rows() == expected_rows("nightly", 7)
     assert table.offsets("nightly") == {0: 7, 1: 7}
 
@@ -159,7 +160,7 @@ def test_a_load_that_was_overtaken_publishes_nothing(table):
 def test_a_load_of_another_name_does_not_disturb(table):
     target, landed = begin(table)
     load(table.open(), "hourly", 4)
-    target.commit(*landed)
+    target.commit(landed)
     assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
     assert table.offsets("nightly") == {0: 7, 1: 7}
     assert table.offsets("hourly") == {0: 4, 1: 4}
@@ -167,12 +168,12 @@ def test_a_load_of_another_name_does_not_disturb(table):
 
 def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
     target, landed = begin(table)
-    name = landed[1]
+    name = landed.name
     other = table.open()
     piece = OffsetRange("payments", 3, 2, 5)
     place = other.stage(row_schema())
-    other.commit(place, name, {}, [piece], write_rows(place, name, piece))
-    commit = target.commit(*landed)
+    other.commit(PendingCommit(place, name, {}, [piece], write_rows(place, name, piece)))
+    commit = target.commit(landed)
     expected = {ORDERS_0: 7, ORDERS_1: 7, piece.topic_partition: 5}
     assert commit.offsets[name] == expected
     assert table.open().position(name).offsets == expected
@@ -181,9 +182,9 @@ def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
 def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table):
     """Spark may run a task twice; the second one may still be writing when the load commits."""
     target, landed = begin(table)
-    stage, ranges = landed[0], landed[3]
+    stage, ranges = landed.stage, landed.ranges
     write_rows(stage, "twin", ranges[0])
-    target.commit(*landed)
+    target.commit(landed)
     if not is_url(stage.path):
         os.makedirs(stage.path, exist_ok=True)
     write_rows(stage, "late twin", ranges[0])
@@ -197,19 +198,23 @@ def test_ranges_without_rows_move_the_offsets(table):
     target = table.open()
     stage = target.stage(row_schema())
     ranges = [OffsetRange("orders", 0, 7, 12), OffsetRange("orders", 1, 3, 3)]
-    commit = target.commit(stage, "nightly", target.position("nightly").offsets, ranges, [])
+    commit = target.commit(
+        PendingCommit(stage, "nightly", target.position("nightly").offsets, ranges, [])
+    )
     assert commit.files == ()
     assert table.open().position("nightly").offsets == {ORDERS_0: 12, ORDERS_1: 3}
     assert table.offsets("nightly") == {0: 12, 1: 3}
     with pytest.raises(LoadConflictError):
-        target.commit(target.stage(row_schema()), "nightly", {ORDERS_0: 7}, ranges[:1], [])
+        target.commit(
+            PendingCommit(target.stage(row_schema()), "nightly", {ORDERS_0: 7}, ranges[:1], [])
+        )
     assert table.rows() == expected_rows("nightly", 7)
 
 
 def test_the_first_load_may_have_no_rows(table):
     target = table.open()
     stage = target.stage(row_schema())
-    target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 12)], [])
+    target.commit(PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 12)], []))
     assert table.open().position("nightly").offsets == {ORDERS_0: 12}
     assert table.rows() == Counter()
 
@@ -221,7 +226,11 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
     def commit(ranges, topic_ids):
         target = table.open()
         stage = target.stage(row_schema())
-        target.commit(stage, "nightly", target.position("nightly").offsets, ranges, [], topic_ids)
+        target.commit(
+            PendingCommit(
+                stage, "nightly", target.position("nightly").offsets, ranges, [], topic_ids
+            )
+        )
         return table.open().position("nightly").offsets, table.open().position("nightly").topic_ids
 
     assert table.open().position("nightly").topic_ids == {}
@@ -251,7 +260,9 @@ def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again
         target = table.open()
         last = target.position("nightly").offsets
         ids = {"payments": topic_id}
-        return target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        return target.commit(
+            PendingCommit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        )
 
     was, other = UUID(int=1), UUID(int=2)
     load(table.open(), "nightly", 5)
@@ -277,7 +288,9 @@ def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table):
         target = table.open()
         last = target.position("nightly").offsets
         ids = {"orders": topic_id}
-        return target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        return target.commit(
+            PendingCommit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        )
 
     was = UUID(int=1)
     commit([OffsetRange("orders", number, 0, 4) for number in (0, 1)], was)
@@ -294,7 +307,7 @@ def test_a_gap_is_recorded_in_the_commit(table):
     target = table.open()
     pieces = [OffsetRange("orders", 0, 10, 12), OffsetRange("orders", 1, 7, 12)]
     last = target.position("nightly").offsets
-    commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [])
+    commit = target.commit(PendingCommit(target.stage(row_schema()), "nightly", last, pieces, []))
     assert commit.gaps == (OffsetRange("orders", 0, 7, 10),)
     assert table.gaps() == [("orders", 0, 7, 10)]
 
@@ -307,17 +320,19 @@ def test_a_recreated_topic_that_begins_later_leaves_no_gap(table):
         target = table.open()
         last = target.position("nightly").offsets
         ids = {"orders": UUID(int=topic_id)}
-        commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        commit = target.commit(
+            PendingCommit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
+        )
         assert commit.gaps == ()
 
 
 @pytest.mark.parametrize("damage", ["gone", "longer"])
 def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damage):
     target, landed = begin(table)
-    stage, files = landed[0], landed[4]
+    stage, files = landed.stage, landed.files
     table.damage(stage, files[0].name + stage.suffix, None if damage == "gone" else b"more")
     with pytest.raises(TargetError, match="nothing was published"):
-        target.commit(*landed)
+        target.commit(landed)
     assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
 

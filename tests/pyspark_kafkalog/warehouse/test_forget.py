@@ -1,6 +1,5 @@
 """A load name that starts over: its place is forgotten at once and whole, whatever is at work."""
 
-import sys
 from collections import Counter
 from uuid import UUID
 
@@ -11,7 +10,7 @@ from pyspark_kafkalog import cli, forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE
+from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
 
@@ -27,19 +26,19 @@ def table(request, tmp_path):
 
 
 def begin(table, pieces):
-    """A load that has landed `pieces` and not committed: its target and what `commit` takes."""
+    """A load that has landed `pieces` and not committed: its target and the pending commit."""
     target = table.open()
     last = target.position("nightly").offsets
     stage = target.stage(row_schema())
     files = [file for piece in pieces for file in write_rows(stage, "nightly", piece)]
-    return target, (stage, "nightly", last, pieces, files)
+    return target, PendingCommit(stage, "nightly", last, pieces, files)
 
 
 def with_ids(table, ranges, topic_id):
     target = table.open()
     stage = target.stage(row_schema())
     last = target.position("nightly").offsets
-    target.commit(stage, "nightly", last, ranges, [], {"orders": UUID(int=topic_id)})
+    target.commit(PendingCommit(stage, "nightly", last, ranges, [], {"orders": UUID(int=topic_id)}))
 
 
 def test_a_forgotten_load_starts_over_and_others_do_not(table):
@@ -86,8 +85,8 @@ def test_a_load_at_work_does_not_bring_back_what_was_forgotten(table):
     target, landed = begin(table, ranges)
     assert forget(table.name, "nightly")
     with pytest.raises(LoadConflictError, match="forgotten"):
-        target.commit(*landed)
-    assert table.staged(landed[0]) == []
+        target.commit(landed)
+    assert table.staged(landed.stage) == []
     assert table.open().position("nightly") == NOWHERE
     assert table.rows() == expected_rows("nightly", 5)
 
@@ -95,11 +94,11 @@ def test_a_load_at_work_does_not_bring_back_what_was_forgotten(table):
 def test_a_load_at_work_on_a_new_partition_does_not_either(table):
     """Its own ranges have not moved, but it was not planned as a first load."""
     target, landed = begin(table, [OffsetRange("orders", 0, 0, 5)])
-    target.commit(*landed)
+    target.commit(landed)
     target, landed = begin(table, [OffsetRange("orders", 1, 0, 5)])
     assert forget(table.name, "nightly")
     with pytest.raises(LoadConflictError, match="forgotten"):
-        target.commit(*landed)
+        target.commit(landed)
     assert table.open().position("nightly") == NOWHERE
     assert len(table.rows()) == 5
 
@@ -110,17 +109,16 @@ def test_to_forget_between_the_comparison_and_the_commit_is_noticed(table, monke
     load(table.open(), "nightly", 5)
     _, ranges = plan(table.open(), "nightly", 7)
     target, landed = begin(table, ranges)
-    home = sys.modules[type(target).__module__]
-    check_really = home.check_unmoved
+    check_really = PendingCommit.check_unmoved
 
     def check_and_be_late(*arguments):
         check_really(*arguments)
         monkeypatch.undo()
         assert forget(table.name, "nightly")
 
-    monkeypatch.setattr(home, "check_unmoved", check_and_be_late)
+    monkeypatch.setattr(PendingCommit, "check_unmoved", check_and_be_late)
     with pytest.raises(LoadConflictError, match="forgotten"):
-        target.commit(*landed)
+        target.commit(landed)
     assert table.open().position("nightly") == NOWHERE
     assert table.rows() == expected_rows("nightly", 5)
 

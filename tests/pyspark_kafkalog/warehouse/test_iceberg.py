@@ -19,6 +19,7 @@ from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.iceberg import IcebergTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
@@ -94,7 +95,9 @@ def test_times_for_which_there_is_no_date_are_kept(table, time_us):
     batch = rows("nightly", piece, stage.schema)
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = batch.set_column(5, "timestamp", times)
-    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
+    target.commit(
+        PendingCommit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
+    )
     found = table.arrow().column("timestamp")
     assert found.cast("int64").to_pylist() == [time_us]
 
@@ -315,7 +318,7 @@ def test_a_table_that_was_altered_while_rows_landed_is_refused(table, alter, sai
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     alter(iceberg(table))
     with pytest.raises(TargetError, match=said):
-        target.commit(stage, "nightly", last, ranges, files)
+        target.commit(PendingCommit(stage, "nightly", last, ranges, files))
     assert len(iceberg(table).snapshots()) == 1
     assert table.staged(stage) == []
     assert table.offsets("nightly") == {0: 3, 1: 3}

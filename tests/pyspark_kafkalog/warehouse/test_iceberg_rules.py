@@ -12,6 +12,7 @@ from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import iceberg_rules
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import IcebergTable
 
@@ -48,7 +49,9 @@ def load(table):
     target = table.open()
     stage = target.stage(ROWS.schema)
     files = list(write_files(stage, "orders", [ROWS]))
-    return target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 2)], files)
+    return target.commit(
+        PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 2)], files)
+    )
 
 
 @pytest.mark.parametrize(

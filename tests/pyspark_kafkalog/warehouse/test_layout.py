@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import staged_files
-from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
 from pyspark_kafkalog.warehouse.layout import Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
@@ -58,7 +58,7 @@ def load(table: Table, layout: Layout, rows: pa.RecordBatch = ROWS, start: int =
     stage = target.stage(rows.schema, layout.partition_by)
     files = list(write_files(stage, "orders", [rows], layout))
     ranges = [OffsetRange("orders", 0, start, start + 100)]
-    return target.commit(stage, "nightly", last, ranges, files)
+    return target.commit(PendingCommit(stage, "nightly", last, ranges, files))
 
 
 def hive_rows(directory: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE
+from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -66,7 +66,7 @@ def test_an_iceberg_property_that_goes_while_rows_land_is_noticed(tmp_path):
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     unset(table, "nightly")
     with pytest.raises(TargetError, match="no property"):
-        target.commit(stage, "nightly", last, ranges, files)
+        target.commit(PendingCommit(stage, "nightly", last, ranges, files))
     assert table.staged(stage) == []
 
 
@@ -93,7 +93,9 @@ def test_the_advice_for_an_iceberg_property_says_what_snapshots_cannot_say(tmp_p
     target = table.open()
     last = target.position("nightly").offsets
     stage, piece = target.stage(row_schema()), OffsetRange("orders", 1, 3, 5)
-    target.commit(stage, "nightly", last, [piece], write_rows(stage, "nightly", piece))
+    target.commit(
+        PendingCommit(stage, "nightly", last, [piece], write_rows(stage, "nightly", piece))
+    )
     expire_all_but_the_current_snapshot(table)
     unset(table, "nightly")
     with pytest.raises(TargetError, match=r'at least \{"orders": \{"1": 5\}\}') as raised:
@@ -286,7 +288,7 @@ def test_no_commit_of_others_hides_that_commits_are_gone(tmp_path, table_of, way
     ways = {
         "forget": lambda: forget(table.name, "hourly"),
         "vacuum": lambda: table.open().vacuum(-1, dry_run=False),
-        "load": lambda: target.commit(stage, "hourly", last, ranges, files),
+        "load": lambda: target.commit(PendingCommit(stage, "hourly", last, ranges, files)),
     }
     # Whoever has seen the newest one asks for it by its name.
     with pytest.raises(TargetError, match=r"once came to 3|3\.json not found"):

@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
@@ -53,7 +54,9 @@ def load(table: Table, rows: pa.RecordBatch, start: int = 0, until: int = 100) -
     last = target.position("nightly").offsets
     stage = target.stage(storable(rows.schema))
     files = list(write_files(stage, "orders", [rows]))
-    target.commit(stage, "nightly", last, [OffsetRange("orders", 0, start, until)], files)
+    target.commit(
+        PendingCommit(stage, "nightly", last, [OffsetRange("orders", 0, start, until)], files)
+    )
 
 
 def plain(value):
@@ -116,7 +119,7 @@ def test_a_parquet_directory_keeps_the_types_of_the_loader_that_was_faster(tmp_p
     files = list(write_files(stage, "orders", [rows]))
     load(table, pa.RecordBatch.from_pydict({"n": [1]}))
     with pytest.raises(TargetError, match="column n of type int64, not string"):
-        target.commit(stage, "hourly", {}, [PIECE], files)
+        target.commit(PendingCommit(stage, "hourly", {}, [PIECE], files))
     # What a directory has and a load does not, reads as null.
     load(table, pa.RecordBatch.from_pydict({"more": ["x"]}), 100, 200)
     assert {row["n"] for row in table.all_rows()} == {1, None}

@@ -36,7 +36,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sink as sink_module
-from pyspark_kafkalog.warehouse.commit import deleted
+from pyspark_kafkalog.warehouse.commit import PendingCommit, deleted
 from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.sink import (
     LoadStreamWriter,
@@ -359,12 +359,14 @@ def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(table,
     stage = target.stage(storable(to_arrow_schema(ROW, timezone="UTC")))
     gone = [OffsetRange("orders", 0, 2, 2)]
     target.commit(
-        stage,
-        "nightly",
-        target.position("nightly").offsets,
-        gone,
-        [],
-        {"orders": deleted(UUID(int=1))},
+        PendingCommit(
+            stage,
+            "nightly",
+            target.position("nightly").offsets,
+            gone,
+            [],
+            {"orders": deleted(UUID(int=1))},
+        )
     )
     with pytest.raises(TopicRecreatedError, match=r"orders: deleted, .*kafka.bootstrap.servers"):
         run(table, [[(0, 0), (0, 1)]])

@@ -21,7 +21,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql_copy
-from pyspark_kafkalog.warehouse.commit import Commit
+from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
@@ -53,7 +53,9 @@ def load_batch(table, batch):
     target = table.open()
     stage = target.stage(batch.schema)
     piece = OffsetRange("orders", 0, 0, batch.num_rows)
-    target.commit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
+    target.commit(
+        PendingCommit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
+    )
 
 
 def edge_cases(count: int = 5) -> pa.RecordBatch:
@@ -177,7 +179,7 @@ def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
     os.unlink(f"{stage.path}/{files[0].name}")
     last = target.position("nightly").offsets
     with pytest.raises(TargetError, match="set TMPDIR to one that the driver and all executors"):
-        target.commit(stage, "nightly", last, [piece], files)
+        target.commit(PendingCommit(stage, "nightly", last, [piece], files))
     assert os.listdir(place) == []
     assert table.rows() == expected_rows("nightly", 3)
 
@@ -323,7 +325,7 @@ def test_one_commit_may_give_up_several_ranges_of_a_partition(table):
     target = table.open()
     pieces = [OffsetRange("orders", 0, 5, 6), OffsetRange("orders", 0, 8, 9)]
     last = target.position("nightly").offsets
-    commit = target.commit(target.stage(row_schema()), "nightly", last, pieces, [])
+    commit = target.commit(PendingCommit(target.stage(row_schema()), "nightly", last, pieces, []))
     assert commit.gaps == (OffsetRange("orders", 0, 3, 5), OffsetRange("orders", 0, 6, 8))
     assert sorted(table.gaps()) == [("orders", 0, 3, 5), ("orders", 0, 6, 8)]
 

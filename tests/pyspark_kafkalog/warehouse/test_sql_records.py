@@ -19,7 +19,7 @@ from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql, sql_database
-from pyspark_kafkalog.warehouse.commit import NOWHERE
+from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -137,7 +137,7 @@ def test_a_table_dropped_while_a_load_is_at_work_fails_it(table):
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     run(table, "DROP TABLE orders")
     with pytest.raises(TargetError, match="was dropped while a load was at work"):
-        target.commit(stage, "nightly", last, ranges, files)
+        target.commit(PendingCommit(stage, "nightly", last, ranges, files))
     assert table.offsets("nightly") == {0: 5, 1: 5}
 
 
@@ -158,7 +158,7 @@ def test_a_table_that_is_altered_while_rows_land_is_refused_if_it_would_change_t
     for statement in COARSER[kind_of(table)].split("; "):
         run(table, statement)
     with pytest.raises(TargetError, match=r"column (timestamp|offset) .* does not keep every"):
-        target.commit(stage, "nightly", last, ranges, files)
+        target.commit(PendingCommit(stage, "nightly", last, ranges, files))
     assert table.offsets("nightly") == {0: 5, 1: 5}
     assert not os.path.exists(stage.path)
 
@@ -244,7 +244,7 @@ def test_one_offset_that_is_lost_while_rows_land_is_noticed(table):
     files = write_rows(stage, "nightly", piece)
     run(table, ONE_OFFSET)
     with pytest.raises(TargetError, match="1 of 2 rows"):
-        target.commit(stage, "nightly", last, [piece], files)
+        target.commit(PendingCommit(stage, "nightly", last, [piece], files))
     assert table.rows() == expected_rows("nightly", 5)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE
+from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
@@ -273,7 +273,7 @@ def load_columns(table, columns, target=None):
     begin = max(last.values(), default=0)
     piece = OffsetRange("orders", 0, begin, begin + batch.num_rows)
     files = list(write_files(stage, "orders", [batch]))
-    return target.commit(stage, "nightly", last, [piece], files)
+    return target.commit(PendingCommit(stage, "nightly", last, [piece], files))
 
 
 def padded(values, count):

@@ -28,6 +28,7 @@ from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import staged_files
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, ParquetTable
@@ -91,7 +92,7 @@ def fill(table, monkeypatch, rows=ROWS):
     stage = target.stage(rows.schema)
     halves = [rows.slice(0, 2).to_batches()[0], rows.slice(2).to_batches()[0]]
     files = list(write_files(stage, "orders", halves))
-    target.commit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 4)], files)
+    target.commit(PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 4)], files))
     assert len(files) == 1
 
 
@@ -227,5 +228,5 @@ def test_a_file_with_other_rows_than_its_task_reported_is_not_committed(tmp_path
     files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
     wrong = [files[0], dataclasses.replace(files[1], records=6)]
     with pytest.raises(TargetError, match="has 5 rows, and its task reported 6"):
-        target.commit(stage, "nightly", last, ranges, wrong)
+        target.commit(PendingCommit(stage, "nightly", last, ranges, wrong))
     assert table.open().position("nightly").offsets == {}

@@ -7,6 +7,8 @@ import pytest
 from pyspark_kafkalog import cli, vacuum
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.warehouse import delta
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
@@ -33,18 +35,18 @@ def files_that_stay(request, tmp_path, monkeypatch):
 
 
 def begin(table, name="nightly", until_offset=7):
-    """A load that has landed and not committed: its target and what `commit` takes."""
+    """A load that has landed and not committed: its target and the pending commit."""
     target = table.open()
     last, ranges = plan(target, name, until_offset)
     stage = target.stage(row_schema())
     files = [file for piece in ranges for file in write_rows(stage, name, piece)]
-    return target, (stage, name, last, ranges, files)
+    return target, PendingCommit(stage, name, last, ranges, files)
 
 
 def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table):
     load(table.open(), "hourly", 4)
     target, landed = begin(table)
-    stage = landed[0]
+    stage = landed.stage
     staged = table.staged(stage)
     assert vacuum(table.name) == []
     listed = vacuum(table.name, 0, force=True, dry_run=True)
@@ -54,7 +56,7 @@ def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table):
     assert table.staged(stage) == []
     assert vacuum(table.name, 0, force=True) == []
     with pytest.raises(TargetError, match="nothing was published"):
-        target.commit(*landed)
+        target.commit(landed)
     assert table.rows() == expected_rows("hourly", 4)
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
@@ -74,7 +76,7 @@ def test_a_load_that_is_touched_goes_on(table):
     target, landed = begin(table)
     load(table.open(), "hourly", 4)
     assert vacuum(table.name, 1, force=True) == []
-    target.commit(*landed)
+    target.commit(landed)
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
@@ -88,10 +90,10 @@ def test_a_short_retention_has_to_be_forced(table):
 def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay):
     table = files_that_stay
     target, landed = begin(table)
-    target.commit(*landed)
-    [twin] = write_rows(landed[0], "late twin", landed[3][0])
+    target.commit(landed)
+    [twin] = write_rows(landed.stage, "late twin", landed.ranges[0])
     load(table.open(), "hourly", 4)
-    assert vacuum(table.name, 0, force=True) == [f"{landed[0].path}/{twin.name}"]
+    assert vacuum(table.name, 0, force=True) == [f"{landed.stage.path}/{twin.name}"]
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
@@ -99,28 +101,31 @@ def test_files_that_only_an_old_version_of_the_table_names_are_kept(tmp_path, mo
     table = make_table("delta", tmp_path, monkeypatch)
     load(table.open(), "nightly", 3)
     load(table.open(), "nightly", 7)
-    delta = table.delta()
-    delta.optimize.compact()
-    delta.create_checkpoint()
+    found = table.delta()
+    found.optimize.compact()
+    found.create_checkpoint()
     assert vacuum(table.name, 0, force=True) == []
-    delta.load_as_version(1)
-    assert delta.to_pyarrow_table().num_rows == 6
+    found.load_as_version(1)
+    assert found.to_pyarrow_table().num_rows == 6
 
 
-def before_the_commit(target, call):
+def before_the_commit(target, call, monkeypatch):
     """Has `call` made at the commit point of `target`, once, with what commits."""
-    place = target if isinstance(target, DeltaTarget) else target._catalog_of_target()
-    name = "_publish" if place is target else "commit_table"
+    place, name = delta, "_append"
+    if not isinstance(target, DeltaTarget):
+        place, name = target._catalog_of_target(), "commit_table"
     publish = getattr(place, name)
 
     def publishing(*arguments):
-        setattr(place, name, publish)
+        monkeypatch.setattr(place, name, publish)
         return call(lambda: publish(*arguments))
 
-    setattr(place, name, publishing)
+    monkeypatch.setattr(place, name, publishing)
 
 
-def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(files_that_stay):
+def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(
+    files_that_stay, monkeypatch
+):
     """It was about to commit when the sweep began, after long."""
     table = files_that_stay
     load(table.open(), "hourly", 4)
@@ -133,13 +138,15 @@ def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(files_th
         removed.extend(sweeper.vacuum(-1, False))
         return published[0]
 
-    before_the_commit(target, sweep)
-    target.commit(*landed)
+    before_the_commit(target, sweep, monkeypatch)
+    target.commit(landed)
     assert (removed, len(published)) == ([], 1)
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
-def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(files_that_stay):
+def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(
+    files_that_stay, monkeypatch
+):
     table = files_that_stay
     load(table.open(), "hourly", 4)
     target, landed = begin(table)
@@ -148,9 +155,9 @@ def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(files
         assert len(table.open().vacuum(-1, False)) == 1
         return publish()
 
-    before_the_commit(target, sweep)
+    before_the_commit(target, sweep, monkeypatch)
     with pytest.raises(TargetError, match="the driver does not see it; nothing was published"):
-        target.commit(*landed)
+        target.commit(landed)
     assert table.rows() == expected_rows("hourly", 4)
 
 
@@ -176,7 +183,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("kind", [OSError, Killed])
-def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(files_that_stay, kind):
+def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(
+    files_that_stay, kind, monkeypatch
+):
     """Put back by the sweep, or when it was killed by whoever opens the target next."""
     table = files_that_stay
     load(table.open(), "hourly", 4)
@@ -195,17 +204,17 @@ def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(files_that_stay
             sweeper.vacuum(-1, False)
         return published[0]
 
-    before_the_commit(target, sweep)
+    before_the_commit(target, sweep, monkeypatch)
     _, begun = begin(table, "dead")
-    target.commit(*landed)
+    target.commit(landed)
     everything = expected_rows("hourly", 4) + expected_rows("nightly", 7)
     if kind is Killed:
-        assert table.staged(begun[0]) == []
+        assert table.staged(begun.stage) == []
         table.open().position("nightly", read_only=True)
-        assert table.staged(landed[0]) == []
+        assert table.staged(landed.stage) == []
         table.open().position("hourly")
-        assert table.staged(begun[0]) == []
-    assert table.staged(landed[0])
+        assert table.staged(begun.stage) == []
+    assert table.staged(landed.stage)
     assert table.rows() == everything
     assert len(table.open().vacuum(-1, False)) == 1
     assert table.rows() == everything
@@ -218,10 +227,10 @@ def test_the_command_line_sweeps(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "0 directories and files of dead loads removed.\n"
     arguments = ["load", "--vacuum", "--to", table.name, "--retention-hours", "0", "--force"]
     assert cli.main([*arguments, "--dry-run"]) == 0
-    would = f"{landed[0].path}\n1 directories and files of dead loads would be removed.\n"
+    would = f"{landed.stage.path}\n1 directories and files of dead loads would be removed.\n"
     assert capsys.readouterr().out == would
     assert cli.main(arguments) == 0
-    assert table.staged(landed[0]) == []
+    assert table.staged(landed.stage) == []
     with pytest.raises(SystemExit, match="2"):
         cli.main(["load", "--to", table.name])
     assert "a TOPIC" in capsys.readouterr().err
