@@ -25,15 +25,15 @@ from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
 from broker.boot.adoption import adopt_logs, finish_deletions, last_producer_id
 from broker.cluster import znodes
+from broker.cluster.cache import MetadataCache
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
     BrokerNode,
-    ClusterMetadata,
-    MetadataRecords,
     TopicMetadata,
 )
+from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 from broker.config.endpoint import Endpoint, parse_ip_overrides
@@ -133,7 +133,7 @@ class BrokerServer:
         )
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
-        self._metadata = ClusterMetadata(self._logs.cluster_id, self._node(advertised, port))
+        self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
         self._records.register(self._metadata.broker)
         purgatory = Purgatory(self._loop.call_later)
         self._replicas = ReplicaManager(

@@ -23,7 +23,7 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from broker.cluster.metadata import ClusterMetadata
+from broker.cluster.cache import MetadataCache
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import FetchPartition, ForgottenPartition
@@ -43,13 +43,13 @@ _LARGEST_ID = 2**31 - 1
 _Key: TypeAlias = tuple[str | int, int]
 
 
-def name_topic(wanted: FetchPartition, metadata: ClusterMetadata) -> None:
+def name_topic(wanted: FetchPartition, metadata: MetadataCache) -> None:
     """Gives a topic that has an id its name of now; an empty one where the id is not known."""
     if wanted.topic_id is not None:
         wanted.topic = _name_of(wanted.topic_id, metadata)
 
 
-def _name_of(topic_id: UUID, metadata: ClusterMetadata) -> str:
+def _name_of(topic_id: UUID, metadata: MetadataCache) -> str:
     topic = metadata.topic_by_id(topic_id)
     return "" if topic is None else topic.name
 
@@ -152,7 +152,7 @@ class FetchSession:
                 self._pending.pop(cached, None)
                 self._replicas.unwatch(cached.topic_partition, cached)
 
-    def pending(self, metadata: ClusterMetadata, isolation: Isolation) -> list[CachedPartition]:
+    def pending(self, metadata: MetadataCache, isolation: Isolation) -> list[CachedPartition]:
         """The partitions to look at, their topics looked up anew where ids are used."""
         if isolation is not self.isolation:
             self.isolation = isolation
@@ -270,7 +270,7 @@ class FetchSessionCache:
         session: FetchSession,
         wanted: Iterable[FetchPartition],
         forgotten: Iterable[ForgottenPartition],
-        metadata: ClusterMetadata,
+        metadata: MetadataCache,
     ) -> bool:
         """Adds, changes and drops partitions. False when none is left: the session is gone.
 

@@ -16,7 +16,7 @@ from kafka.protocol.data_container import DataContainer
 
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.response import Outcome
-from broker.cluster.metadata import ClusterMetadata
+from broker.cluster.cache import MetadataCache
 from broker.config.broker import BrokerConfig
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
@@ -77,7 +77,7 @@ class ApiContext:
     configs: ConfigManager
     group_configs: EntityConfigs
     users: EntityConfigs
-    metadata: ClusterMetadata
+    metadata: MetadataCache
     topics: TopicManager
     replicas: ReplicaManager
     producer_ids: ProducerIds

@@ -15,11 +15,11 @@ from broker.api.topic_names import is_topic_name
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
-    MetadataRecords,
     PartitionMetadata,
     TopicMetadata,
     new_topic,
 )
+from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.coordinator.offsets import offsets_topic_kind
 from broker.coordinator.transaction_metadata import NO_PRODUCER_ID

@@ -30,7 +30,8 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from broker.cluster.metadata import ClusterMetadata, TopicMetadata, new_topic
+from broker.cluster.cache import MetadataCache
+from broker.cluster.metadata import TopicMetadata, new_topic
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
@@ -71,7 +72,7 @@ class StateTopic(Generic[S]):
     def __init__(
         self,
         kind: StateTopicKind[S],
-        metadata: ClusterMetadata,
+        metadata: MetadataCache,
         topics: TopicManager,
         replicas: ReplicaManager,
         clock: Clock,

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.errors import BrokerResponseError
 
-from broker.cluster.metadata import MetadataRecords
+from broker.cluster.records import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
 from broker.config.broker import BrokerConfig
 from broker.config.dynamic import with_dynamic

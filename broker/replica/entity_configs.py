@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from broker.cluster.metadata import MetadataRecords
+from broker.cluster.records import MetadataRecords
 from broker.replica.changes import Changes
 
 _log = logging.getLogger(__name__)

@@ -21,12 +21,9 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from broker.cluster.metadata import (
-    ClusterMetadata,
-    MetadataRecords,
-    TopicMetadata,
-    new_partition,
-)
+from broker.cluster.cache import MetadataCache
+from broker.cluster.metadata import TopicMetadata, new_partition
+from broker.cluster.records import MetadataRecords
 from broker.replica.changes import Changes
 from broker.replica.manager import ReplicaManager
 
@@ -42,7 +39,7 @@ class TopicManager:
 
     def __init__(
         self,
-        metadata: ClusterMetadata,
+        metadata: MetadataCache,
         records: MetadataRecords,
         replicas: ReplicaManager,
         run_blocking: RunBlocking,

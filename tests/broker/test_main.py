@@ -24,7 +24,7 @@ import broker
 import pyspark_kafkalog
 from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import MetadataRecords
+from broker.cluster.records import MetadataRecords
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, read
 from tests.support.broker_child import BrokerChild, RawClient

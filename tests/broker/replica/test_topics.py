@@ -14,13 +14,10 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
+from broker.cluster.cache import MetadataCache
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import (
-    BrokerNode,
-    ClusterMetadata,
-    MetadataRecords,
-    new_topic,
-)
+from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
@@ -38,7 +35,7 @@ class World:
         self.records.become_controller(1)
         self.logs = LogManager(BrokerConfig.from_properties({"log.dirs": str(directory)}))
         self.logs.open()
-        self.metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
+        self.metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
         purgatory = Purgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
         self.replicas = ReplicaManager(self.logs, {}, purgatory, 1)
         self.topics = TopicManager(self.metadata, self.records, self.replicas, self.run_blocking)

@@ -1,14 +1,14 @@
 """Topics as nodes and back, in the layout that Apache Kafka writes."""
 
 import json
-import uuid
 from dataclasses import replace
 
 import pytest
 from kafka.errors import InconsistentClusterIdError, NotControllerError
 
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import BrokerNode, ClusterMetadata, MetadataRecords, new_topic
+from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.records import MetadataRecords
 from broker.cluster.store import ANY_VERSION, BadVersionError, Delete, NodeExistsError
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
@@ -154,18 +154,3 @@ def test_the_tree_belongs_to_one_cluster(records):
     records.set_cluster_id("first")
     with pytest.raises(InconsistentClusterIdError, match="first"):
         records.set_cluster_id("second")
-
-
-def test_the_copy_in_memory():
-    metadata = ClusterMetadata("cluster", BrokerNode(1, "host", 9092))
-    later, sooner = (new_topic(name, 1, 1, {}) for name in ("b", "a"))
-    metadata.put(later)
-    metadata.put(sooner)
-    assert metadata.topics() == [sooner, later]
-    assert metadata.topic("a") is sooner
-    assert metadata.topic_by_id(later.topic_id) is later
-    assert metadata.topic_by_id(uuid.uuid4()) is None
-    metadata.remove("b")
-    metadata.remove("b")
-    assert metadata.topic("b") is None
-    assert metadata.topic_by_id(later.topic_id) is None

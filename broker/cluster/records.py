@@ -1,0 +1,264 @@
+"""The cluster's nodes in a MetadataStore, as values: what `metadata` names, and configs.
+
+Every method blocks: called from a thread. Whoever changes something writes it here first.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kafka.errors import InconsistentClusterIdError, NotControllerError
+
+from broker.cluster import znodes
+from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
+from broker.cluster.store import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Node,
+    NodeExistsError,
+    Operation,
+    Set,
+)
+from pyspark_kafkalog.protocol.uuid_text import decode_uuid
+
+
+class MetadataRecords:
+    """The cluster's nodes in a MetadataStore, as values. Blocks.
+
+    What is written is the controller's to write: each commit checks that no other controller was
+    elected meanwhile, and raises NotControllerError if one was.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._controller_epoch = 0
+        self._is_controller: Check | None = None
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Writes down the cluster's id at the first start.
+
+        Raises InconsistentClusterIdError when this tree belongs to another cluster.
+        """
+        if not self._store.exists(znodes.CLUSTER_ID):
+            value = znodes.dump({"version": "1", "id": cluster_id})
+            self._store.ensure("/cluster")
+            self._store.commit([Create(znodes.CLUSTER_ID, value)])
+        known = znodes.load(self._store.get(znodes.CLUSTER_ID).value)["id"]
+        if known != cluster_id:
+            raise InconsistentClusterIdError(
+                f"the metadata belongs to cluster {known}, the logs to {cluster_id}"
+            )
+
+    def prepare(self) -> None:
+        """Makes the folders of the tree."""
+        for path in (
+            znodes.BROKERS,
+            znodes.TOPICS,
+            znodes.TOPIC_CONFIGS,
+            znodes.BROKER_CONFIGS,
+            znodes.entity_configs(znodes.GROUPS),
+            znodes.entity_configs(znodes.USERS),
+            znodes.DELETED_TOPICS,
+        ):
+            self._store.ensure(path)
+        if not self._store.exists(znodes.CONTROLLER_EPOCH):
+            self._store.commit([Create(znodes.CONTROLLER_EPOCH, b"0")])
+
+    def become_controller(self, node_id: int) -> None:
+        """Elects this broker; raises NodeExistsError or BadVersionError where another one is, or
+        was faster."""
+        epoch = self._store.get(znodes.CONTROLLER_EPOCH)
+        self._controller_epoch = int(epoch.value) + 1
+        elected_ms = time.time_ns() // 1_000_000
+        value = b"%d" % self._controller_epoch
+        _, now = self._store.commit(
+            [
+                Create(znodes.CONTROLLER, znodes.dump_controller(node_id, elected_ms), True),
+                Set(znodes.CONTROLLER_EPOCH, value, epoch.version),
+            ]
+        )
+        assert now is not None
+        self._is_controller = Check(znodes.CONTROLLER_EPOCH, now.version)
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Node | None]:
+        assert self._is_controller is not None, "elect this broker first"
+        try:
+            return self._store.commit([self._is_controller, *operations])[1:]
+        except BadVersionError as error:
+            if self._store.get(znodes.CONTROLLER_EPOCH).version == self._is_controller.version:
+                raise
+            raise NotControllerError(str(error)) from error
+
+    def register(self, broker: BrokerNode) -> None:
+        """Announces this broker; NodeExistsError when its id is taken by a live one."""
+        value = znodes.dump_broker(broker.host, broker.port, broker.rack, int(time.time() * 1000))
+        self._store.commit([Create(znodes.broker(broker.node_id), value, ephemeral=True)])
+
+    def topics(self) -> list[TopicMetadata]:
+        """Every topic, those on their way out too."""
+        return [self._topic(name) for name in self._store.children(znodes.TOPICS)]
+
+    def _topic(self, name: str) -> TopicMetadata:
+        value = znodes.load(self._store.get(znodes.topic(name)).value)
+        replicas = value["partitions"]
+        partitions = []
+        for index in range(len(replicas)):
+            node = self._store.get(znodes.partition_state(name, index))
+            state = znodes.load(node.value)
+            partitions.append(
+                PartitionMetadata(
+                    tuple(replicas[str(index)]),
+                    state["leader"],
+                    state["leader_epoch"],
+                    tuple(state["isr"]),
+                    node.version,
+                )
+            )
+        configs = znodes.load(self._store.get(znodes.topic_config(name)).value)["config"]
+        topic_id = decode_uuid(value["topic_id"])
+        return TopicMetadata(name, topic_id, tuple(partitions), configs)
+
+    def create_topic(self, topic: TopicMetadata) -> bool:
+        """Writes the topic, all or nothing. False when it exists already."""
+        name = topic.name
+        replicas = [partition.replicas for partition in topic.partitions]
+        operations: list[Operation] = [
+            Create(znodes.topic(name), znodes.dump_topic(topic.topic_id, replicas)),
+            Create(znodes.topic_config(name), znodes.dump_config(topic.configs)),
+            Create(znodes.partitions(name)),
+            *self._creations(topic, 0),
+        ]
+        try:
+            self._commit(operations)
+        except NodeExistsError:
+            return False
+        return True
+
+    def add_partitions(self, topic: TopicMetadata, grown: TopicMetadata) -> None:
+        """Writes the partitions that `grown` has and `topic` has not, all or none."""
+        self._commit([_placement(grown), *self._creations(grown, len(topic.partitions))])
+
+    def remove_partitions(self, grown: TopicMetadata, topic: TopicMetadata) -> None:
+        """Takes `add_partitions` back."""
+        operations: list[Operation] = [_placement(topic)]
+        for index in range(len(topic.partitions), len(grown.partitions)):
+            operations.append(Delete(znodes.partition_state(topic.name, index), ANY_VERSION))
+            operations.append(Delete(znodes.partition(topic.name, index), ANY_VERSION))
+        self._commit(operations)
+
+    def set_topic_configs(self, topic: TopicMetadata) -> None:
+        """Writes down what is set on the topic."""
+        value = znodes.dump_config(topic.configs)
+        self._commit([Set(znodes.topic_config(topic.name), value, ANY_VERSION)])
+
+    def broker_configs(self, entity: str) -> dict[str, str]:
+        """What is set on a broker (`entity`: its id) or on all (BROKER_DEFAULT) while they run."""
+        path = znodes.broker_config(entity)
+        if not self._store.exists(path):
+            return {}
+        configs: dict[str, str] = znodes.load(self._store.get(path).value)["config"]
+        return configs
+
+    def set_broker_configs(self, entity: str, configs: Mapping[str, str]) -> None:
+        """Writes down what is set on a broker, or on all."""
+        path = znodes.broker_config(entity)
+        value = znodes.dump_config(configs)
+        exists = self._store.exists(path)
+        self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
+
+    def entity_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
+        """What is set on groups or users (`kind`), by their names."""
+        found: dict[str, Mapping[str, str]] = {}
+        for node in self._store.children(znodes.entity_configs(kind)):
+            name = znodes.entity_name(node)
+            found[name] = znodes.load(self._store.get(znodes.entity_config(kind, name)).value)[
+                "config"
+            ]
+        return found
+
+    def set_entity_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Writes down what is set on a group or a user; where that is nothing, forgets it."""
+        path = znodes.entity_config(kind, name)
+        exists = self._store.exists(path)
+        if configs:
+            value = znodes.dump_config(configs)
+            self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
+        elif exists:
+            self._commit([Delete(path, ANY_VERSION)])
+
+    def elect(self, topics: Iterable[TopicMetadata], node_id: int) -> list[TopicMetadata]:
+        """Begins a leader epoch of `node_id` in every partition that it alone keeps.
+
+        A broker does so at each start: what it lost in a crash, and wrote again, is told apart by
+        the epoch. Returns the topics as they are now.
+        """
+        elected, operations = [], []
+        for topic in topics:
+            partitions = list(topic.partitions)
+            for index, was in enumerate(topic.partitions):
+                if was.replicas != (node_id,):
+                    continue
+                partitions[index] = replace(
+                    was,
+                    leader=node_id,
+                    leader_epoch=was.leader_epoch + 1,
+                    isr=(node_id,),
+                    partition_epoch=was.partition_epoch + 1,
+                )
+                state = self._state(partitions[index])
+                path = znodes.partition_state(topic.name, index)
+                operations.append(Set(path, state, was.partition_epoch))
+            elected.append(replace(topic, partitions=tuple(partitions)))
+        if operations:
+            self._commit(operations)
+        return elected
+
+    def mark_deleted(self, name: str) -> None:
+        """From here on the topic is going, whatever happens to this broker."""
+        path = znodes.deleted_topic(name)
+        if not self._store.exists(path):
+            self._commit([Create(path)])
+
+    def deleted_topics(self) -> list[str]:
+        """Topics that were marked and not forgotten yet."""
+        return self._store.children(znodes.DELETED_TOPICS)
+
+    def forget_topic(self, topic: TopicMetadata) -> None:
+        """Removes the topic's nodes and its mark, all at once."""
+        name = topic.name
+        operations = []
+        for index in range(len(topic.partitions)):
+            operations.append(Delete(znodes.partition_state(name, index), ANY_VERSION))
+            operations.append(Delete(znodes.partition(name, index), ANY_VERSION))
+        for path in (
+            znodes.partitions(name),
+            znodes.topic_config(name),
+            znodes.topic(name),
+            znodes.deleted_topic(name),
+        ):
+            operations.append(Delete(path, ANY_VERSION))
+        self._commit(operations)
+
+    def _creations(self, topic: TopicMetadata, first: int) -> list[Operation]:
+        """What makes the nodes of the partitions from `first` on."""
+        operations: list[Operation] = []
+        for index, partition in enumerate(topic.partitions[first:], first):
+            path = znodes.partition_state(topic.name, index)
+            operations.append(Create(znodes.partition(topic.name, index)))
+            operations.append(Create(path, self._state(partition)))
+        return operations
+
+    def _state(self, partition: PartitionMetadata) -> bytes:
+        return znodes.dump_partition_state(
+            partition.leader, partition.leader_epoch, partition.isr, self._controller_epoch
+        )
+
+
+def _placement(topic: TopicMetadata) -> Operation:
+    """What writes down which brokers keep the topic's partitions."""
+    replicas = [partition.replicas for partition in topic.partitions]
+    return Set(znodes.topic(topic.name), znodes.dump_topic(topic.topic_id, replicas), ANY_VERSION)
