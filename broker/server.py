@@ -25,7 +25,9 @@ from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
 from broker.boot.adoption import adopt_logs, finish_deletions, last_producer_id
 from broker.cluster import znodes
+from broker.cluster.broker_configs import ConfigManager, load_dynamic
 from broker.cluster.cache import MetadataCache
+from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
@@ -55,8 +57,6 @@ from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
 from broker.network.connection_quotas import ConnectionLimitOptions, resolve_overrides
 from broker.network.server import NetworkServer, SocketOptions
-from broker.replica.configs import ConfigManager, load_dynamic
-from broker.replica.entity_configs import EntityConfigs
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.topics import TopicManager
@@ -155,7 +155,7 @@ class BrokerServer:
             self._static,
             self._config,
             self._records,
-            self._replicas,
+            self._replicas.set_broker_config,
             self._run_blocking,
             self._changed,
         )

@@ -24,7 +24,7 @@ from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.api.scram import LEAST_ITERATIONS, MECHANISMS, MOST_ITERATIONS, dump_credential
-from broker.replica.entity_configs import Configs
+from broker.cluster.entity_configs import Configs
 
 _RESULT = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 

@@ -16,7 +16,9 @@ from kafka.protocol.data_container import DataContainer
 
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.response import Outcome
+from broker.cluster.broker_configs import ConfigManager
 from broker.cluster.cache import MetadataCache
+from broker.cluster.entity_configs import EntityConfigs
 from broker.config.broker import BrokerConfig
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
@@ -25,8 +27,6 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
-from broker.replica.configs import ConfigManager
-from broker.replica.entity_configs import EntityConfigs
 from broker.replica.manager import ReplicaManager
 from broker.replica.topics import TopicManager
 from pyspark_kafkalog.protocol.frames import RequestHeader

@@ -22,9 +22,9 @@ from kafka.errors import (
 )
 
 from broker.cluster.cache import MetadataCache
+from broker.cluster.changes import Changes
 from broker.cluster.metadata import TopicMetadata, new_partition
 from broker.cluster.records import MetadataRecords
-from broker.replica.changes import Changes
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from broker.cluster.changes import Changes
 from broker.cluster.records import MetadataRecords
-from broker.replica.changes import Changes
 
 _log = logging.getLogger(__name__)
 

@@ -13,13 +13,12 @@ from typing import Any
 
 from kafka.errors import BrokerResponseError
 
+from broker.cluster.changes import Changes
 from broker.cluster.records import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
 from broker.config.broker import BrokerConfig
 from broker.config.dynamic import with_dynamic
 from broker.config.no_effect import warn_of_no_effect
-from broker.replica.changes import Changes
-from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +49,16 @@ class ConfigManager:
         static: BrokerConfig,
         current: BrokerConfig,
         records: MetadataRecords,
-        replicas: ReplicaManager,
+        apply: Callable[[BrokerConfig], None],
         run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
         on_change: Callable[[BrokerConfig], None],
     ) -> None:
-        """`static`: of the file alone; `on_change`: hears of every new configuration."""
+        """`static`: of the file alone. Every new configuration goes to `apply`, which may block,
+        and then, on the event loop, to `on_change`."""
         self.current = current
         self._static = static
         self._records = records
-        self._replicas = replicas
+        self._apply = apply
         self._run_blocking = run_blocking
         self._on_change = on_change
         self._changing = asyncio.Lock()
@@ -86,7 +86,7 @@ class ConfigManager:
             entity = BROKER_DEFAULT if all_brokers else str(config.broker_id)
             configs = config.dynamic_default if all_brokers else config.dynamic
             await self._run_blocking(lambda: self._records.set_broker_configs(entity, configs))
-            await self._run_blocking(lambda: self._replicas.set_broker_config(config))
+            await self._run_blocking(lambda: self._apply(config))
             self.current = config
             self._on_change(config)
         warn_of_no_effect(entity, configs)
