@@ -124,11 +124,17 @@ class BrokerServer:
         self._records.prepare()
         self._records.become_controller(self._config.broker_id)
         known = {topic.name: topic for topic in self._records.topics()}
-        topic_configs = {topic.name: topic.configs for topic in known.values()}
         self._config = load_dynamic(self._static, self._records)
+        self._topic_configs = EntityConfigs(
+            znodes.TOPIC_ENTITIES,
+            self._records,
+            self._run_blocking,
+            lambda name: self._replicas.topic_configured(name),
+        )
+        self._topic_configs.load()
         self._logs = LogManager(
             self._config,
-            lambda name: topic_configs.get(name, {}),
+            self._topic_configs.of,
             lambda topic_partition, log: self._replicas.high_watermark(topic_partition),
         )
         self._logs.open()
@@ -136,11 +142,11 @@ class BrokerServer:
         self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
         self._records.register(self._metadata.broker)
         purgatory = Purgatory(self._loop.call_later)
-        self._replicas = ReplicaManager(
-            self._logs, topic_configs, purgatory, self._config.broker_id
-        )
+        self._replicas = ReplicaManager(self._logs, purgatory, self._config.broker_id)
         finish_deletions(known, self._records, self._replicas)
-        if adopt_logs(known, self._logs, self._records, self._replicas, self._config):
+        if adopt_logs(
+            known, self._logs, self._records, self._topic_configs, self._replicas, self._config
+        ):
             self._first_producer_id = last_producer_id(self._logs) + 1
         for topic in self._records.elect(known.values(), self._config.broker_id):
             self._open_topic(topic)
@@ -149,7 +155,11 @@ class BrokerServer:
     def start(self) -> None:
         """Accepts connections. Raises OSError."""
         self._topics = TopicManager(
-            self._metadata, self._records, self._replicas, self._run_blocking
+            self._metadata,
+            self._records,
+            self._topic_configs,
+            self._replicas,
+            self._run_blocking,
         )
         self._configs = ConfigManager(
             self._static,
@@ -194,6 +204,7 @@ class BrokerServer:
         self._dispatcher = Dispatcher(
             ApiContext(
                 configs=self._configs,
+                topic_configs=self._topic_configs,
                 group_configs=self._group_configs,
                 users=self._users,
                 metadata=self._metadata,
@@ -264,7 +275,7 @@ class BrokerServer:
         self._transactions_topic.resign()
         self._transactions.resign()
         await self._topics.drain()
-        for configs in (self._configs, self._group_configs, self._users):
+        for configs in (self._configs, self._topic_configs, self._group_configs, self._users):
             await configs.drain()
         await self._run_blocking(self._close_logs)
         self._metadata_thread.shutdown()

@@ -83,8 +83,7 @@ async def _alter_topic(
     if not name:
         raise InvalidRequestError("Default topic resources are not allowed.")
     check_topic_name(name)
-    topic = context.metadata.topic(name)
-    if topic is None:
+    if context.metadata.topic(name) is None:
         raise UnknownTopicOrPartitionError(f"The topic '{name}' does not exist.")
 
     def checked(configs: Configs) -> Configs:
@@ -92,9 +91,10 @@ async def _alter_topic(
         context.config.log_config(changed, strict=True)
         return changed
 
-    checked(topic.configs)
-    if not validate_only:
-        await context.topics.set_configs(name, checked)
+    if validate_only:
+        checked(context.topic_configs.of(name))
+    else:
+        await context.topic_configs.set(name, checked)
 
 
 async def _alter_group(

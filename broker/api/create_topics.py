@@ -38,6 +38,7 @@ class _Plan:
     """A topic that may be made."""
 
     topic: TopicMetadata
+    configs: Mapping[str, str]
     replication_factor: int
 
 
@@ -56,7 +57,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
             if partition_count > MAX_PARTITIONS_PER_REQUEST:
                 raise PolicyViolationError("Excessively large number of partitions per request.")
             if not wanted.validate_only:
-                await context.topics.create(plan.topic)
+                await context.topics.create(plan.topic, plan.configs)
         except BrokerResponseError as error:
             results.append(_failed(name, error))
         else:
@@ -78,7 +79,7 @@ def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext) -> _
     configs = _configs(topic)
     context.config.log_config(configs, strict=True)
     node_id = context.metadata.broker.node_id
-    return _Plan(new_topic(topic.name, partition_count, node_id, configs), replication_factor)
+    return _Plan(new_topic(topic.name, partition_count, node_id), configs, replication_factor)
 
 
 def _partition_count(wanted: int, context: ApiContext) -> int:
@@ -143,7 +144,7 @@ def _configs(topic: "CreateTopicsRequest.CreatableTopic") -> Mapping[str, str]:
 
 def _created(plan: _Plan, context: ApiContext, *, validate_only: bool) -> object:
     topic = plan.topic
-    entries = describe_topic(context.config, context.config.log_config(topic.configs))
+    entries = describe_topic(context.config, context.config.log_config(plan.configs))
     config_class = CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
     return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,

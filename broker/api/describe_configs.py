@@ -64,10 +64,11 @@ def handle(request: Request, context: ApiContext) -> Response:
 def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:
     if resource_type == TOPIC:
         check_topic_name(name)
-        topic = context.metadata.topic(name)
-        if topic is None:
+        if context.metadata.topic(name) is None:
             raise UnknownTopicOrPartitionError()
-        return describe_topic(context.config, context.config.log_config(topic.configs))
+        return describe_topic(
+            context.config, context.config.log_config(context.topic_configs.of(name))
+        )
     if resource_type == BROKER:
         node_id = context.metadata.broker.node_id
         if not name:

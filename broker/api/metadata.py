@@ -87,7 +87,7 @@ async def _auto_create(name: str, context: ApiContext) -> None:
     check_topic_name(name)
     check_no_collision(name, (topic.name for topic in context.metadata.topics()))
     node_id = context.metadata.broker.node_id
-    await context.topics.create(new_topic(name, context.config.num_partitions, node_id, {}))
+    await context.topics.create(new_topic(name, context.config.num_partitions, node_id), {})
 
 
 def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext) -> object:

@@ -75,6 +75,7 @@ class ApiContext:
     records: one at a time."""
 
     configs: ConfigManager
+    topic_configs: EntityConfigs
     group_configs: EntityConfigs
     users: EntityConfigs
     metadata: MetadataCache

@@ -12,6 +12,7 @@ from dataclasses import replace
 from kafka.errors import BrokerResponseError, CorruptRecordError
 
 from broker.api.topic_names import is_topic_name
+from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
@@ -47,6 +48,7 @@ def adopt_logs(
     known: dict[str, TopicMetadata],
     logs: LogManager,
     records: MetadataRecords,
+    topic_configs: EntityConfigs,
     replicas: ReplicaManager,
     config: BrokerConfig,
 ) -> bool:
@@ -70,14 +72,15 @@ def adopt_logs(
             configs = offsets_topic_kind(config).configs
         elif name == TRANSACTION_STATE:
             configs = transactions_topic_kind(config).configs
-        topic = new_topic(name, len(indexes), config.broker_id, configs)
+        topic = new_topic(name, len(indexes), config.broker_id)
         topic_id = logs.topic_id(topic.topic_partitions()[0])
         if topic_id is not None:
             topic = replace(topic, topic_id=topic_id)
         topic = replace(topic, partitions=_partitions_of(topic, logs))
-        records.create_topic(topic)
+        records.create_topic(topic, configs)
         known[name] = topic
-        replicas.set_configs(topic)
+        topic_configs.put(name, configs)
+        replicas.topic_configured(name)
         _log.warning(
             "topic.adopted topic=%r partitions=%d configs=%r",
             name,

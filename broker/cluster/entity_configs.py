@@ -1,4 +1,4 @@
-"""What clients set on entities that are no topic and no broker: on groups, and on users.
+"""What clients set on topics, on groups, and on users.
 
 Owns: for one kind of entity, each one's properties as text, in memory and in the store. Changes
 come one after the other; one that was begun goes on when its client leaves. Called by: the event
@@ -26,17 +26,20 @@ class EntityConfigs:
         kind: str,
         records: MetadataRecords,
         run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+        apply: Callable[[str], None] = lambda name: None,
     ) -> None:
+        """`apply` is told of every entity that was changed; it may block."""
         self._kind = kind
         self._records = records
         self._run_blocking = run_blocking
+        self._apply = apply
         self._configs: dict[str, Configs] = {}
         self._changing = asyncio.Lock()
         self._changes = Changes(kind)
 
     def load(self) -> None:
         """Reads what was set before the last stop. Blocks."""
-        self._configs = self._records.entity_configs(self._kind)
+        self._configs = dict(self._records.entity_configs(self._kind))
 
     @property
     def names(self) -> list[str]:
@@ -44,13 +47,22 @@ class EntityConfigs:
         return sorted(self._configs)
 
     def of(self, name: str) -> Configs:
-        """What is set on the entity."""
+        """What is set on the entity. Any thread."""
         return self._configs.get(name, {})
+
+    def put(self, name: str, configs: Configs) -> None:
+        """What was written down with the entity itself, when it was made."""
+        self._configs[name] = dict(configs)
+
+    def remove(self, name: str) -> None:
+        """The entity is gone, and what was set on it."""
+        self._configs.pop(name, None)
 
     async def set(self, name: str, changed: Callable[[Configs], Configs]) -> None:
         """Sets what `changed` makes of what is set on the entity.
 
-        Raises what `changed` raises, and KafkaStorageError.
+        Raises what `changed` raises, UnknownTopicOrPartitionError for a topic that is gone, and
+        KafkaStorageError.
         """
         await self._changes.finish(name, self._set(name, changed))
 
@@ -70,4 +82,5 @@ class EntityConfigs:
                 self._configs[name] = configs
             else:
                 self._configs.pop(name, None)
+            await self._run_blocking(lambda: self._apply(name))
         _log.info("%s.configured name=%r names=%r", self._kind, name, sorted(configs))

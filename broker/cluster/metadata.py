@@ -4,7 +4,6 @@
 """
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
@@ -39,23 +38,20 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic; `partitions` by index; `configs` only what was set for this topic."""
+    """A topic; `partitions` by index."""
 
     name: str
     topic_id: uuid.UUID
     partitions: tuple[PartitionMetadata, ...]
-    configs: Mapping[str, str]
 
     def topic_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self.name, index) for index in range(len(self.partitions))]
 
 
-def new_topic(
-    name: str, partition_count: int, node_id: int, configs: Mapping[str, str]
-) -> TopicMetadata:
+def new_topic(name: str, partition_count: int, node_id: int) -> TopicMetadata:
     """A topic whose every partition is kept and led by one broker, in its first leader epoch."""
     partitions = (new_partition(node_id),) * partition_count
-    return TopicMetadata(name, uuid.uuid4(), partitions, dict(configs))
+    return TopicMetadata(name, uuid.uuid4(), partitions)
 
 
 def new_partition(node_id: int) -> PartitionMetadata:

@@ -7,7 +7,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kafka.errors import InconsistentClusterIdError, NotControllerError
+from kafka.errors import (
+    InconsistentClusterIdError,
+    NotControllerError,
+    UnknownTopicOrPartitionError,
+)
 
 from broker.cluster import znodes
 from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
@@ -58,7 +62,7 @@ class MetadataRecords:
         for path in (
             znodes.BROKERS,
             znodes.TOPICS,
-            znodes.TOPIC_CONFIGS,
+            znodes.entity_configs(znodes.TOPIC_ENTITIES),
             znodes.BROKER_CONFIGS,
             znodes.entity_configs(znodes.GROUPS),
             znodes.entity_configs(znodes.USERS),
@@ -118,17 +122,15 @@ class MetadataRecords:
                     node.version,
                 )
             )
-        configs = znodes.load(self._store.get(znodes.topic_config(name)).value)["config"]
-        topic_id = decode_uuid(value["topic_id"])
-        return TopicMetadata(name, topic_id, tuple(partitions), configs)
+        return TopicMetadata(name, decode_uuid(value["topic_id"]), tuple(partitions))
 
-    def create_topic(self, topic: TopicMetadata) -> bool:
-        """Writes the topic, all or nothing. False when it exists already."""
+    def create_topic(self, topic: TopicMetadata, configs: Mapping[str, str]) -> bool:
+        """Writes the topic and its configs, all or nothing. False when it exists already."""
         name = topic.name
         replicas = [partition.replicas for partition in topic.partitions]
         operations: list[Operation] = [
             Create(znodes.topic(name), znodes.dump_topic(topic.topic_id, replicas)),
-            Create(znodes.topic_config(name), znodes.dump_config(topic.configs)),
+            Create(znodes.topic_config(name), znodes.dump_config(configs)),
             Create(znodes.partitions(name)),
             *self._creations(topic, 0),
         ]
@@ -150,11 +152,6 @@ class MetadataRecords:
             operations.append(Delete(znodes.partition(topic.name, index), ANY_VERSION))
         self._commit(operations)
 
-    def set_topic_configs(self, topic: TopicMetadata) -> None:
-        """Writes down what is set on the topic."""
-        value = znodes.dump_config(topic.configs)
-        self._commit([Set(znodes.topic_config(topic.name), value, ANY_VERSION)])
-
     def broker_configs(self, entity: str) -> dict[str, str]:
         """What is set on a broker (`entity`: its id) or on all (BROKER_DEFAULT) while they run."""
         path = znodes.broker_config(entity)
@@ -171,7 +168,7 @@ class MetadataRecords:
         self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
 
     def entity_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
-        """What is set on groups or users (`kind`), by their names."""
+        """What is set on topics, groups or users (`kind`), by their names."""
         found: dict[str, Mapping[str, str]] = {}
         for node in self._store.children(znodes.entity_configs(kind)):
             name = znodes.entity_name(node)
@@ -181,10 +178,14 @@ class MetadataRecords:
         return found
 
     def set_entity_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Writes down what is set on a group or a user; where that is nothing, forgets it."""
+        """Writes down what is set on a topic, a group or a user; where that is nothing, a group or
+        a user is forgotten. Raises UnknownTopicOrPartitionError where there is no such topic."""
         path = znodes.entity_config(kind, name)
         exists = self._store.exists(path)
-        if configs:
+        is_topic = kind == znodes.TOPIC_ENTITIES
+        if is_topic and not exists:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} is not there, or just going")
+        if configs or is_topic:
             value = znodes.dump_config(configs)
             self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
         elif exists:

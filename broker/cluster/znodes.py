@@ -29,9 +29,9 @@ BROKERS = "/brokers/ids"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 TOPICS = "/brokers/topics"
-TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"
+TOPIC_ENTITIES = "topics"
 GROUPS = "groups"
 USERS = "users"
 DELETED_TOPICS = "/admin/delete_topics"
@@ -59,7 +59,7 @@ def partition_state(name: str, index: int) -> str:
 
 
 def topic_config(name: str) -> str:
-    return f"{TOPIC_CONFIGS}/{name}"
+    return f"{entity_configs(TOPIC_ENTITIES)}/{name}"
 
 
 def broker_config(entity: str) -> str:

@@ -133,13 +133,10 @@ class StateTopic(Generic[S]):
 
     async def _create(self) -> None:
         topic = new_topic(
-            self._kind.name,
-            self._kind.partition_count,
-            self._metadata.broker.node_id,
-            self._kind.configs,
+            self._kind.name, self._kind.partition_count, self._metadata.broker.node_id
         )
         try:
-            await self._topics.create(topic)
+            await self._topics.create(topic, self._kind.configs)
         except TopicAlreadyExistsError:
             # A client is creating it, just now.
             raise CoordinatorNotAvailableError() from None

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,13 +81,10 @@ class ReplicaManager:
     def __init__(
         self,
         logs: LogManager,
-        topic_configs: MutableMapping[str, Mapping[str, str]],
         purgatory: Purgatory,
         node_id: int,
     ) -> None:
-        """`topic_configs`: where `logs` looks up what is set on a topic whose log it makes."""
         self._logs = logs
-        self._topic_configs = topic_configs
         self._purgatory = purgatory
         self._node_id = node_id
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -109,7 +106,6 @@ class ReplicaManager:
 
     def make_logs(self, topic: TopicMetadata) -> None:
         """Makes the logs that are missing. Blocks: for a thread. Raises KafkaStorageError."""
-        self._topic_configs[topic.name] = topic.configs
         for topic_partition in topic.topic_partitions():
             self._logs.create(topic_partition, topic.topic_id)
 
@@ -118,8 +114,6 @@ class ReplicaManager:
         `close`. Raises OSError."""
         for topic_partition in topic.topic_partitions()[first:]:
             self._logs.delete(topic_partition)
-        if first == 0:
-            self._topic_configs.pop(topic.name, None)
 
     def open(self, topic: TopicMetadata) -> None:
         """Serves the topic's partitions that this broker leads, as far as their logs are there."""
@@ -411,10 +405,9 @@ class ReplicaManager:
         """Applies the broker's properties to the logs. Blocks: for a thread."""
         self._logs.update_config(config)
 
-    def set_configs(self, topic: TopicMetadata) -> None:
-        """Applies what is set on the topic to its logs. Blocks: for a thread."""
-        self._topic_configs[topic.name] = topic.configs
-        self._logs.update_topic_config(topic.name)
+    def topic_configured(self, name: str) -> None:
+        """Applies what is set on the topic now to its logs. Blocks: for a thread."""
+        self._logs.update_topic_config(name)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """A copy to be written down by a thread."""

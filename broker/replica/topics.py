@@ -2,8 +2,8 @@
 
 Owns: that order, so that a crash at any instant leaves a topic whole or gone. A topic is created by
 one commit to the store; logs that are missing are made at the next start. A deletion is marked in
-the store first and finished at the next start. New partitions are a commit like a new topic, and so
-are new configs. Changes of topics that are there come one after the other.
+the store first and finished at the next start. New partitions are a commit like a new topic.
+Changes of topics that are there come one after the other.
 Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`). A
 change once begun goes on when its client leaves.
 """
@@ -23,6 +23,7 @@ from kafka.errors import (
 
 from broker.cluster.cache import MetadataCache
 from broker.cluster.changes import Changes
+from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.metadata import TopicMetadata, new_partition
 from broker.cluster.records import MetadataRecords
 from broker.replica.manager import ReplicaManager
@@ -41,11 +42,13 @@ class TopicManager:
         self,
         metadata: MetadataCache,
         records: MetadataRecords,
+        configs: EntityConfigs,
         replicas: ReplicaManager,
         run_blocking: RunBlocking,
     ) -> None:
         self._metadata = metadata
         self._records = records
+        self._configs = configs
         self._replicas = replicas
         self._run_blocking = run_blocking
         # Names being created or deleted now.
@@ -56,10 +59,10 @@ class TopicManager:
         # Told the name of each topic that is gone.
         self.on_deleted: Callable[[str], None] = lambda name: None
 
-    async def create(self, topic: TopicMetadata) -> None:
+    async def create(self, topic: TopicMetadata, configs: Configs) -> None:
         """Raises TopicAlreadyExistsError, KafkaStorageError."""
         self.check_absent(topic.name)
-        await self._to_the_end(topic.name, self._create(topic))
+        await self._to_the_end(topic.name, self._create(topic, configs))
 
     async def delete(self, topic: TopicMetadata) -> None:
         """Raises UnknownTopicOrPartitionError, KafkaStorageError."""
@@ -76,13 +79,6 @@ class TopicManager:
         Raises UnknownTopicOrPartitionError, InvalidPartitionsError, KafkaStorageError.
         """
         await self._changes.finish(name, self._add_partitions(name, partition_count))
-
-    async def set_configs(self, name: str, changed: Callable[[Configs], Configs]) -> None:
-        """Sets what `changed` makes of the topic's configs, for its logs at once.
-
-        Raises what `changed` raises, UnknownTopicOrPartitionError, KafkaStorageError.
-        """
-        await self._changes.finish(name, self._set_configs(name, changed))
 
     def check_absent(self, name: str) -> None:
         """Raises TopicAlreadyExistsError when `name` is taken, or is about to be."""
@@ -108,9 +104,10 @@ class TopicManager:
         task.add_done_callback(lambda _: self._changing.discard(name))
         return self._changes.finish(name, task)
 
-    async def _create(self, topic: TopicMetadata) -> None:
-        if not await self._run_blocking(lambda: self._records.create_topic(topic)):
+    async def _create(self, topic: TopicMetadata, configs: Configs) -> None:
+        if not await self._run_blocking(lambda: self._records.create_topic(topic, configs)):
             raise TopicAlreadyExistsError(f"Topic '{topic.name}' already exists.")
+        self._configs.put(topic.name, configs)
         try:
             await self._run_blocking(lambda: self._replicas.make_logs(topic))
             self._replicas.open(topic)
@@ -140,15 +137,6 @@ class TopicManager:
             self._metadata.put(grown)
         _log.info("topic.grown topic=%r partitions=%d", name, partition_count)
 
-    async def _set_configs(self, name: str, changed: Callable[[Configs], Configs]) -> None:
-        async with self._altering:
-            topic = self._existing(name)
-            altered = replace(topic, configs=dict(changed(topic.configs)))
-            await self._run_blocking(lambda: self._records.set_topic_configs(altered))
-            await self._run_blocking(lambda: self._replicas.set_configs(altered))
-            self._metadata.put(altered)
-        _log.info("topic.configured topic=%r configs=%r", name, dict(altered.configs))
-
     async def _delete(self, topic: TopicMetadata) -> None:
         await self._remove(topic)
         self.on_deleted(topic.name)
@@ -160,3 +148,4 @@ class TopicManager:
         self._replicas.close(topic)
         await self._run_blocking(lambda: self._replicas.delete_logs(topic))
         await self._run_blocking(lambda: self._records.forget_topic(topic))
+        self._configs.remove(topic.name)

@@ -253,7 +253,7 @@ def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, onl
         raise CoordinatorLoadInProgressError()
 
     context = SimpleNamespace(
-        metadata=SimpleNamespace(topic=lambda name: new_topic(name, 1, 0, {})),
+        metadata=SimpleNamespace(topic=lambda name: new_topic(name, 1, 0)),
         offsets_topic=SimpleNamespace(check_coordinates=is_loading),
     )
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic

@@ -8,7 +8,7 @@ from broker.cluster.metadata import BrokerNode, new_topic
 
 def test_the_copy_in_memory():
     metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
-    later, sooner = (new_topic(name, 1, 1, {}) for name in ("b", "a"))
+    later, sooner = (new_topic(name, 1, 1) for name in ("b", "a"))
     metadata.put(later)
     metadata.put(sooner)
     assert metadata.topics() == [sooner, later]

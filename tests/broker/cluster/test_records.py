@@ -29,27 +29,27 @@ def records(store):
 
 
 def test_a_topic_comes_back_as_it_was(records):
-    topic = new_topic("orders", 3, node_id=1, configs={"retention.ms": "5"})
-    assert records.create_topic(topic)
+    topic = new_topic("orders", 3, node_id=1)
+    assert records.create_topic(topic, {})
     assert records.topics() == [topic]
 
 
 def test_a_topic_is_made_once(records):
-    first, second = (new_topic("orders", count, 1, {}) for count in (1, 2))
-    assert records.create_topic(first)
-    assert not records.create_topic(second)
+    first, second = (new_topic("orders", count, 1) for count in (1, 2))
+    assert records.create_topic(first, {})
+    assert not records.create_topic(second, {})
     assert records.topics() == [first]
 
 
 def test_more_than_ten_partitions_keep_their_order(records):
-    topic = new_topic("many", 12, 1, {})
-    records.create_topic(topic)
+    topic = new_topic("many", 12, 1)
+    records.create_topic(topic, {})
     assert len(records.topics()[0].partitions) == 12
 
 
 def test_the_nodes_are_kafkas(store, records):
-    topic = new_topic("orders", 2, 1, {"retention.ms": "5"})
-    records.create_topic(topic)
+    topic = new_topic("orders", 2, 1)
+    records.create_topic(topic, {"retention.ms": "5"})
     records.register(BrokerNode(1, "example.org", 9092))
 
     def value(path: str) -> dict[str, object]:
@@ -96,14 +96,14 @@ def test_one_broker_is_controller_at_a_time(store, records):
 
 def test_who_is_controller_no_more_writes_nothing(store, records):
     """As after a session that ended without a word: the other one's epoch stands in the way."""
-    topic = new_topic("orders", 1, 1, {})
-    records.create_topic(topic)
+    topic = new_topic("orders", 1, 1)
+    records.create_topic(topic, {})
     store.commit([Delete("/controller", ANY_VERSION)])
     later = MetadataRecords(store)
     later.become_controller(2)
     before = records.topics()
     for write in (
-        lambda: records.create_topic(new_topic("more", 1, 1, {})),
+        lambda: records.create_topic(new_topic("more", 1, 1), {}),
         lambda: records.elect(before, 1),
         lambda: records.mark_deleted("orders"),
         lambda: records.set_broker_configs("1", {"a": "b"}),
@@ -111,13 +111,13 @@ def test_who_is_controller_no_more_writes_nothing(store, records):
         with pytest.raises(NotControllerError):
             write()
     assert records.topics() == before
-    assert later.create_topic(new_topic("more", 1, 1, {}))
+    assert later.create_topic(new_topic("more", 1, 1), {})
 
 
 def test_an_election_leaves_alone_what_others_keep_or_changed(store, records):
-    topic = new_topic("orders", 2, 1, {})
+    topic = new_topic("orders", 2, 1)
     mine, theirs = topic.partitions[0], replace(topic.partitions[1], replicas=(2,), leader=2)
-    records.create_topic(replace(topic, partitions=(mine, theirs)))
+    records.create_topic(replace(topic, partitions=(mine, theirs)), {})
     known = records.topics()
     (elected,) = records.elect(known, 1)
     assert elected.partitions[1] == theirs
@@ -128,8 +128,8 @@ def test_an_election_leaves_alone_what_others_keep_or_changed(store, records):
 
 
 def test_an_election_begins_an_epoch(records):
-    records.create_topic(new_topic("a", 2, 1, {}))
-    records.create_topic(new_topic("b", 1, 1, {}))
+    records.create_topic(new_topic("a", 2, 1), {})
+    records.create_topic(new_topic("b", 1, 1), {})
     for epoch in (1, 2):
         elected = records.elect(records.topics(), node_id=1)
         assert {p.leader_epoch for topic in elected for p in topic.partitions} == {epoch}
@@ -137,8 +137,8 @@ def test_an_election_begins_an_epoch(records):
 
 
 def test_deletion_is_marked_and_forgotten(store, records):
-    topic = new_topic("orders", 2, 1, {})
-    records.create_topic(topic)
+    topic = new_topic("orders", 2, 1)
+    records.create_topic(topic, {})
     records.mark_deleted("orders")
     records.mark_deleted("orders")
     assert records.deleted_topics() == ["orders"]
@@ -146,7 +146,7 @@ def test_deletion_is_marked_and_forgotten(store, records):
     records.forget_topic(topic)
     assert records.deleted_topics() == records.topics() == []
     assert store.children("/config/topics") == []
-    assert records.create_topic(new_topic("orders", 1, 1, {}))
+    assert records.create_topic(new_topic("orders", 1, 1), {})
 
 
 def test_the_tree_belongs_to_one_cluster(records):

@@ -195,7 +195,7 @@ def test_the_completion_is_tried_again(broker):
 
 
 def test_groups_are_told_and_waited_for(broker):
-    broker.add_topic(new_topic(CONSUMER_OFFSETS, 1, 1, {}))
+    broker.add_topic(new_topic(CONSUMER_OFFSETS, 1, 1))
     offsets = TopicPartition(CONSUMER_OFFSETS, 0)
     producer = broker.coordinator.initialize(ID, 60_000)
     broker.coordinator.add_partitions(ID, producer, frozenset((offsets,)), 0)

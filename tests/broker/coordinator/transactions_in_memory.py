@@ -150,7 +150,7 @@ class TransactionBroker:
         self.steps = Steps()
         self.state = StateLog(self.steps)
         self.next_id = 0
-        self.topics = {TOPIC: new_topic(TOPIC, partitions, 1, {})}
+        self.topics = {TOPIC: new_topic(TOPIC, partitions, 1)}
         self.files = MemoryFiles()
         for place in self.places(TOPIC):
             self.files.make_directory(self._directory(place))
@@ -179,7 +179,7 @@ class TransactionBroker:
                 )
         self.logs = logs.logs
         purgatory = Purgatory(self.time.call_later)
-        self.replicas = _CountingReplicas(logs, {}, purgatory, 1)  # type: ignore[arg-type]
+        self.replicas = _CountingReplicas(logs, purgatory, 1)  # type: ignore[arg-type]
         self.replicas.steps, self.replicas.refused = self.steps, set()
         self.replicas.error = UnknownTopicOrPartitionError()
         for topic_metadata in self.topics.values():

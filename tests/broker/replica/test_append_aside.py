@@ -50,9 +50,9 @@ def replicas(tmp_path, disk):
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path)})
     logs = LogManager(config, files=disk)
     logs.open()
-    topic = new_topic("t", 2, 1, {})
+    topic = new_topic("t", 2, 1)
     purgatory = Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run))
-    made = ReplicaManager(logs, {}, purgatory, 1)
+    made = ReplicaManager(logs, purgatory, 1)
     made.make_logs(topic)
     made.open(topic)
     yield made
@@ -167,7 +167,7 @@ def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(replicas, bu
 
 def test_a_topic_that_goes_takes_no_more(replicas, busy):
     partition = replicas.partition(PLACES[0])
-    topic = new_topic("t", 2, 1, {})
+    topic = new_topic("t", 2, 1)
 
     async def scenario():
         replicas.close(topic)

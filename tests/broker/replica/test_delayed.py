@@ -42,8 +42,8 @@ class Broker:
         self.logs = LogManager(self.config, files=MemoryFiles())
         self.logs.open()
         self.purgatory = Purgatory(self.call_later)
-        self.replicas = ReplicaManager(self.logs, {}, self.purgatory, 1)
-        topic = new_topic("t", len(PLACES), 1, {})
+        self.replicas = ReplicaManager(self.logs, self.purgatory, 1)
+        topic = new_topic("t", len(PLACES), 1)
         shared = [replace(each, isr=(1, 2), replicas=(1, 2)) for each in topic.partitions]
         self.topic = replace(topic, partitions=tuple(shared))
         self.replicas.make_logs(self.topic)

@@ -107,7 +107,7 @@ def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
     config = BrokerConfig.from_properties({"log.dirs": "/data"})
     logs = LogManager(config, files=MemoryFiles())
     logs.open()
-    topic = new_topic(TOPIC, 2, 1, {})
+    topic = new_topic(TOPIC, 2, 1)
     both = replace(topic.partitions[1], isr=(1, 2), replicas=(1, 2))
     topic = replace(topic, partitions=(topic.partitions[0], both))
     places = topic.topic_partitions()
@@ -115,7 +115,7 @@ def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
         for _ in range(5):
             logs.create(place).append(batch(), 0)
     logs.checkpoint_high_watermarks(dict.fromkeys(places, 3))
-    replicas = ReplicaManager(logs, {}, Purgatory(lambda delay_s, run: None), 1)
+    replicas = ReplicaManager(logs, Purgatory(lambda delay_s, run: None), 1)
     replicas.open(topic)
     assert replicas.high_watermarks() == {places[0]: 5, places[1]: 3}
     logs.close()

@@ -14,7 +14,9 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
+from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
+from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
@@ -37,8 +39,13 @@ class World:
         self.logs.open()
         self.metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
         purgatory = Purgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
-        self.replicas = ReplicaManager(self.logs, {}, purgatory, 1)
-        self.topics = TopicManager(self.metadata, self.records, self.replicas, self.run_blocking)
+        self.replicas = ReplicaManager(self.logs, purgatory, 1)
+        self.configs = EntityConfigs(
+            znodes.TOPIC_ENTITIES, self.records, self.run_blocking, self.replicas.topic_configured
+        )
+        self.topics = TopicManager(
+            self.metadata, self.records, self.configs, self.replicas, self.run_blocking
+        )
         self.gate: asyncio.Event | None = None
 
     async def run_blocking(self, function: Callable[[], Any]) -> Any:
@@ -59,10 +66,10 @@ def world(tmp_path):
 
 
 def test_created_and_deleted(world):
-    topic = new_topic("t", 2, 1, {"retention.ms": "77"})
+    topic = new_topic("t", 2, 1)
 
     async def scenario() -> None:
-        await world.topics.create(topic)
+        await world.topics.create(topic, {})
         assert world.metadata.topic("t") is topic
         for topic_partition in topic.topic_partitions():
             log = world.replicas.partition(topic_partition).log
@@ -78,12 +85,12 @@ def test_created_and_deleted(world):
 
 
 def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world):
-    before, after = new_topic("t", 1, 1, {}), new_topic("t", 1, 1, {})
+    before, after = new_topic("t", 1, 1), new_topic("t", 1, 1)
 
     async def scenario() -> None:
-        await world.topics.create(before)
+        await world.topics.create(before, {})
         await world.topics.delete(before)
-        await world.topics.create(after)
+        await world.topics.create(after, {})
         with pytest.raises(UnknownTopicOrPartitionError):
             await world.topics.delete(before)
 
@@ -94,10 +101,10 @@ def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world):
 def test_two_creations_at_once(world):
     async def scenario() -> None:
         world.gate = asyncio.Event()
-        first = asyncio.ensure_future(world.topics.create(new_topic("t", 1, 1, {})))
+        first = asyncio.ensure_future(world.topics.create(new_topic("t", 1, 1), {}))
         await asyncio.sleep(0)
         with pytest.raises(TopicAlreadyExistsError):
-            await world.topics.create(new_topic("t", 5, 1, {}))
+            await world.topics.create(new_topic("t", 5, 1), {})
         world.gate.set()
         await first
 
@@ -108,7 +115,7 @@ def test_two_creations_at_once(world):
 def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
     async def scenario() -> None:
         world.gate = asyncio.Event()
-        request = asyncio.ensure_future(world.topics.create(new_topic("t", 1, 1, {})))
+        request = asyncio.ensure_future(world.topics.create(new_topic("t", 1, 1), {}))
         await asyncio.sleep(0)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -127,40 +134,40 @@ def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(world.logs, "create", full)
-    topic = new_topic("t", 1, 1, {})
+    topic = new_topic("t", 1, 1)
     with pytest.raises(KafkaStorageError):
-        asyncio.run(world.topics.create(topic))
+        asyncio.run(world.topics.create(topic, {}))
     assert world.metadata.topic("t") is None
     assert world.records.topics() == world.records.deleted_topics() == []
     monkeypatch.undo()
-    asyncio.run(world.topics.create(topic))
+    asyncio.run(world.topics.create(topic, {}))
     assert world.metadata.topic("t") is topic
 
 
 def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world):
-    topic = new_topic("t", 1, 1, {})
+    topic = new_topic("t", 1, 1)
 
     async def scenario() -> None:
-        await world.topics.create(topic)
+        await world.topics.create(topic, {})
         world.gate = asyncio.Event()
         deletion = asyncio.ensure_future(world.topics.delete(topic))
         await asyncio.sleep(0)
         with pytest.raises(UnknownTopicOrPartitionError):
             await world.topics.delete(topic)
         with pytest.raises(TopicAlreadyExistsError):
-            await world.topics.create(new_topic("t", 1, 1, {}))
+            await world.topics.create(new_topic("t", 1, 1), {})
         world.gate.set()
         await deletion
-        await world.topics.create(new_topic("t", 1, 1, {}))
+        await world.topics.create(new_topic("t", 1, 1), {})
 
     asyncio.run(scenario())
 
 
 def test_more_partitions(world):
-    topic = new_topic("t", 2, 1, {"retention.ms": "77"})
+    topic = new_topic("t", 2, 1)
 
     async def scenario() -> None:
-        await world.topics.create(topic)
+        await world.topics.create(topic, {})
         kept = world.replicas.partition(topic.topic_partitions()[0])
         await world.topics.add_partitions("t", 5)
         grown = world.metadata.topic("t")
@@ -176,7 +183,7 @@ def test_more_partitions(world):
 
 
 def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
-    topic = new_topic("t", 1, 1, {})
+    topic = new_topic("t", 1, 1)
     create = world.logs.create
 
     def full(topic_partition: TopicPartition, topic_id: UUID) -> None:
@@ -184,7 +191,7 @@ def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
             raise OSError(28, "No space left on device")
         create(topic_partition, topic_id)
 
-    asyncio.run(world.topics.create(topic))
+    asyncio.run(world.topics.create(topic, {}))
     monkeypatch.setattr(world.logs, "create", full)
     with pytest.raises(KafkaStorageError):
         asyncio.run(world.topics.add_partitions("t", 4))
@@ -197,37 +204,42 @@ def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
 
 
 def test_changes_of_one_topic_come_one_after_the_other(world):
-    """None is lost, and a deletion waits for those before it."""
+    """None is lost, and none brings back what is deleted."""
 
     def setting(name: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
         return lambda configs: {**configs, name: "1000"}
 
     async def scenario() -> None:
-        topic = new_topic("t", 1, 1, {})
-        await world.topics.create(topic)
+        topic = new_topic("t", 1, 1)
+        await world.topics.create(topic, {})
         world.gate = asyncio.Event()
         changes = [
-            asyncio.ensure_future(world.topics.set_configs("t", setting("retention.ms"))),
+            asyncio.ensure_future(world.configs.set("t", setting("retention.ms"))),
             asyncio.ensure_future(world.topics.add_partitions("t", 2)),
-            asyncio.ensure_future(world.topics.set_configs("t", setting("segment.ms"))),
+            asyncio.ensure_future(world.configs.set("t", setting("segment.ms"))),
         ]
         await asyncio.sleep(0)
         changes[0].cancel()  # its client leaves
         world.gate.set()
         await asyncio.gather(*changes[1:])
         grown = world.metadata.topic("t")
-        assert grown.configs == {"retention.ms": "1000", "segment.ms": "1000"}
+        assert world.configs.of("t") == {"retention.ms": "1000", "segment.ms": "1000"}
         assert len(grown.partitions) == 2
         world.gate.clear()
-        last = asyncio.ensure_future(world.topics.set_configs("t", setting("flush.ms")))
+        last = asyncio.ensure_future(world.configs.set("t", setting("flush.ms")))
         for _ in range(3):  # until it is under way
             await asyncio.sleep(0)
         deletion = asyncio.ensure_future(world.topics.delete(topic))
         await asyncio.sleep(0)
         world.gate.set()
-        await asyncio.gather(last, deletion)
+        await deletion
+        # The topic is deleted first, or last was first.
+        assert isinstance(
+            (await asyncio.gather(last, return_exceptions=True))[0],
+            (UnknownTopicOrPartitionError, type(None)),
+        )
         with pytest.raises(UnknownTopicOrPartitionError):
-            await world.topics.set_configs("t", setting("retention.ms"))
+            await world.configs.set("t", setting("retention.ms"))
 
     asyncio.run(scenario())
     assert world.records.topics() == []
