@@ -18,6 +18,7 @@ from broker.cluster.store import (
     Check,
     Create,
     Delete,
+    MetadataStoreError,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -35,7 +36,8 @@ CREATE TABLE IF NOT EXISTS node (
     value BLOB NOT NULL,
     version INTEGER NOT NULL,
     ephemeral INTEGER NOT NULL,
-    czxid INTEGER NOT NULL DEFAULT 0
+    czxid INTEGER NOT NULL DEFAULT 0,
+    mzxid INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
 CREATE TABLE IF NOT EXISTS last_commit (zxid INTEGER NOT NULL);
@@ -43,8 +45,8 @@ INSERT INTO last_commit SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM last_commit);
 INSERT OR IGNORE INTO node (path, parent, value, version, ephemeral) VALUES ('/', '', x'', 0, 0);
 DELETE FROM node WHERE ephemeral = 1;
 """
-# Files of the versions before know no such column.
-_WITH_CZXID = "ALTER TABLE node ADD COLUMN czxid INTEGER NOT NULL DEFAULT 0"
+# Files of the versions before know no such columns.
+_NEW_COLUMN = "ALTER TABLE node ADD COLUMN {} INTEGER NOT NULL DEFAULT 0"
 
 
 class LocalStore:
@@ -66,8 +68,9 @@ class LocalStore:
             database.execute("PRAGMA synchronous=FULL")
             database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
             columns = database.execute("SELECT name FROM pragma_table_info('node')").fetchall()
-            if ("czxid",) not in columns:
-                database.execute(_WITH_CZXID)
+            for column in ("czxid", "mzxid"):
+                if (column,) not in columns:
+                    database.execute(_NEW_COLUMN.format(column))
 
     def get(self, path: str) -> Node:
         with self._lock, self._as_os_error():
@@ -88,10 +91,19 @@ class LocalStore:
         return names
 
     def commit(self, operations: Sequence[Operation]) -> list[Node | None]:
+        (done,) = self.commit_each([operations])
+        if isinstance(done, MetadataStoreError):
+            raise done
+        return done
+
+    def commit_each(
+        self, commits: Sequence[Sequence[Operation]]
+    ) -> list[list[Node | None] | MetadataStoreError]:
         with self._lock, self._transaction() as database:
-            database.execute("UPDATE last_commit SET zxid = zxid + 1")
-            done = [_apply(database, operation) for operation in operations]
-        self._notify(operations)
+            done = [_commit(database, operations) for operations in commits]
+        for operations, result in zip(commits, done, strict=True):
+            if not isinstance(result, MetadataStoreError):
+                self._notify(operations)
         return done
 
     def ensure(self, path: str) -> None:
@@ -167,11 +179,26 @@ def _exists(database: sqlite3.Connection, path: str) -> bool:
 
 
 def _node(database: sqlite3.Connection, path: str) -> Node:
-    query = "SELECT value, version, czxid FROM node WHERE path = ?"
+    query = "SELECT value, version, czxid, mzxid FROM node WHERE path = ?"
     row = database.execute(query, (path,)).fetchone()
     if row is None:
         raise NoNodeError(path)
     return Node(*row)
+
+
+def _commit(
+    database: sqlite3.Connection, operations: Sequence[Operation]
+) -> list[Node | None] | MetadataStoreError:
+    """All of them, or none."""
+    database.execute("SAVEPOINT one")
+    try:
+        database.execute("UPDATE last_commit SET zxid = zxid + 1")
+        done = [_apply(database, operation) for operation in operations]
+    except MetadataStoreError as error:
+        database.execute("ROLLBACK TO one")
+        return error
+    database.execute("RELEASE one")
+    return done
 
 
 def _apply(database: sqlite3.Connection, operation: Operation) -> Node | None:
@@ -190,7 +217,9 @@ def _apply(database: sqlite3.Connection, operation: Operation) -> Node | None:
         database.execute("DELETE FROM node WHERE path = ?", (path,))
         return None
     database.execute(
-        "UPDATE node SET value = ?, version = version + 1 WHERE path = ?", (operation.value, path)
+        "UPDATE node SET value = ?, version = version + 1, mzxid = (SELECT zxid FROM last_commit)"
+        " WHERE path = ?",
+        (operation.value, path),
     )
     return _node(database, path)
 
@@ -202,6 +231,6 @@ def _create(database: sqlite3.Connection, operation: Create) -> None:
     if not _exists(database, parent):
         raise NoNodeError(parent)
     database.execute(
-        "INSERT INTO node SELECT ?, ?, ?, 0, ?, zxid FROM last_commit",
+        "INSERT INTO node SELECT ?, ?, ?, 0, ?, zxid, zxid FROM last_commit",
         (path, parent, operation.value, int(operation.ephemeral)),
     )

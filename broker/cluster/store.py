@@ -1,8 +1,9 @@
 """Where a cluster keeps what all its brokers must agree on: a small tree of nodes.
 
 Owns: the interface and its errors. The tree is ZooKeeper's: a node has a path, a value, a version
-that counts its changes, the number of the transaction that made it (czxid), and children; a node is
-made under an existing parent and removed without children. A commit is one transaction (multi).
+that counts its changes, the numbers of the transactions that made it and that last set it (czxid,
+mzxid), and children; a node is made under an existing parent and removed without children. A commit
+is one transaction (multi).
 `local_store` keeps the tree in one file for a broker alone; the methods are those that kazoo
 offers, so that ZooKeeper fits behind the same interface.
 
@@ -40,12 +41,13 @@ class NotEmptyError(MetadataStoreError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's value, how often it was set (0 after creation), and by which transaction it was
-    made: of a broker's registration, that is the broker's epoch."""
+    """A node's value, how often it was set (0 after creation), and by which transactions it was
+    made and last set: the first is the broker's epoch, of a broker's registration."""
 
     value: bytes
     version: int
     czxid: int
+    mzxid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,12 @@ class MetadataStore(Protocol):
 
         Returns of each the node as it is after that; None of one that was removed.
         """
+
+    def commit_each(
+        self, commits: Sequence[Sequence[Operation]]
+    ) -> "list[list[Node | None] | MetadataStoreError]":
+        """Many commits in one go, each done or failed by itself: of each what `commit` returns, or
+        raises."""
 
     def ensure(self, path: str) -> None:
         """Makes the node and its parents where they are missing."""

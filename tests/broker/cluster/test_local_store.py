@@ -31,10 +31,10 @@ def store(tmp_path):
 
 def test_a_node_lives_and_goes(store):
     store.commit([Create("/a", b"one"), Create("/a/b"), Create("/a/c", b"three")])
-    assert store.get("/a") == Node(b"one", 0, 1)
+    assert store.get("/a") == Node(b"one", 0, 1, 1)
     assert store.children("/a") == ["b", "c"]
     store.commit([Set("/a", b"two", ANY_VERSION)])
-    assert store.get("/a") == Node(b"two", 1, 1)
+    assert store.get("/a") == Node(b"two", 1, 1, 2)
     store.commit([Delete(path, ANY_VERSION) for path in ("/a/b", "/a/c", "/a")])
     assert not store.exists("/a")
     assert store.children("/") == []
@@ -59,7 +59,7 @@ def test_a_commit_that_fails_has_done_nothing(store, operation, error):
     with pytest.raises(error):
         store.commit([Create("/before"), Set("/a", b"changed", 0), operation])
     assert not store.exists("/before")
-    assert store.get("/a") == Node(b"value", 0, 1)
+    assert store.get("/a") == Node(b"value", 0, 1, 1)
 
 
 def test_versions_guard_against_lost_updates(store):
@@ -68,14 +68,29 @@ def test_versions_guard_against_lost_updates(store):
     with pytest.raises(BadVersionError):
         store.commit([Set("/a", b"2", version=0)])
     store.commit([Set("/a", b"2", version=1), Set("/a", b"3", version=2)])
-    assert store.get("/a") == Node(b"3", 3, 1)
+    assert store.get("/a") == Node(b"3", 3, 1, 3)
 
 
 def test_a_commit_returns_what_the_nodes_are_after_it(store):
     store.commit([Create("/a", b"0")])
     done = store.commit([Check("/a", 0), Set("/a", b"1", 0), Create("/b", b"new"), Delete("/b", 0)])
-    assert done == [Node(b"0", 0, 1), Node(b"1", 1, 1), Node(b"new", 0, 2), None]
-    assert store.commit([Check("/a", ANY_VERSION)]) == [Node(b"1", 1, 1)]
+    assert done == [Node(b"0", 0, 1, 1), Node(b"1", 1, 1, 2), Node(b"new", 0, 2, 2), None]
+    assert store.commit([Check("/a", ANY_VERSION)]) == [Node(b"1", 1, 1, 2)]
+
+
+def test_of_many_commits_each_is_done_or_fails_by_itself(store):
+    store.commit([Create("/a", b"0")])
+    first, failed, last = store.commit_each(
+        [
+            [Set("/a", b"1", 0)],
+            [Create("/b"), Set("/a", b"2", 0)],
+            [Set("/a", b"3", 1)],
+        ]
+    )
+    assert first == [Node(b"1", 1, 1, 2)]
+    assert isinstance(failed, BadVersionError)
+    assert [node.value for node in last] == [b"3"]
+    assert store.children("/") == ["a"]
 
 
 def test_transactions_are_numbered_over_restarts(tmp_path):
@@ -100,7 +115,7 @@ def test_a_file_of_the_version_before_opens(tmp_path):
     database.close()
     for _ in range(2):
         store = LocalStore(tmp_path)
-        assert store.get("/a") == Node(b"1", 4, 0)
+        assert store.get("/a") == Node(b"1", 4, 0, 0)
         store.close()
 
 
