@@ -154,7 +154,7 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
     if exit_with_parent:
         watch_parent(loop, stop)
     try:
-        server.start()
+        await server.start()
     except OSError as error:  # another process was first to listen on a port that both had bound
         raise StartError(f"cannot listen on {address}: {_reason(error)}") from error
     _log.info("broker.started address=%s compiled=%s", address, compiled())

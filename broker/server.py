@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kafka.errors import (
-    KafkaStorageError,
     NotCoordinatorError,
 )
 
@@ -23,7 +22,7 @@ from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import ApiContext
-from broker.boot.adoption import adopt_logs, finish_deletions, last_producer_id
+from broker.boot.adoption import adopt_logs, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.broker_configs import ConfigManager, load_dynamic
 from broker.cluster.cache import MetadataCache
@@ -33,13 +32,14 @@ from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
     BrokerNode,
-    TopicMetadata,
 )
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
+from broker.controller.controller import Controller
+from broker.controller.local_channel import LocalChannel
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator, Resolved
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import Groups, OffsetsTopic, offsets_topic_kind
@@ -59,7 +59,7 @@ from broker.network.connection_quotas import ConnectionLimitOptions, resolve_ove
 from broker.network.server import NetworkServer, SocketOptions
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
-from broker.replica.topics import TopicManager
+from broker.replica.state_changes import StateChanges
 
 if TYPE_CHECKING:
     from broker.metrics.collector import BrokerParts, BrokerState
@@ -123,7 +123,6 @@ class BrokerServer:
         self._records = MetadataRecords(self._store)
         self._records.prepare()
         self._records.become_controller(self._config.broker_id)
-        known = {topic.name: topic for topic in self._records.topics()}
         self._config = load_dynamic(self._static, self._records)
         self._topic_configs = EntityConfigs(
             znodes.TOPIC_ENTITIES,
@@ -142,25 +141,31 @@ class BrokerServer:
         self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
         self._records.register(self._metadata.broker)
         purgatory = Purgatory(self._loop.call_later)
-        self._replicas = ReplicaManager(self._logs, purgatory, self._config.broker_id)
-        finish_deletions(known, self._records, self._replicas)
-        if adopt_logs(
-            known, self._logs, self._records, self._topic_configs, self._replicas, self._config
-        ):
+        self._replicas = ReplicaManager(self._logs, purgatory)
+        if adopt_logs(self._logs, self._records, self._topic_configs, self._config):
             self._first_producer_id = last_producer_id(self._logs) + 1
-        for topic in self._records.elect(known.values(), self._config.broker_id):
-            self._open_topic(topic)
         return Endpoint(listener.name, host, port)
 
-    def start(self) -> None:
-        """Accepts connections. Raises OSError."""
-        self._topics = TopicManager(
-            self._metadata,
-            self._records,
-            self._topic_configs,
-            self._replicas,
-            self._run_blocking,
-        )
+    async def start(self) -> None:
+        """Takes over the partitions, then accepts connections. Raises OSError."""
+        self._build_configs()
+        self._build_controller()
+        self._build_groups()
+        self._build_transactions()
+        self._dispatcher = Dispatcher(self._api_context(), self._loop)
+        await self._controller.start()
+        self._logs.start()
+        self._offsets_topic.start_loading()
+        self._transactions_topic.start_loading()
+        self._network.start(self._dispatcher)
+        self._schedule_checkpoint()
+        self._is_serving = True
+        self._expirations = [
+            self._loop.create_task(self._expire_offsets()),
+            self._loop.create_task(self._expire_transactional_ids()),
+        ]
+
+    def _build_configs(self) -> None:
         self._configs = ConfigManager(
             self._static,
             self._config,
@@ -174,10 +179,29 @@ class BrokerServer:
         self._users = EntityConfigs(znodes.USERS, self._records, self._run_blocking)
         for entities in (self._group_configs, self._users):
             entities.load()
+
+    def _build_controller(self) -> None:
+        """A broker alone is its own controller, and tells itself what to do."""
+        state_changes = StateChanges(
+            self._config.broker_id,
+            self._metadata,
+            self._topic_configs,
+            self._replicas,
+            self._run_blocking,
+            self._topic_deleted,
+        )
+        self._controller = Controller(
+            self._config.broker_id,
+            self._records,
+            lambda node: LocalChannel(state_changes.obey),
+            self._run_blocking,
+        )
+
+    def _build_groups(self) -> None:
         self._offsets_topic: OffsetsTopic = StateTopic(
             offsets_topic_kind(self._config),
             self._metadata,
-            self._topics,
+            self._controller.place_and_create_topic,
             self._replicas,
             system_clock_ms,
         )
@@ -199,44 +223,6 @@ class BrokerServer:
             lambda group_id: group_config(self._configs.current, self._group_configs.of(group_id)),
         )
         self._offsets_topic.on_loaded = self._take_over_groups
-        self._build_transactions()
-        self._topics.on_deleted = self._topic_deleted
-        self._dispatcher = Dispatcher(
-            ApiContext(
-                configs=self._configs,
-                topic_configs=self._topic_configs,
-                group_configs=self._group_configs,
-                users=self._users,
-                metadata=self._metadata,
-                topics=self._topics,
-                replicas=self._replicas,
-                producer_ids=self._producer_ids,
-                groups=self._groups,
-                consumer_groups=self._consumer_groups,
-                offsets_topic=self._offsets_topic,
-                transactions=self._transactions,
-                transactions_topic=self._transactions_topic,
-                markers=self._markers,
-                convert=self._convert,
-                fetch_sessions=FetchSessionCache(
-                    self._replicas,
-                    self._config.max_incremental_fetch_session_cache_slots,
-                    lambda: self._loop.time() * 1000,
-                ),
-                api_ranges=tuple(api.range for api in APIS),
-            ),
-            self._loop,
-        )
-        self._logs.start()
-        self._offsets_topic.start_loading()
-        self._transactions_topic.start_loading()
-        self._network.start(self._dispatcher)
-        self._schedule_checkpoint()
-        self._is_serving = True
-        self._expirations = [
-            self._loop.create_task(self._expire_offsets()),
-            self._loop.create_task(self._expire_transactional_ids()),
-        ]
 
     def _build_transactions(self) -> None:
         self._producer_ids = ProducerIds(
@@ -245,7 +231,7 @@ class BrokerServer:
         self._transactions_topic: TransactionsTopic = StateTopic(
             transactions_topic_kind(self._config),
             self._metadata,
-            self._topics,
+            self._controller.place_and_create_topic,
             self._replicas,
             system_clock_ms,
         )
@@ -259,6 +245,31 @@ class BrokerServer:
             self._producer_ids.take,
         )
         self._transactions_topic.on_loaded = self._transactions.take_over
+
+    def _api_context(self) -> ApiContext:
+        return ApiContext(
+            configs=self._configs,
+            topic_configs=self._topic_configs,
+            group_configs=self._group_configs,
+            users=self._users,
+            metadata=self._metadata,
+            controller=self._controller,
+            replicas=self._replicas,
+            producer_ids=self._producer_ids,
+            groups=self._groups,
+            consumer_groups=self._consumer_groups,
+            offsets_topic=self._offsets_topic,
+            transactions=self._transactions,
+            transactions_topic=self._transactions_topic,
+            markers=self._markers,
+            convert=self._convert,
+            fetch_sessions=FetchSessionCache(
+                self._replicas,
+                self._config.max_incremental_fetch_session_cache_slots,
+                lambda: self._loop.time() * 1000,
+            ),
+            api_ranges=tuple(api.range for api in APIS),
+        )
 
     async def stop(self) -> None:
         """Takes no more requests, finishes what has begun, closes the logs cleanly."""
@@ -274,7 +285,7 @@ class BrokerServer:
         self._markers.close()
         self._transactions_topic.resign()
         self._transactions.resign()
-        await self._topics.drain()
+        await self._controller.stop()
         for configs in (self._configs, self._topic_configs, self._group_configs, self._users):
             await configs.drain()
         await self._run_blocking(self._close_logs)
@@ -399,15 +410,6 @@ class BrokerServer:
         return BrokerNode(
             self._config.broker_id, endpoint.host, endpoint.port or port, self._config.broker_rack
         )
-
-    def _open_topic(self, topic: TopicMetadata) -> None:
-        """A topic with a log that cannot be opened is known, and served as far as it goes."""
-        try:
-            self._replicas.make_logs(topic)
-        except KafkaStorageError as error:
-            _log.error("topic.incomplete topic=%r reason=%r", topic.name, str(error))
-        self._replicas.open(topic)
-        self._metadata.put(topic)
 
     def _schedule_checkpoint(self) -> None:
         interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000

@@ -14,10 +14,10 @@ from kafka.protocol.admin import (
     AlterPartitionReassignmentsResponse,
 )
 
-from broker.api.create_partitions import check_assignment
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
+from broker.api.topic_assignments import check_assignment
 
 _TOPIC = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _PARTITION = _TOPIC.ReassignablePartitionResponse

@@ -1,8 +1,7 @@
 """CreatePartitions (key 37), versions 0-3: more partitions for a topic, or only a check.
 
-Each topic succeeds or fails alone. New partitions are placed on this broker; an assignment that
-names any other is refused. Left out: the request's timeout (the answer comes when the partitions
-are served) and creation quotas.
+Each topic succeeds or fails alone. Left out: the request's timeout (the answer comes when the
+partitions are served) and creation quotas.
 """
 
 from collections import Counter
@@ -21,6 +20,7 @@ from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
+from broker.api.topic_assignments import check_assignment
 
 _RESULT = CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -40,7 +40,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
             if added > MAX_PARTITIONS_PER_REQUEST:
                 raise PolicyViolationError("Excessively large number of partitions per request.")
             if not wanted.validate_only:
-                await context.topics.add_partitions(name, ask.count)
+                await context.controller.add_partitions(name, ask.count, _assignment(ask))
         except BrokerResponseError as raised:
             error = raised
         code, message = wire_error(error)
@@ -73,24 +73,12 @@ def _additional(ask: "CreatePartitionsRequest.CreatePartitionsTopic", context: A
     return additional
 
 
-def check_assignment(broker_ids: list[int] | None, context: ApiContext) -> None:
-    """Raises InvalidReplicationAssignmentError unless the replicas are brokers, each once."""
-    if not broker_ids:
-        raise InvalidReplicationAssignmentError(
-            "The manual partition assignment includes an empty replica list."
-        )
-    known = {node.node_id for node in context.metadata.brokers}
-    for node_id in broker_ids:
-        if node_id not in known:
-            raise InvalidReplicationAssignmentError(
-                f"The manual partition assignment includes broker {node_id}, but no such broker "
-                "is registered."
-            )
-    if len(set(broker_ids)) < len(broker_ids):
-        twice = next(node_id for node_id in broker_ids if broker_ids.count(node_id) > 1)
-        raise InvalidReplicationAssignmentError(
-            f"The manual partition assignment includes the broker {twice} more than once."
-        )
+def _assignment(
+    ask: "CreatePartitionsRequest.CreatePartitionsTopic",
+) -> list[tuple[int, ...]] | None:
+    if ask.assignments is None:
+        return None
+    return [tuple(assignment.broker_ids) for assignment in ask.assignments]
 
 
 API = Api(key=37, min_version=0, max_version=3, handle=handle)

@@ -1,14 +1,13 @@
 """CreateTopics (key 19), versions 0-7: makes topics, or only checks that they could be made.
 
-Each topic succeeds or fails alone. Partitions are placed on this broker; an assignment that names
-any other is refused. Left out: the request's timeout (a creation is not given up half-way; the
-answer comes when the topic is served) and creation quotas.
+Each topic succeeds or fails alone. Left out: the request's timeout (a creation is not given up
+half-way; the answer comes when the topic is served) and creation quotas.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
@@ -24,22 +23,22 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
+from broker.api.topic_assignments import check_assignment
 from broker.api.topic_names import check_no_collision, check_topic_name
-from broker.cluster.metadata import TopicMetadata, new_topic
+from broker.cluster.metadata import TopicMetadata
 from broker.config.describe import describe_topic
+from broker.controller.placement import Assignment
 
 # As Kafka's controller: more at once would hold up everything else.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 _BROKER_DEFAULT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """A topic that may be made."""
 
-    topic: TopicMetadata
+    assignment: Assignment
     configs: Mapping[str, str]
-    replication_factor: int
 
 
 async def handle(request: Request, context: ApiContext) -> Response:
@@ -53,33 +52,33 @@ async def handle(request: Request, context: ApiContext) -> Response:
             if times[name] > 1:
                 raise InvalidRequestError("Duplicate topic name.")
             plan = _plan(topic, context)
-            partition_count += len(plan.topic.partitions)
+            partition_count += len(plan.assignment)
             if partition_count > MAX_PARTITIONS_PER_REQUEST:
                 raise PolicyViolationError("Excessively large number of partitions per request.")
+            created = None
             if not wanted.validate_only:
-                await context.topics.create(plan.topic, plan.configs)
+                created = await context.controller.create_topic(name, *plan)
         except BrokerResponseError as error:
             results.append(_failed(name, error))
         else:
-            results.append(_created(plan, context, validate_only=wanted.validate_only))
+            results.append(_created(name, plan, created, context))
     return CreateTopicsResponse(topics=results)
 
 
 def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext) -> _Plan:
     """Everything that can be wrong with a topic is found here. Raises BrokerResponseError."""
     check_topic_name(topic.name)
-    context.topics.check_absent(topic.name)
+    context.controller.check_absent(topic.name)
     check_no_collision(topic.name, (other.name for other in context.metadata.topics()))
     if topic.assignments:
-        partition_count = _assigned_partitions(topic, context.metadata.broker.node_id)
-        replication_factor = 1
+        assignment = _manual_assignment(topic, context)
     else:
         partition_count = _partition_count(topic.num_partitions, context)
         replication_factor = _replication_factor(topic.replication_factor, context)
+        assignment = context.controller.place(partition_count, replication_factor)
     configs = _configs(topic)
     context.config.log_config(configs, strict=True)
-    node_id = context.metadata.broker.node_id
-    return _Plan(new_topic(topic.name, partition_count, node_id), configs, replication_factor)
+    return _Plan(assignment, configs)
 
 
 def _partition_count(wanted: int, context: ApiContext) -> int:
@@ -100,17 +99,13 @@ def _replication_factor(wanted: int, context: ApiContext) -> int:
         raise InvalidReplicationFactorError(
             "Replication factor was set to an invalid non-positive value."
         )
-    brokers = len(context.metadata.brokers)
-    if factor > brokers:
-        raise InvalidReplicationFactorError(
-            f"Unable to replicate the partition {factor} time(s): The target replication factor "
-            f"of {factor} cannot be reached because only {brokers} broker(s) are registered."
-        )
     return int(factor)
 
 
-def _assigned_partitions(topic: "CreateTopicsRequest.CreatableTopic", node_id: int) -> int:
-    """The number of partitions of a manual assignment, which must name this broker alone."""
+def _manual_assignment(
+    topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext
+) -> Assignment:
+    """As the client wants it: brokers that are there, as many for each partition."""
     if topic.num_partitions != _BROKER_DEFAULT:
         raise InvalidRequestError(
             "A manual partition assignment was specified, but numPartitions was not set to -1."
@@ -119,18 +114,18 @@ def _assigned_partitions(topic: "CreateTopicsRequest.CreatableTopic", node_id: i
         raise InvalidRequestError(
             "A manual partition assignment was specified, but replicationFactor was not set to -1."
         )
-    indexes = sorted(assignment.partition_index for assignment in topic.assignments)
-    if indexes != list(range(len(indexes))):
+    assigned = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
+    if sorted(assigned) != list(range(len(topic.assignments))):
         raise InvalidReplicationAssignmentError(
             "partitions should be a consecutive 0-based integer sequence"
         )
-    for assignment in topic.assignments:
-        if list(assignment.broker_ids) != [node_id]:
-            raise InvalidReplicationAssignmentError(
-                f"The manual partition assignment names brokers {list(assignment.broker_ids)}, "
-                f"but the only broker is {node_id}."
-            )
-    return len(indexes)
+    for replicas in assigned.values():
+        check_assignment(list(replicas), context)
+    if len({len(replicas) for replicas in assigned.values()}) > 1:
+        raise InvalidReplicationAssignmentError(
+            "All partitions should have the same number of replicas."
+        )
+    return [assigned[index] for index in range(len(assigned))]
 
 
 def _configs(topic: "CreateTopicsRequest.CreatableTopic") -> Mapping[str, str]:
@@ -142,17 +137,17 @@ def _configs(topic: "CreateTopicsRequest.CreatableTopic") -> Mapping[str, str]:
     return configs
 
 
-def _created(plan: _Plan, context: ApiContext, *, validate_only: bool) -> object:
-    topic = plan.topic
+def _created(name: str, plan: _Plan, created: TopicMetadata | None, context: ApiContext) -> object:
+    """`created`: None where it was only to be checked."""
     entries = describe_topic(context.config, context.config.log_config(plan.configs))
     config_class = CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
     return CreateTopicsResponse.CreatableTopicResult(
-        name=topic.name,
-        topic_id=None if validate_only else topic.topic_id,
+        name=name,
+        topic_id=None if created is None else created.topic_id,
         error_code=0,
         error_message=None,
-        num_partitions=len(topic.partitions),
-        replication_factor=plan.replication_factor,
+        num_partitions=len(plan.assignment),
+        replication_factor=len(plan.assignment[0]),
         configs=[
             config_class(
                 name=entry.name,

@@ -33,7 +33,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
         topic = None
         try:
             topic = _look_up(ask, context)
-            await context.topics.delete(topic)
+            await context.controller.delete_topic(topic)
         except BrokerResponseError as raised:
             error = raised
         responses.append(_result(ask, topic, error))

@@ -24,7 +24,6 @@ from broker.cluster.metadata import (
     INTERNAL_TOPICS,
     TRANSACTION_STATE,
     TopicMetadata,
-    new_topic,
 )
 
 # What the client may do: everything, since there is no authorizer. Kafka's AclOperation codes.
@@ -86,8 +85,10 @@ async def _auto_create(name: str, context: ApiContext) -> None:
         return
     check_topic_name(name)
     check_no_collision(name, (topic.name for topic in context.metadata.topics()))
-    node_id = context.metadata.broker.node_id
-    await context.topics.create(new_topic(name, context.config.num_partitions, node_id), {})
+    config = context.config
+    await context.controller.place_and_create_topic(
+        name, config.num_partitions, config.default_replication_factor, {}
+    )
 
 
 def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext) -> object:

@@ -8,9 +8,9 @@ Called by: the event loop's thread only.
 import asyncio
 import functools
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kafka.protocol.data_container import DataContainer
 
@@ -18,8 +18,10 @@ from broker.api.fetch_session import FetchSessionCache
 from broker.api.response import Outcome
 from broker.cluster.broker_configs import ConfigManager
 from broker.cluster.cache import MetadataCache
+from broker.cluster.changes import RunBlocking
 from broker.cluster.entity_configs import EntityConfigs
 from broker.config.broker import BrokerConfig
+from broker.controller.controller import Controller
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic
@@ -28,7 +30,6 @@ from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
 from broker.replica.manager import ReplicaManager
-from broker.replica.topics import TopicManager
 from pyspark_kafkalog.protocol.frames import RequestHeader
 
 T = TypeVar("T")
@@ -63,12 +64,6 @@ class ApiRange:
     max_version: int
 
 
-class RunInThread(Protocol):
-    """Runs a function in a thread of its own kind and awaits what it returns or raises."""
-
-    def __call__(self, function: Callable[[], T]) -> Awaitable[T]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """The broker, as handlers see it. `users`: their credentials. `convert` is for work on single
@@ -79,7 +74,7 @@ class ApiContext:
     group_configs: EntityConfigs
     users: EntityConfigs
     metadata: MetadataCache
-    topics: TopicManager
+    controller: Controller
     replicas: ReplicaManager
     producer_ids: ProducerIds
     groups: GroupCoordinator
@@ -88,7 +83,7 @@ class ApiContext:
     transactions: TransactionCoordinator
     transactions_topic: TransactionsTopic
     markers: MarkerWriter
-    convert: RunInThread
+    convert: RunBlocking
     fetch_sessions: FetchSessionCache
     api_ranges: tuple[ApiRange, ...]
 

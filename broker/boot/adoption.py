@@ -26,39 +26,26 @@ from broker.coordinator.offsets import offsets_topic_kind
 from broker.coordinator.transaction_metadata import NO_PRODUCER_ID
 from broker.coordinator.transactions import read_transactions, transactions_topic_kind
 from broker.log.manager import LogManager
-from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
 
 _ADOPTED_TOPIC_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def finish_deletions(
-    known: dict[str, TopicMetadata], records: MetadataRecords, replicas: ReplicaManager
-) -> None:
-    """Deletions that a crash interrupted: of `known` they are left out. Raises OSError."""
-    for name in records.deleted_topics():
-        topic = known.pop(name)
-        replicas.delete_logs(topic)
-        records.forget_topic(topic)
-        _log.info("topic.deleted topic=%r note=%r", name, "begun before the last stop")
-
-
 def adopt_logs(
-    known: dict[str, TopicMetadata],
     logs: LogManager,
     records: MetadataRecords,
     topic_configs: EntityConfigs,
-    replicas: ReplicaManager,
     config: BrokerConfig,
 ) -> bool:
     """Logs without a topic: a data directory of Apache Kafka's, or one whose metadata is lost.
 
-    They become topics again, and are in `known` then, if all partitions up to the last are there.
+    They become topics again, if all partitions up to the last are there.
     What was set on them is not known: by the defaults retention would delete what a compacted
     topic, or one that is kept for ever, still holds. So nothing is deleted until somebody says so.
     Returns whether there were any. Raises OSError and kafka.errors.
     """
+    known = set(records.topic_names())
     found: defaultdict[str, set[int]] = defaultdict(set)
     for topic_partition in logs.all_logs():
         if topic_partition.topic not in known:
@@ -78,9 +65,8 @@ def adopt_logs(
             topic = replace(topic, topic_id=topic_id)
         topic = replace(topic, partitions=_partitions_of(topic, logs))
         records.create_topic(topic, configs)
-        known[name] = topic
-        topic_configs.put(name, configs)
-        replicas.topic_configured(name)
+        topic_configs.refresh(name)
+        logs.update_topic_config(name)
         _log.warning(
             "topic.adopted topic=%r partitions=%d configs=%r",
             name,

@@ -8,12 +8,11 @@ one metadata thread (`run_blocking`). `load_dynamic` blocks, before the loop ser
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from kafka.errors import BrokerResponseError
 
-from broker.cluster.changes import Changes
+from broker.cluster.changes import Changes, RunBlocking
 from broker.cluster.records import MetadataRecords
 from broker.cluster.znodes import BROKER_DEFAULT
 from broker.config.broker import BrokerConfig
@@ -50,7 +49,7 @@ class ConfigManager:
         current: BrokerConfig,
         records: MetadataRecords,
         apply: Callable[[BrokerConfig], None],
-        run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+        run_blocking: RunBlocking,
         on_change: Callable[[BrokerConfig], None],
     ) -> None:
         """`static`: of the file alone. Every new configuration goes to `apply`, which may block,

@@ -5,7 +5,8 @@ Called by: the event loop's thread only; never blocks.
 
 import uuid
 
-from broker.cluster.metadata import BrokerNode, TopicMetadata
+from broker.cluster.control import LEADER_DURING_DELETE, UpdateMetadata
+from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
 
 
 class MetadataCache:
@@ -14,18 +15,13 @@ class MetadataCache:
     def __init__(self, cluster_id: str, broker: BrokerNode) -> None:
         self.cluster_id = cluster_id
         self.broker = broker
+        self.brokers = [broker]
+        """Those that are there, this one among them."""
+        self.controller_id = broker.node_id
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[uuid.UUID, str] = {}
         # Grows with every change of a topic: who keeps what topics were knows when to look again.
         self.version = 0
-
-    @property
-    def brokers(self) -> list[BrokerNode]:
-        return [self.broker]
-
-    @property
-    def controller_id(self) -> int:
-        return self.broker.node_id
 
     def topics(self) -> list[TopicMetadata]:
         """Every topic, by name."""
@@ -38,13 +34,37 @@ class MetadataCache:
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]
 
-    def put(self, topic: TopicMetadata) -> None:
-        self._topics[topic.name] = topic
-        self._names[topic.topic_id] = topic.name
-        self.version += 1
+    def update(self, request: UpdateMetadata) -> list[str]:
+        """Takes over what the controller says; the names of topics that are gone by that."""
+        self.controller_id = request.stamp.controller_id
+        self.brokers = list(request.brokers)
+        changed: dict[str, dict[int, PartitionMetadata]] = {}
+        for (name, index), state in request.partitions.items():
+            changed.setdefault(name, {})[index] = state
+        for name, partitions in changed.items():
+            self._put(name, request.topic_ids[name], partitions)
+        self.version += bool(changed)
+        return sorted(changed.keys() - self._topics.keys())
 
-    def remove(self, name: str) -> None:
+    def _put(self, name: str, topic_id: uuid.UUID, changed: dict[int, PartitionMetadata]) -> None:
+        known = self._topics.get(name)
+        partitions = {}
+        if known is not None and known.topic_id == topic_id:
+            partitions = dict(enumerate(known.partitions))
+        partitions |= changed
+        stay = {
+            index: state
+            for index, state in partitions.items()
+            if state.leader != LEADER_DURING_DELETE
+        }
+        self._remove(name)
+        if stay:
+            # They have no gaps: partitions are added, and taken back, at the end.
+            whole = tuple(stay[index] for index in sorted(stay))
+            self._topics[name] = TopicMetadata(name, topic_id, whole)
+            self._names[topic_id] = name
+
+    def _remove(self, name: str) -> None:
         topic = self._topics.pop(name, None)
         if topic is not None:
             del self._names[topic.topic_id]
-            self.version += 1

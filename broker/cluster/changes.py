@@ -5,12 +5,20 @@ Owns: the tasks of one manager's changes that are under way. Called by: the even
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from kafka.errors import BrokerResponseError, KafkaStorageError
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RunBlocking(Protocol):
+    """Runs a function in a thread of its own kind and awaits what it returns or raises."""
+
+    def __call__(self, function: Callable[[], T]) -> Awaitable[T]: ...
 
 
 class Changes:
@@ -18,19 +26,17 @@ class Changes:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def finish(
-        self, name: str, change: "Coroutine[Any, Any, None] | asyncio.Task[None]"
-    ) -> None:
-        """Waits for the `change` of `name`. Raises what it raises; KafkaStorageError for OSError.
+    async def finish(self, name: str, change: Coroutine[Any, Any, T]) -> T:
+        """What the `change` of `name` returns. Raises what it does; KafkaStorageError for OSError.
 
         Logs what went wrong, unless it was only refused: nobody may be waiting any more.
         """
-        task = asyncio.ensure_future(change)
+        task = asyncio.get_running_loop().create_task(change)
         self._tasks.add(task)
 
-        def ended(ended_task: asyncio.Task[None]) -> None:
+        def ended(ended_task: asyncio.Task[T]) -> None:
             self._tasks.discard(ended_task)
             error = None if ended_task.cancelled() else ended_task.exception()
             refused = isinstance(error, BrokerResponseError)
@@ -39,7 +45,7 @@ class Changes:
 
         task.add_done_callback(ended)
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(task)
         except OSError as error:
             raise KafkaStorageError(str(error)) from error
 

@@ -7,10 +7,9 @@ loop's thread; what blocks runs in the one metadata thread. `load` blocks, befor
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from broker.cluster.changes import Changes
+from broker.cluster.changes import Changes, RunBlocking
 from broker.cluster.records import MetadataRecords
 
 _log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ class EntityConfigs:
         self,
         kind: str,
         records: MetadataRecords,
-        run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+        run_blocking: RunBlocking,
         apply: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`apply` is told of every entity that was changed; it may block."""
@@ -50,9 +49,9 @@ class EntityConfigs:
         """What is set on the entity. Any thread."""
         return self._configs.get(name, {})
 
-    def put(self, name: str, configs: Configs) -> None:
-        """What was written down with the entity itself, when it was made."""
-        self._configs[name] = dict(configs)
+    def refresh(self, name: str) -> None:
+        """Reads what was written down with the entity itself, when it was made. Blocks."""
+        self._configs[name] = self._records.entity_config(self._kind, name)
 
     def remove(self, name: str) -> None:
         """The entity is gone, and what was set on it."""

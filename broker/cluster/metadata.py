@@ -25,6 +25,14 @@ class BrokerNode:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A broker that is registered; its epoch is the transaction that registered it."""
+
+    node: BrokerNode
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """Who keeps a partition, and who leads it since which epoch. `partition_epoch` counts the
     changes of all that: the version of its state's node."""

@@ -4,17 +4,19 @@ Every method blocks: called from a thread. Whoever changes something writes it h
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kafka.errors import (
     InconsistentClusterIdError,
     NotControllerError,
     UnknownTopicOrPartitionError,
 )
+from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
-from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
+from broker.cluster.control import Partitions
+from broker.cluster.metadata import BrokerNode, LiveBroker, PartitionMetadata, TopicMetadata
 from broker.cluster.store import (
     ANY_VERSION,
     BadVersionError,
@@ -22,12 +24,24 @@ from broker.cluster.store import (
     Create,
     Delete,
     MetadataStore,
+    MetadataStoreError,
     Node,
     NodeExistsError,
     Operation,
     Set,
 )
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCluster:
+    """What a controller finds when it takes over. `written`: which transaction wrote each
+    partition's state; `deleted_topics`: those that are marked to be deleted."""
+
+    brokers: dict[int, LiveBroker]
+    topics: list[TopicMetadata]
+    written: dict[TopicPartition, int]
+    deleted_topics: list[str]
 
 
 class MetadataRecords:
@@ -93,35 +107,54 @@ class MetadataRecords:
         try:
             return self._store.commit([self._is_controller, *operations])[1:]
         except BadVersionError as error:
-            if self._store.get(znodes.CONTROLLER_EPOCH).version == self._is_controller.version:
-                raise
+            self._check_is_controller(error)
+            raise
+
+    def _check_is_controller(self, error: BadVersionError) -> None:
+        """Raises NotControllerError where `error` comes from another controller's election."""
+        assert self._is_controller is not None
+        if self._store.get(znodes.CONTROLLER_EPOCH).version != self._is_controller.version:
             raise NotControllerError(str(error)) from error
+
+    @property
+    def controller_epoch(self) -> int:
+        """Which controller this broker was made last, counted from the cluster's first."""
+        return self._controller_epoch
+
+    def cluster(self) -> StoredCluster:
+        """Everything that a controller needs to know."""
+        written: dict[TopicPartition, int] = {}
+        node_ids = map(int, self._store.children(znodes.BROKERS))
+        return StoredCluster(
+            {node_id: self._broker(node_id) for node_id in node_ids},
+            [self._topic(name, written) for name in self._store.children(znodes.TOPICS)],
+            written,
+            self.deleted_topics(),
+        )
+
+    def _broker(self, node_id: int) -> LiveBroker:
+        node = self._store.get(znodes.broker(node_id))
+        value = znodes.load(node.value)
+        broker = BrokerNode(node_id, value["host"], value["port"], value.get("rack"))
+        return LiveBroker(broker, node.czxid)
 
     def register(self, broker: BrokerNode) -> None:
         """Announces this broker; NodeExistsError when its id is taken by a live one."""
         value = znodes.dump_broker(broker.host, broker.port, broker.rack, int(time.time() * 1000))
         self._store.commit([Create(znodes.broker(broker.node_id), value, ephemeral=True)])
 
-    def topics(self) -> list[TopicMetadata]:
-        """Every topic, those on their way out too."""
-        return [self._topic(name) for name in self._store.children(znodes.TOPICS)]
+    def topic_names(self) -> list[str]:
+        """Of every topic, those on their way out too."""
+        return self._store.children(znodes.TOPICS)
 
-    def _topic(self, name: str) -> TopicMetadata:
+    def _topic(self, name: str, written: dict[TopicPartition, int]) -> TopicMetadata:
         value = znodes.load(self._store.get(znodes.topic(name)).value)
         replicas = value["partitions"]
         partitions = []
         for index in range(len(replicas)):
             node = self._store.get(znodes.partition_state(name, index))
-            state = znodes.load(node.value)
-            partitions.append(
-                PartitionMetadata(
-                    tuple(replicas[str(index)]),
-                    state["leader"],
-                    state["leader_epoch"],
-                    tuple(state["isr"]),
-                    node.version,
-                )
-            )
+            partitions.append(_state_in(node, tuple(replicas[str(index)])))
+            written[TopicPartition(name, index)] = node.mzxid
         return TopicMetadata(name, decode_uuid(value["topic_id"]), tuple(partitions))
 
     def create_topic(self, topic: TopicMetadata, configs: Mapping[str, str]) -> bool:
@@ -169,13 +202,14 @@ class MetadataRecords:
 
     def entity_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
         """What is set on topics, groups or users (`kind`), by their names."""
-        found: dict[str, Mapping[str, str]] = {}
-        for node in self._store.children(znodes.entity_configs(kind)):
-            name = znodes.entity_name(node)
-            found[name] = znodes.load(self._store.get(znodes.entity_config(kind, name)).value)[
-                "config"
-            ]
-        return found
+        names = map(znodes.entity_name, self._store.children(znodes.entity_configs(kind)))
+        return {name: self.entity_config(kind, name) for name in names}
+
+    def entity_config(self, kind: str, name: str) -> Mapping[str, str]:
+        """What is set on one that is there. Raises NoNodeError."""
+        node = self._store.get(znodes.entity_config(kind, name))
+        configs: dict[str, str] = znodes.load(node.value)["config"]
+        return configs
 
     def set_entity_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Writes down what is set on a topic, a group or a user; where that is nothing, a group or
@@ -191,32 +225,43 @@ class MetadataRecords:
         elif exists:
             self._commit([Delete(path, ANY_VERSION)])
 
-    def elect(self, topics: Iterable[TopicMetadata], node_id: int) -> list[TopicMetadata]:
-        """Begins a leader epoch of `node_id` in every partition that it alone keeps.
+    def write_states(self, states: Partitions) -> Partitions:
+        """Writes partitions' states, each where nobody has changed it since it was read.
 
-        A broker does so at each start: what it lost in a crash, and wrote again, is told apart by
-        the epoch. Returns the topics as they are now.
+        Returns what stands there now: what was written, or what somebody else had.
         """
-        elected, operations = [], []
-        for topic in topics:
-            partitions = list(topic.partitions)
-            for index, was in enumerate(topic.partitions):
-                if was.replicas != (node_id,):
-                    continue
-                partitions[index] = replace(
-                    was,
-                    leader=node_id,
-                    leader_epoch=was.leader_epoch + 1,
-                    isr=(node_id,),
-                    partition_epoch=was.partition_epoch + 1,
-                )
-                state = self._state(partitions[index])
-                path = znodes.partition_state(topic.name, index)
-                operations.append(Set(path, state, was.partition_epoch))
-            elected.append(replace(topic, partitions=tuple(partitions)))
-        if operations:
-            self._commit(operations)
-        return elected
+        assert self._is_controller is not None, "elect this broker first"
+        done = self._store.commit_each(
+            [
+                [
+                    self._is_controller,
+                    Set(
+                        znodes.partition_state(*topic_partition),
+                        self._state(state),
+                        state.partition_epoch,
+                    ),
+                ]
+                for topic_partition, state in states.items()
+            ]
+        )
+        return {
+            topic_partition: self._written(topic_partition, state, result)
+            for (topic_partition, state), result in zip(states.items(), done, strict=True)
+        }
+
+    def _written(
+        self,
+        topic_partition: TopicPartition,
+        state: PartitionMetadata,
+        result: list[Node | None] | MetadataStoreError,
+    ) -> PartitionMetadata:
+        if not isinstance(result, MetadataStoreError):
+            return replace(state, partition_epoch=state.partition_epoch + 1)
+        if not isinstance(result, BadVersionError):
+            raise result
+        self._check_is_controller(result)
+        node = self._store.get(znodes.partition_state(*topic_partition))
+        return _state_in(node, state.replicas)
 
     def mark_deleted(self, name: str) -> None:
         """From here on the topic is going, whatever happens to this broker."""
@@ -257,6 +302,13 @@ class MetadataRecords:
         return znodes.dump_partition_state(
             partition.leader, partition.leader_epoch, partition.isr, self._controller_epoch
         )
+
+
+def _state_in(node: Node, replicas: tuple[int, ...]) -> PartitionMetadata:
+    state = znodes.load(node.value)
+    return PartitionMetadata(
+        replicas, state["leader"], state["leader_epoch"], tuple(state["isr"]), node.version
+    )
 
 
 def _placement(topic: TopicMetadata) -> Operation:

@@ -11,9 +11,9 @@ import asyncio
 import logging
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kafka.errors import (
     BrokerResponseError,
@@ -31,13 +31,12 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.cache import MetadataCache
-from broker.cluster.metadata import TopicMetadata, new_topic
+from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL
-from broker.replica.topics import TopicManager
 from pyspark_kafkalog.record.batch import BatchHeader, batches, check_crc
 
 _log = logging.getLogger(__name__)
@@ -63,6 +62,19 @@ class StateTopicKind(Generic[S]):
     too_large: type[BrokerResponseError]
 
 
+class CreateTopic(Protocol):
+    """Has the controller make a topic."""
+
+    def __call__(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        /,
+    ) -> Awaitable[object]: ...
+
+
 class StateTopic(Generic[S]):
     """An internal, compacted topic that holds a coordinator's state, a partition for each part.
 
@@ -73,13 +85,13 @@ class StateTopic(Generic[S]):
         self,
         kind: StateTopicKind[S],
         metadata: MetadataCache,
-        topics: TopicManager,
+        create_topic: CreateTopic,
         replicas: ReplicaManager,
         clock: Clock,
     ) -> None:
         self._kind = kind
         self._metadata = metadata
-        self._topics = topics
+        self._create_topic = create_topic
         self._replicas = replicas
         self._clock = clock
         # Which topic is being served: a deleted one's name may come back.
@@ -132,11 +144,9 @@ class StateTopic(Generic[S]):
         self.start_loading()
 
     async def _create(self) -> None:
-        topic = new_topic(
-            self._kind.name, self._kind.partition_count, self._metadata.broker.node_id
-        )
+        kind = self._kind
         try:
-            await self._topics.create(topic, self._kind.configs)
+            await self._create_topic(kind.name, kind.partition_count, 1, kind.configs)
         except TopicAlreadyExistsError:
             # A client is creating it, just now.
             raise CoordinatorNotAvailableError() from None

@@ -2,13 +2,14 @@
 
 Owns: the Partitions, the Purgatory, and threads that append large batches, one for each
 processor. Called by: the event loop's thread only, except for `high_watermark` and for what blocks:
-`make_logs`, `delete_logs`, `find_offset` and `finish_appends`. Never: knows the wire.
+`make_log`, `delete_log`, `find_offset` and `finish_appends`. Never: knows the wire.
 """
 
 import asyncio
 import functools
 import logging
 import os
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 from mypy_extensions import mypyc_attr
 
-from broker.cluster.metadata import TopicMetadata
+from broker.cluster.metadata import PartitionMetadata
 from broker.config.broker import BrokerConfig
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
@@ -82,11 +83,9 @@ class ReplicaManager:
         self,
         logs: LogManager,
         purgatory: Purgatory,
-        node_id: int,
     ) -> None:
         self._logs = logs
         self._purgatory = purgatory
-        self._node_id = node_id
         self._partitions: dict[tuple[str, int], Partition] = {}
         """By TopicPartition, which a plain tuple equals."""
         self._checkpointed = logs.high_watermarks()
@@ -104,44 +103,35 @@ class ReplicaManager:
     def waiting_fetches(self) -> int:
         return self._purgatory.count(DelayedFetch)
 
-    def make_logs(self, topic: TopicMetadata) -> None:
-        """Makes the logs that are missing. Blocks: for a thread. Raises KafkaStorageError."""
-        for topic_partition in topic.topic_partitions():
-            self._logs.create(topic_partition, topic.topic_id)
+    def make_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Makes the log if it is missing. Blocks: for a thread. Raises KafkaStorageError."""
+        self._logs.create(topic_partition, topic_id)
 
-    def delete_logs(self, topic: TopicMetadata, first: int = 0) -> None:
-        """Gives the logs from partition `first` on up for deletion. Blocks: for a thread, after
-        `close`. Raises OSError."""
-        for topic_partition in topic.topic_partitions()[first:]:
-            self._logs.delete(topic_partition)
+    def delete_log(self, topic_partition: TopicPartition) -> None:
+        """Gives the log up for deletion. Blocks: for a thread, after `stop`. Raises OSError."""
+        self._logs.delete(topic_partition)
 
-    def open(self, topic: TopicMetadata) -> None:
-        """Serves the topic's partitions that this broker leads, as far as their logs are there."""
-        # Partitions that are served already stay as they are: some may be new.
-        pairs = zip(topic.topic_partitions(), topic.partitions, strict=True)
-        for topic_partition, state in pairs:
-            log = self._logs.all_logs().get(topic_partition)
-            if topic_partition in self._partitions:
-                continue
-            if state.leader == self._node_id and log is not None:
-                self._partitions[topic_partition] = Partition(
-                    topic_partition,
-                    log,
-                    state.leader_epoch,
-                    state.isr,
-                    len(state.replicas),
-                    self._checkpointed.pop(topic_partition, 0),
-                )
-                self._purgatory.wake(topic_partition)
+    def lead(self, topic_partition: TopicPartition, state: PartitionMetadata) -> None:
+        """Serves the partition, whose log is there, as its leader."""
+        if topic_partition in self._partitions:
+            return
+        self._partitions[topic_partition] = Partition(
+            topic_partition,
+            self._logs.all_logs()[topic_partition],
+            state.leader_epoch,
+            state.isr,
+            len(state.replicas),
+            self._checkpointed.pop(topic_partition, 0),
+        )
+        self._purgatory.wake(topic_partition)
 
-    def close(self, topic: TopicMetadata) -> None:
-        """Serves the topic no more; who waits for its records is told so."""
-        for topic_partition in topic.topic_partitions():
-            partition = self._partitions.pop(topic_partition, None)
-            if partition is not None:
-                partition.is_led = False
-            self._checkpointed.pop(topic_partition, None)
-            self._purgatory.wake(topic_partition)
+    def stop(self, topic_partition: TopicPartition) -> None:
+        """Serves the partition no more; who waits for its records is told so."""
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is not None:
+            partition.is_led = False
+        self._checkpointed.pop(topic_partition, None)
+        self._purgatory.wake(topic_partition)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Raises UnknownTopicOrPartitionError, and KafkaStorageError where its log is offline."""

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import time
 
 import pytest
 
@@ -30,17 +29,10 @@ def serve(tmp_path):
         server = BrokerServer(BrokerConfig.from_properties(given), loop)
         endpoint = server.open()
         thread.start()
-        loop.call_soon_threadsafe(server.start)
-        opened.append(server)
-        for _ in range(500):
-            try:
-                client = RawClient(endpoint.host, endpoint.port, timeout_s=20)
-            except ConnectionRefusedError:
-                time.sleep(0.01)
-                continue
-            opened.append(client)
-            return client
-        raise AssertionError("the broker does not listen")
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+        client = RawClient(endpoint.host, endpoint.port, timeout_s=20)
+        opened.extend([server, client])
+        return client
 
     yield start
     server, client = opened

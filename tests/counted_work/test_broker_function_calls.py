@@ -49,7 +49,7 @@ class BrokerInThread:
         self.endpoint = self.server.open()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
-        self.call(self.server.start)
+        asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result(10)
 
     def call(self, function, *arguments):
         """Runs it in the loop's thread and waits for it."""

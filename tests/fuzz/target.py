@@ -112,13 +112,10 @@ class BrokerTarget:
         create_partitions.MAX_PARTITIONS_PER_REQUEST = 3  # type: ignore[attr-defined]
         self.server = BrokerServer(config, self.loop)
         self.server.open()
-        self.loop.run_until_complete(self._start())
+        self.loop.run_until_complete(self.server.start())
         self._create(TOPIC)
         self._create(KEPT)
         self.feed(produce_frame(KEPT, batch_of([(None, b"kept")])))
-
-    async def _start(self) -> None:
-        self.server.start()
 
     def feed(self, frame: bytes, fetch_wait_s: float = 0.1) -> bytes | None:
         """The answer to one frame; None when there is none or the connection would be closed.
@@ -180,7 +177,7 @@ class BrokerTarget:
         again = BrokerServer(self.server._config, self.loop)
         again.open()
         self.server = again
-        self.loop.run_until_complete(self._start())
+        self.loop.run_until_complete(self.server.start())
         self.check_kept()
         self.loop.run_until_complete(self.server.stop())
         shutil.rmtree(self.directory)

@@ -32,7 +32,7 @@ def alter(client, *operations, broker="1"):
 
 
 def test_levels_are_set_and_taken_back(client, only_ours):
-    name = "broker.replica.topics"
+    name = "broker.controller.controller"
     before = describe(client)
     assert before["root"] == before[name] == ("INFO", 6, 0)
     assert alter(client, (name, SET, "DEBUG")) == (0, None)

@@ -1,21 +1,62 @@
-"""What requests are answered from."""
+"""What requests are answered from, as a controller tells it."""
 
 import uuid
+from dataclasses import replace
 
 from broker.cluster.cache import MetadataCache
-from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.control import LEADER_DURING_DELETE, Stamp, UpdateMetadata
+from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
+
+ONE, TWO = BrokerNode(1, "one", 9092), BrokerNode(2, "two", 9092)
 
 
-def test_the_copy_in_memory():
-    metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
+def told(*topics: TopicMetadata, leader: int | None = None, first: int = 0) -> UpdateMetadata:
+    """Of the topics' partitions from `first` on."""
+    partitions = {
+        topic_partition: state if leader is None else replace(state, leader=leader)
+        for topic in topics
+        for topic_partition, state in zip(topic.topic_partitions(), topic.partitions, strict=True)
+        if topic_partition.partition >= first
+    }
+    ids = {topic.name: topic.topic_id for topic in topics}
+    return UpdateMetadata(Stamp(2, 5, 7), [ONE, TWO], partitions, ids)
+
+
+def test_brokers_topics_and_who_is_controller():
+    metadata = MetadataCache("cluster", ONE)
+    assert (metadata.brokers, metadata.controller_id) == ([ONE], 1)
     later, sooner = (new_topic(name, 1, 1) for name in ("b", "a"))
-    metadata.put(later)
-    metadata.put(sooner)
+    assert metadata.update(told(later, sooner)) == []
+    assert (metadata.brokers, metadata.controller_id) == ([ONE, TWO], 2)
     assert metadata.topics() == [sooner, later]
-    assert metadata.topic("a") is sooner
-    assert metadata.topic_by_id(later.topic_id) is later
+    assert metadata.topic("a") == sooner
+    assert metadata.topic_by_id(later.topic_id) == later
     assert metadata.topic_by_id(uuid.uuid4()) is None
-    metadata.remove("b")
-    metadata.remove("b")
-    assert metadata.topic("b") is None
-    assert metadata.topic_by_id(later.topic_id) is None
+
+
+def test_a_topic_on_its_way_out_is_gone():
+    metadata = MetadataCache("cluster", ONE)
+    topic = new_topic("t", 2, 1)
+    metadata.update(told(topic))
+    assert metadata.update(told(topic, leader=LEADER_DURING_DELETE)) == ["t"]
+    assert metadata.topic("t") is metadata.topic_by_id(topic.topic_id) is None
+    assert metadata.update(told(topic, leader=LEADER_DURING_DELETE)) == ["t"]
+
+
+def test_partitions_that_are_taken_back_leave_the_topic():
+    metadata = MetadataCache("cluster", ONE)
+    grown = new_topic("t", 3, 1)
+    metadata.update(told(grown))
+    assert metadata.update(told(grown, leader=LEADER_DURING_DELETE, first=1)) == []
+    assert metadata.topic("t") == replace(grown, partitions=grown.partitions[:1])
+
+
+def test_a_topic_made_anew_takes_the_place_of_the_one_before():
+    metadata = MetadataCache("cluster", ONE)
+    before, after = new_topic("t", 3, 1), new_topic("t", 1, 1)
+    metadata.update(told(before))
+    version = metadata.version
+    metadata.update(told(after))
+    assert metadata.topic("t") == after
+    assert metadata.topic_by_id(before.topic_id) is None
+    assert metadata.version > version

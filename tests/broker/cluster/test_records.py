@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 from kafka.errors import InconsistentClusterIdError, NotControllerError
+from kafka.structs import TopicPartition
 
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import ANY_VERSION, BadVersionError, Delete, NodeExistsError
+from broker.cluster.store import ANY_VERSION, Delete, NodeExistsError
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 
@@ -28,23 +29,27 @@ def records(store):
     return made
 
 
+def topics(records):
+    return records.cluster().topics
+
+
 def test_a_topic_comes_back_as_it_was(records):
     topic = new_topic("orders", 3, node_id=1)
     assert records.create_topic(topic, {})
-    assert records.topics() == [topic]
+    assert topics(records) == [topic]
 
 
 def test_a_topic_is_made_once(records):
     first, second = (new_topic("orders", count, 1) for count in (1, 2))
     assert records.create_topic(first, {})
     assert not records.create_topic(second, {})
-    assert records.topics() == [first]
+    assert topics(records) == [first]
 
 
 def test_more_than_ten_partitions_keep_their_order(records):
     topic = new_topic("many", 12, 1)
     records.create_topic(topic, {})
-    assert len(records.topics()[0].partitions) == 12
+    assert len(topics(records)[0].partitions) == 12
 
 
 def test_the_nodes_are_kafkas(store, records):
@@ -101,39 +106,54 @@ def test_who_is_controller_no_more_writes_nothing(store, records):
     store.commit([Delete("/controller", ANY_VERSION)])
     later = MetadataRecords(store)
     later.become_controller(2)
-    before = records.topics()
+    before = topics(records)
     for write in (
         lambda: records.create_topic(new_topic("more", 1, 1), {}),
-        lambda: records.elect(before, 1),
+        lambda: records.write_states({TopicPartition("orders", 0): topic.partitions[0]}),
         lambda: records.mark_deleted("orders"),
         lambda: records.set_broker_configs("1", {"a": "b"}),
     ):
         with pytest.raises(NotControllerError):
             write()
-    assert records.topics() == before
+    assert topics(records) == before
     assert later.create_topic(new_topic("more", 1, 1), {})
 
 
-def test_an_election_leaves_alone_what_others_keep_or_changed(store, records):
+def test_states_are_written_where_nobody_has_changed_them(records):
     topic = new_topic("orders", 2, 1)
-    mine, theirs = topic.partitions[0], replace(topic.partitions[1], replicas=(2,), leader=2)
-    records.create_topic(replace(topic, partitions=(mine, theirs)), {})
-    known = records.topics()
-    (elected,) = records.elect(known, 1)
-    assert elected.partitions[1] == theirs
-    assert elected.partitions[0].partition_epoch == 1
-    with pytest.raises(BadVersionError):
-        records.elect(known, 1)
-    assert records.topics() == [elected]
+    records.create_topic(topic, {})
+    first, second = topic.topic_partitions()
+    elected = replace(topic.partitions[0], leader=2, leader_epoch=1)
+    found = records.write_states({first: elected})
+    assert found == {first: replace(elected, partition_epoch=1)}
+    late = replace(topic.partitions[0], leader=3)
+    other = replace(topic.partitions[1], isr=(1, 2))
+    found = records.write_states({first: late, second: other})
+    assert found == {
+        first: replace(elected, partition_epoch=1),
+        second: replace(other, partition_epoch=1),
+    }
+    assert topics(records) == [replace(topic, partitions=(found[first], found[second]))]
 
 
-def test_an_election_begins_an_epoch(records):
-    records.create_topic(new_topic("a", 2, 1), {})
-    records.create_topic(new_topic("b", 1, 1), {})
-    for epoch in (1, 2):
-        elected = records.elect(records.topics(), node_id=1)
-        assert {p.leader_epoch for topic in elected for p in topic.partitions} == {epoch}
-        assert records.topics() == elected
+def test_what_a_controller_finds_tells_old_leaders_from_brokers_started_since(tmp_path):
+    store = LocalStore(tmp_path)
+    records = MetadataRecords(store)
+    records.prepare()
+    records.become_controller(1)
+    records.register(BrokerNode(1, "host", 9092, "rack"))
+    records.create_topic(new_topic("orders", 1, 1), {})
+    (place,) = new_topic("orders", 1, 1).topic_partitions()
+    found = records.cluster()
+    assert found.brokers[1].node == BrokerNode(1, "host", 9092, "rack")
+    assert found.written[place] > found.brokers[1].epoch
+    store.close()
+    store = LocalStore(tmp_path)
+    records = MetadataRecords(store)
+    records.register(BrokerNode(1, "host", 9092))
+    found = records.cluster()
+    assert found.written[place] < found.brokers[1].epoch
+    store.close()
 
 
 def test_deletion_is_marked_and_forgotten(store, records):
@@ -142,9 +162,9 @@ def test_deletion_is_marked_and_forgotten(store, records):
     records.mark_deleted("orders")
     records.mark_deleted("orders")
     assert records.deleted_topics() == ["orders"]
-    assert records.topics() == [topic]
+    assert topics(records) == [topic]
     records.forget_topic(topic)
-    assert records.deleted_topics() == records.topics() == []
+    assert records.deleted_topics() == topics(records) == []
     assert store.children("/config/topics") == []
     assert records.create_topic(new_topic("orders", 1, 1), {})
 

@@ -39,6 +39,7 @@ from tests.broker.coordinator.in_memory import FakeTime
 from tests.broker.log.batches import bytes_of
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
+from tests.support.replicas import lead
 
 TOPIC = "t"
 _CONFIG = LogConfig(segment_bytes=2000, retention_ms=-1)
@@ -179,11 +180,11 @@ class TransactionBroker:
                 )
         self.logs = logs.logs
         purgatory = Purgatory(self.time.call_later)
-        self.replicas = _CountingReplicas(logs, purgatory, 1)  # type: ignore[arg-type]
+        self.replicas = _CountingReplicas(logs, purgatory)  # type: ignore[arg-type]
         self.replicas.steps, self.replicas.refused = self.steps, set()
         self.replicas.error = UnknownTopicOrPartitionError()
         for topic_metadata in self.topics.values():
-            self.replicas.open(topic_metadata)
+            lead(self.replicas, topic_metadata, make_logs=False)
         self.offsets = _NoOffsets()
         self.markers = MarkerWriter(self.replicas, self.offsets, self.time.call_later)
         self.coordinator = TransactionCoordinator(

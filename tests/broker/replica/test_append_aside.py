@@ -17,6 +17,7 @@ from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
 from tests.support.records import batch_of
+from tests.support.replicas import lead, stop
 
 LARGE_BYTES = 600_000
 PLACES = [TopicPartition("t", index) for index in range(2)]
@@ -52,9 +53,8 @@ def replicas(tmp_path, disk):
     logs.open()
     topic = new_topic("t", 2, 1)
     purgatory = Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run))
-    made = ReplicaManager(logs, purgatory, 1)
-    made.make_logs(topic)
-    made.open(topic)
+    made = ReplicaManager(logs, purgatory)
+    lead(made, topic)
     yield made
     made.finish_appends()
     logs.close()
@@ -170,8 +170,9 @@ def test_a_topic_that_goes_takes_no_more(replicas, busy):
     topic = new_topic("t", 2, 1)
 
     async def scenario():
-        replicas.close(topic)
-        replicas.delete_logs(topic)
+        stop(replicas, topic)
+        for topic_partition in topic.topic_partitions():
+            replicas.delete_log(topic_partition)
         with pytest.raises(KafkaStorageError):
             await replicas.append_aside(partition, large(), ACKS_ALL, "a")
 

@@ -29,6 +29,7 @@ from pyspark_kafkalog.protocol.produce import (
 )
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
+from tests.support.replicas import lead, stop
 
 PLACES = [TopicPartition("t", index) for index in range(2)]
 LONG_MS = 60_000
@@ -42,12 +43,11 @@ class Broker:
         self.logs = LogManager(self.config, files=MemoryFiles())
         self.logs.open()
         self.purgatory = Purgatory(self.call_later)
-        self.replicas = ReplicaManager(self.logs, self.purgatory, 1)
+        self.replicas = ReplicaManager(self.logs, self.purgatory)
         topic = new_topic("t", len(PLACES), 1)
         shared = [replace(each, isr=(1, 2), replicas=(1, 2)) for each in topic.partitions]
         self.topic = replace(topic, partitions=tuple(shared))
-        self.replicas.make_logs(self.topic)
-        self.replicas.open(self.topic)
+        lead(self.replicas, self.topic)
         self.partitions = [self.replicas.partition(place) for place in PLACES]
 
     def call_later(self, delay_s, run):
@@ -144,7 +144,7 @@ def test_leadership_that_goes_is_said(broker):
     async def scenario():
         task = await begun(broker.produce(*PLACES))
         broker.replicate(0, 1)
-        broker.replicas.close(broker.topic)
+        stop(broker.replicas, broker.topic)
         return await task
 
     lost = NotLeaderForPartitionError.errno

@@ -18,6 +18,7 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.replicas import lead, stop
 
 PLACE = TopicPartition(TOPIC, 0)
 HIGH_WATERMARK, TXN_COMMITTED = Isolation
@@ -115,8 +116,8 @@ def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
         for _ in range(5):
             logs.create(place).append(batch(), 0)
     logs.checkpoint_high_watermarks(dict.fromkeys(places, 3))
-    replicas = ReplicaManager(logs, Purgatory(lambda delay_s, run: None), 1)
-    replicas.open(topic)
+    replicas = ReplicaManager(logs, Purgatory(lambda delay_s, run: None))
+    lead(replicas, topic, make_logs=False)
     assert replicas.high_watermarks() == {places[0]: 5, places[1]: 3}
     logs.close()
 
@@ -148,7 +149,7 @@ def test_who_reads_committed_records_is_woken_by_the_end_of_a_transaction(broker
 
 def test_who_waits_is_woken_when_the_topic_goes(broker):
     woken = wait(broker, TXN_COMMITTED)
-    broker.replicas.close(broker.topics[TOPIC])
+    stop(broker.replicas, broker.topics[TOPIC])
     assert woken == [1]
 
 

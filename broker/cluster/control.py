@@ -1,0 +1,67 @@
+"""What a controller tells brokers: LeaderAndIsr, StopReplica and UpdateMetadata, as values.
+
+Within one process they are handed over as they are; to other brokers they go as Kafka's messages.
+Each names the controller and its epoch, by which a broker knows those of a controller of the past,
+and the epoch of the broker that it is meant for, by which one that was started anew knows those for
+its former life.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from kafka.errors import BrokerResponseError
+from kafka.structs import TopicPartition
+
+from broker.cluster.metadata import BrokerNode, PartitionMetadata
+
+NO_LEADER: Final = -1
+LEADER_DURING_DELETE: Final = -2
+"""The leader of a partition whose topic is on its way out."""
+
+Partitions: TypeAlias = Mapping[TopicPartition, PartitionMetadata]
+Failures: TypeAlias = Mapping[TopicPartition, BrokerResponseError]
+"""Of what was asked, the partitions where it failed, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who says it, and to whom."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """Lead these partitions, or follow their leaders. `created`: those that never were before."""
+
+    stamp: Stamp
+    partitions: Partitions
+    topic_ids: Mapping[str, uuid.UUID]
+    created: frozenset[TopicPartition]
+    leaders: Sequence[BrokerNode]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Keep these partitions no more: leader epochs by partition. `delete`: nor their logs."""
+
+    stamp: Stamp
+    partitions: Mapping[TopicPartition, int]
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadata:
+    """What clients are to be told: all brokers, and the partitions that changed."""
+
+    stamp: Stamp
+    brokers: Sequence[BrokerNode]
+    partitions: Partitions
+    topic_ids: Mapping[str, uuid.UUID]
+
+
+ControlRequest: TypeAlias = LeaderAndIsr | StopReplica | UpdateMetadata

@@ -1,0 +1,129 @@
+"""The controller's ways to the brokers: what it has to say to each, in order.
+
+Owns: for each live broker a channel, and the making of requests out of what changed. A channel
+carries one request after the other; LeaderAndIsr goes before the UpdateMetadata of the same change,
+so that nobody is sent to a leader that does not know yet that it is one.
+Called by: the event loop's thread only.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from kafka.structs import TopicPartition
+
+from broker.cluster.control import (
+    ControlRequest,
+    Failures,
+    LeaderAndIsr,
+    Partitions,
+    Stamp,
+    StopReplica,
+    UpdateMetadata,
+)
+from broker.cluster.metadata import BrokerNode, LiveBroker
+from broker.controller.context import ControllerContext
+
+Answer = asyncio.Future[Failures]
+
+
+class BrokerChannel(Protocol):
+    """The way to one broker."""
+
+    def send(self, request: ControlRequest) -> Answer:
+        """Sends it after those before; the future is cancelled when the channel is closed."""
+        ...
+
+    async def close(self) -> None:
+        """Sends no more, and waits for what is under way."""
+        ...
+
+
+class Channels:
+    """The way to all brokers."""
+
+    def __init__(
+        self,
+        controller_id: int,
+        context: ControllerContext,
+        channel_to: Callable[[BrokerNode], BrokerChannel],
+    ) -> None:
+        self.controller_epoch = 0
+        self._controller_id = controller_id
+        self._context = context
+        self._channel_to = channel_to
+        self._channels: dict[int, BrokerChannel] = {}
+
+    def open(self, broker: LiveBroker) -> None:
+        """Before anything is sent to the broker."""
+        self._channels[broker.node.node_id] = self._channel_to(broker.node)
+
+    async def close(self) -> None:
+        """Sends no more to anybody."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    def lead_and_follow(
+        self, changed: Partitions, created: Collection[TopicPartition] = ()
+    ) -> dict[int, Answer]:
+        """Tells every live broker that keeps one of the partitions; its answer by broker."""
+        answers = {}
+        nodes = {node_id for state in changed.values() for node_id in state.replicas}
+        for node_id in sorted(nodes & self._channels.keys()):
+            partitions = {
+                place: state for place, state in changed.items() if node_id in state.replicas
+            }
+            leaders = {state.leader for state in partitions.values()} & self._context.brokers.keys()
+            answers[node_id] = self._channels[node_id].send(
+                LeaderAndIsr(
+                    self._stamp(node_id),
+                    partitions,
+                    self._topic_ids(partitions),
+                    frozenset(created) & partitions.keys(),
+                    [self._context.brokers[leader].node for leader in sorted(leaders)],
+                )
+            )
+        return answers
+
+    def update_metadata(self, changed: Partitions) -> dict[int, Answer]:
+        """Tells every live broker who is there, and what partitions are now."""
+        brokers = [broker.node for _, broker in sorted(self._context.brokers.items())]
+        topic_ids = self._topic_ids(changed)
+        return {
+            node_id: channel.send(UpdateMetadata(self._stamp(node_id), brokers, changed, topic_ids))
+            for node_id, channel in self._channels.items()
+        }
+
+    def delete_replicas(self, partitions: Partitions) -> dict[int, list[Answer]]:
+        """Has every live broker forget its replicas of the partitions, with their logs."""
+        nodes = {node_id for state in partitions.values() for node_id in state.replicas}
+        answers = {}
+        for node_id in sorted(nodes & self._channels.keys()):
+            epochs = {
+                place: state.leader_epoch
+                for place, state in partitions.items()
+                if node_id in state.replicas
+            }
+            request = StopReplica(self._stamp(node_id), epochs, delete=True)
+            answers[node_id] = [self._channels[node_id].send(request)]
+        return answers
+
+    def _stamp(self, node_id: int) -> Stamp:
+        epoch = self._context.brokers[node_id].epoch
+        return Stamp(self._controller_id, self.controller_epoch, epoch)
+
+    def _topic_ids(self, partitions: Collection[TopicPartition]) -> Mapping[str, UUID]:
+        names = {place.topic for place in partitions}
+        return {name: self._context.topics[name].topic_id for name in names}
+
+
+async def failures_of(answers: Mapping[int, Sequence[Answer]]) -> dict[int, Failures]:
+    """What failed where; waits for all answers."""
+    failures: dict[int, Failures] = {}
+    for node_id, several in answers.items():
+        failures[node_id] = {}
+        for answer in several:
+            failures[node_id] = {**failures[node_id], **await asyncio.shield(answer)}
+    return failures

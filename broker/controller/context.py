@@ -1,0 +1,52 @@
+"""ControllerContext: what the controller knows of the cluster. The event loop's thread only."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka.errors import UnknownTopicOrPartitionError
+from kafka.structs import TopicPartition
+
+from broker.cluster.metadata import LiveBroker, PartitionMetadata, TopicMetadata
+
+
+@dataclass(slots=True)
+class ControllerContext:
+    """Brokers, topics and partitions as they are in the store."""
+
+    brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    topics: dict[str, TopicMetadata] = field(default_factory=dict)
+    """Those on their way out too."""
+    deleting: set[str] = field(default_factory=set)
+
+    def existing(self, name: str) -> TopicMetadata:
+        """Raises UnknownTopicOrPartitionError for a topic that is not there, or just going."""
+        topic = self.topics.get(name)
+        if topic is None or name in self.deleting:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} is not there, or just going")
+        return topic
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionMetadata]]:
+        """Every partition of the topics that stay."""
+        for name, topic in self.topics.items():
+            if name not in self.deleting:
+                yield from zip(topic.topic_partitions(), topic.partitions, strict=True)
+
+    def states(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionMetadata]:
+        """Who keeps and leads these partitions, which are there."""
+        return {
+            each: self.topics[each.topic].partitions[each.partition] for each in topic_partitions
+        }
+
+    def put(self, changed: Mapping[TopicPartition, PartitionMetadata]) -> None:
+        """These partitions, which were there, are so now."""
+        by_topic: dict[str, list[PartitionMetadata]] = {}
+        for (name, index), state in changed.items():
+            partitions = by_topic.setdefault(name, list(self.topics[name].partitions))
+            partitions[index] = state
+        for name, partitions in by_topic.items():
+            self.topics[name] = replace(self.topics[name], partitions=tuple(partitions))
+
+    def is_online(self, node_id: int) -> bool:
+        return node_id in self.brokers

@@ -1,0 +1,116 @@
+"""StateChanges: what this broker does when a controller tells it to lead, follow, stop or know.
+
+Owns: the order of that: one request after the other, each partition by itself, logs made before
+they are served and given up only after. A request of a controller of the past is refused.
+Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaStorageError,
+    StaleControllerEpochError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster.cache import MetadataCache
+from broker.cluster.changes import RunBlocking
+from broker.cluster.control import (
+    ControlRequest,
+    Failures,
+    LeaderAndIsr,
+    StopReplica,
+    UpdateMetadata,
+)
+from broker.cluster.entity_configs import EntityConfigs
+from broker.replica.manager import ReplicaManager
+
+_log = logging.getLogger(__name__)
+
+
+class StateChanges:
+    """Does what controllers ask of this broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        metadata: MetadataCache,
+        topic_configs: EntityConfigs,
+        replicas: ReplicaManager,
+        run_blocking: RunBlocking,
+        on_deleted: Callable[[str], None],
+    ) -> None:
+        """`on_deleted` is told the name of each topic that is gone."""
+        self._node_id = node_id
+        self._metadata = metadata
+        self._topic_configs = topic_configs
+        self._replicas = replicas
+        self._run_blocking = run_blocking
+        self._on_deleted = on_deleted
+        self._controller_epoch = 0
+        self._one_at_a_time = asyncio.Lock()
+
+    async def obey(self, request: ControlRequest) -> Failures:
+        """Does what is asked; the partitions where it failed.
+
+        Raises StaleControllerEpochError for a controller of the past.
+        """
+        async with self._one_at_a_time:
+            epoch = request.stamp.controller_epoch
+            if epoch < self._controller_epoch:
+                raise StaleControllerEpochError(f"controller epoch is {self._controller_epoch}")
+            self._controller_epoch = epoch
+            if isinstance(request, LeaderAndIsr):
+                return await self._lead_and_follow(request)
+            if isinstance(request, StopReplica):
+                return await self._stop(request)
+            return self._update_metadata(request)
+
+    async def _lead_and_follow(self, request: LeaderAndIsr) -> Failures:
+        failures = await self._run_blocking(lambda: self._make_logs(request))
+        for topic_partition, state in request.partitions.items():
+            if topic_partition not in failures and state.leader == self._node_id:
+                self._replicas.lead(topic_partition, state)
+        return failures
+
+    def _make_logs(self, request: LeaderAndIsr) -> Failures:
+        """Makes those that are missing, by their topics' configs. Blocks."""
+        for name in {topic_partition.topic for topic_partition in request.created}:
+            self._topic_configs.refresh(name)
+        failures: dict[TopicPartition, BrokerResponseError] = {}
+        for topic_partition in request.partitions:
+            try:
+                self._replicas.make_log(topic_partition, request.topic_ids[topic_partition.topic])
+            except (OSError, KafkaStorageError) as error:
+                _log.error("log.not_made topic=%r partition=%d reason=%r", *topic_partition, error)
+                failures[topic_partition] = KafkaStorageError(str(error))
+        return failures
+
+    async def _stop(self, request: StopReplica) -> Failures:
+        for topic_partition in request.partitions:
+            self._replicas.stop(topic_partition)
+        if not request.delete:
+            return {}
+        failures = await self._run_blocking(lambda: self._delete_logs(request))
+        for name in {topic_partition.topic for topic_partition in request.partitions}:
+            if self._metadata.topic(name) is None:
+                self._topic_configs.remove(name)
+        return failures
+
+    def _delete_logs(self, request: StopReplica) -> Failures:
+        """Blocks."""
+        failures: dict[TopicPartition, BrokerResponseError] = {}
+        for topic_partition in request.partitions:
+            try:
+                self._replicas.delete_log(topic_partition)
+            except OSError as error:
+                failures[topic_partition] = KafkaStorageError(str(error))
+        return failures
+
+    def _update_metadata(self, request: UpdateMetadata) -> Failures:
+        for name in self._metadata.update(request):
+            self._on_deleted(name)
+        return {}

@@ -1,0 +1,336 @@
+"""Creating and deleting topics when the disk, the clock or the client get in the way."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+from kafka.errors import (
+    InvalidPartitionsError,
+    KafkaStorageError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster import znodes
+from broker.cluster.cache import MetadataCache
+from broker.cluster.entity_configs import EntityConfigs
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.records import MetadataRecords
+from broker.config.broker import BrokerConfig
+from broker.controller.controller import Controller
+from broker.controller.local_channel import LocalChannel
+from broker.log.manager import LogManager
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import Purgatory
+from broker.replica.state_changes import StateChanges
+
+T = TypeVar("T")
+
+
+class World:
+    """A broker alone, from its start; `gate`, when set, is waited for before blocking work."""
+
+    def __init__(self, directory) -> None:
+        self.store = LocalStore(directory)
+        self.records = MetadataRecords(self.store)
+        self.records.prepare()
+        self.records.become_controller(1)
+        self.records.register(BrokerNode(1, "host", 9092))
+        self.configs = EntityConfigs(
+            znodes.TOPIC_ENTITIES,
+            self.records,
+            self.run_blocking,
+            lambda name: self.replicas.topic_configured(name),
+        )
+        self.configs.load()
+        config = BrokerConfig.from_properties({"log.dirs": str(directory)})
+        self.logs = LogManager(config, self.configs.of)
+        self.logs.open()
+        self.metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
+        purgatory = Purgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
+        self.replicas = ReplicaManager(self.logs, purgatory)
+        self.deleted: list[str] = []
+        state_changes = StateChanges(
+            1,
+            self.metadata,
+            self.configs,
+            self.replicas,
+            self.run_blocking,
+            self.deleted.append,
+        )
+        self.controller = Controller(
+            1, self.records, lambda node: LocalChannel(state_changes.obey), self.run_blocking
+        )
+        self.gate: asyncio.Event | None = None
+
+    async def run_blocking(self, function: Callable[[], T]) -> T:
+        if self.gate is not None:
+            await self.gate.wait()
+        return function()
+
+    async def create(self, name, partition_count=1, configs=None):
+        return await self.controller.place_and_create_topic(name, partition_count, 1, configs or {})
+
+    def close(self) -> None:
+        self.logs.close()
+        self.store.close()
+
+    def stored_topics(self):
+        return self.records.cluster().topics
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def run(world, scenario):
+    """Runs the coroutine after the controller has taken over."""
+
+    async def started() -> None:
+        await world.controller.start()
+        await scenario()
+
+    asyncio.run(started())
+
+
+async def until_it_blocks() -> None:
+    """Until a change that was just begun waits for the gate."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_created_and_deleted(world):
+    async def scenario() -> None:
+        topic = await world.create("t", 2, {"retention.ms": "77"})
+        assert world.metadata.topic("t") == topic
+        for topic_partition in topic.topic_partitions():
+            log = world.replicas.partition(topic_partition).log
+            assert log.log_end_offset == 0
+            assert log.config.retention_ms == 77
+        await world.controller.delete_topic(topic)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            world.replicas.partition(topic.topic_partitions()[0])
+
+    run(world, scenario)
+    assert world.deleted == ["t"]
+    assert world.metadata.topic("t") is None
+    assert world.stored_topics() == world.records.deleted_topics() == []
+    assert world.logs.all_logs() == {}
+
+
+def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world):
+    async def scenario() -> None:
+        before = await world.create("t")
+        await world.controller.delete_topic(before)
+        after = await world.create("t")
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await world.controller.delete_topic(before)
+        assert world.metadata.topic("t") == after
+
+    run(world, scenario)
+
+
+def test_a_topic_made_anew_has_its_own_configs(world):
+    async def scenario() -> None:
+        await world.controller.delete_topic(await world.create("t", 1, {"retention.ms": "77"}))
+        topic = await world.create("t", 1, {"flush.ms": "5"})
+        assert world.configs.of("t") == {"flush.ms": "5"}
+        config = world.replicas.partition(topic.topic_partitions()[0]).log.config
+        assert (config.retention_ms != 77, config.flush_ms) == (True, 5)
+
+    run(world, scenario)
+
+
+def test_two_creations_at_once(world):
+    async def scenario() -> None:
+        world.gate = asyncio.Event()
+        first = asyncio.ensure_future(world.create("t", 1))
+        second = asyncio.ensure_future(world.create("t", 5))
+        await until_it_blocks()
+        world.gate.set()
+        await first
+        with pytest.raises(TopicAlreadyExistsError):
+            await second
+
+    run(world, scenario)
+    assert len(world.metadata.topic("t").partitions) == 1
+
+
+def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
+    async def scenario() -> None:
+        world.gate = asyncio.Event()
+        request = asyncio.ensure_future(world.create("t"))
+        await until_it_blocks()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        world.gate.set()
+        await world.controller.stop()
+
+    run(world, scenario)
+    assert world.metadata.topic("t") is not None
+    assert len(world.logs.all_logs()) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KafkaStorageError("x")])
+def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
+    def full(*_: object) -> None:
+        raise error
+
+    async def scenario() -> None:
+        monkeypatch.setattr(world.logs, "create", full)
+        with pytest.raises(KafkaStorageError):
+            await world.create("t")
+        assert world.metadata.topic("t") is None
+        assert world.stored_topics() == world.records.deleted_topics() == []
+        monkeypatch.undo()
+        topic = await world.create("t")
+        assert world.metadata.topic("t") == topic
+
+    run(world, scenario)
+
+
+def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world):
+    async def scenario() -> None:
+        topic = await world.create("t")
+        world.gate = asyncio.Event()
+        deletion = asyncio.ensure_future(world.controller.delete_topic(topic))
+        again = asyncio.ensure_future(world.controller.delete_topic(topic))
+        made = asyncio.ensure_future(world.create("t"))
+        await until_it_blocks()
+        world.gate.set()
+        await deletion
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await again
+        with pytest.raises(TopicAlreadyExistsError):
+            await made
+        await world.create("t")
+
+    run(world, scenario)
+
+
+def test_a_deletion_that_a_crash_interrupted_is_carried_out_at_the_next_start(tmp_path):
+    before = World(tmp_path)
+
+    async def crash() -> None:
+        topic = await before.create("t")
+        before.records.mark_deleted(topic.name)
+
+    run(before, crash)
+    before.close()
+    after = World(tmp_path)
+    run(after, lambda: asyncio.sleep(0))
+    assert after.stored_topics() == after.records.deleted_topics() == []
+    assert after.logs.all_logs() == {}
+    after.close()
+
+
+def test_a_log_that_a_crash_left_unmade_is_made_at_the_next_start(tmp_path):
+    before = World(tmp_path)
+    before.records.create_topic(new_topic("t", 2, 1), {"retention.ms": "77"})
+    before.close()
+    after = World(tmp_path)
+    run(after, lambda: asyncio.sleep(0))
+    log = after.replicas.partition(TopicPartition("t", 1)).log
+    assert (log.log_end_offset, log.config.retention_ms) == (0, 77)
+    after.close()
+
+
+def test_each_start_begins_a_leader_epoch_where_no_other_replica_leads(tmp_path):
+    """What was lost in a crash, and written again, is told apart by the epoch."""
+    epochs = []
+    for start in range(3):
+        world = World(tmp_path)
+
+        async def scenario(is_first: bool = start == 0, world: World = world) -> None:
+            if is_first:
+                await world.create("t")
+            epochs.append(world.replicas.partition(TopicPartition("t", 0)).leader_epoch)
+            topic = world.metadata.topic("t")
+            assert topic is not None
+            assert topic.partitions[0].leader_epoch == epochs[-1]
+
+        run(world, scenario)
+        world.close()
+    assert epochs == [0, 1, 2]
+
+
+def test_more_partitions(world):
+    async def scenario() -> None:
+        topic = await world.create("t", 2)
+        kept = world.replicas.partition(topic.topic_partitions()[0])
+        await world.controller.add_partitions("t", 5)
+        grown = world.metadata.topic("t")
+        assert (grown.topic_id, len(grown.partitions)) == (topic.topic_id, 5)
+        for topic_partition in grown.topic_partitions():
+            assert world.replicas.partition(topic_partition).log.log_end_offset == 0
+        assert world.replicas.partition(topic.topic_partitions()[0]) is kept
+        with pytest.raises(InvalidPartitionsError):
+            await world.controller.add_partitions("t", 5)
+
+    run(world, scenario)
+    assert world.stored_topics() == [world.metadata.topic("t")]
+
+
+def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
+    create = world.logs.create
+
+    def full(topic_partition: TopicPartition, topic_id: UUID) -> None:
+        if topic_partition.partition == 2:
+            raise OSError(28, "No space left on device")
+        create(topic_partition, topic_id)
+
+    async def scenario() -> None:
+        topic = await world.create("t")
+        monkeypatch.setattr(world.logs, "create", full)
+        with pytest.raises(KafkaStorageError):
+            await world.controller.add_partitions("t", 4)
+        assert world.metadata.topic("t") == topic
+        assert world.stored_topics() == [topic]
+        assert list(world.logs.all_logs()) == topic.topic_partitions()
+        monkeypatch.undo()
+        await world.controller.add_partitions("t", 4)
+        assert len(world.logs.all_logs()) == 4
+
+    run(world, scenario)
+
+
+def test_changes_of_one_topic_come_one_after_the_other(world):
+    """None is lost, and none brings back what is deleted."""
+
+    def setting(name: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+        return lambda configs: {**configs, name: "1000"}
+
+    async def scenario() -> None:
+        topic = await world.create("t")
+        world.gate = asyncio.Event()
+        changes = [
+            asyncio.ensure_future(world.configs.set("t", setting("retention.ms"))),
+            asyncio.ensure_future(world.controller.add_partitions("t", 2)),
+            asyncio.ensure_future(world.configs.set("t", setting("segment.ms"))),
+        ]
+        await until_it_blocks()
+        changes[0].cancel()  # its client leaves
+        world.gate.set()
+        await asyncio.gather(*changes[1:])
+        assert world.configs.of("t") == {"retention.ms": "1000", "segment.ms": "1000"}
+        assert len(world.metadata.topic("t").partitions) == 2
+        world.gate.clear()
+        last = asyncio.ensure_future(world.configs.set("t", setting("flush.ms")))
+        await until_it_blocks()
+        deletion = asyncio.ensure_future(world.controller.delete_topic(topic))
+        world.gate.set()
+        await asyncio.gather(last, deletion)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await world.configs.set("t", setting("retention.ms"))
+
+    run(world, scenario)
+    assert world.stored_topics() == []
+    assert world.logs.all_logs() == {}

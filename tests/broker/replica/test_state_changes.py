@@ -1,0 +1,104 @@
+"""What a broker does when a controller tells it to."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from kafka.errors import StaleControllerEpochError, UnknownTopicOrPartitionError
+from kafka.structs import TopicPartition
+
+from broker.cluster import znodes
+from broker.cluster.cache import MetadataCache
+from broker.cluster.control import LeaderAndIsr, Stamp, StopReplica, UpdateMetadata
+from broker.cluster.entity_configs import EntityConfigs
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.records import MetadataRecords
+from broker.config.broker import BrokerConfig
+from broker.log.manager import LogManager
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import Purgatory
+from broker.replica.state_changes import StateChanges
+
+ME = BrokerNode(1, "host", 9092)
+TOPIC = new_topic("t", 2, 1)
+PLACES = TOPIC.topic_partitions()
+
+
+async def at_once(function):
+    return function()
+
+
+class Broker:
+    """Its replicas and its metadata, and what it is told."""
+
+    def __init__(self, directory) -> None:
+        self.store = LocalStore(directory)
+        records = MetadataRecords(self.store)
+        records.prepare()
+        records.become_controller(1)
+        records.create_topic(TOPIC, {})
+        configs = EntityConfigs(znodes.TOPIC_ENTITIES, records, at_once)
+        config = BrokerConfig.from_properties({"log.dirs": str(directory)})
+        self.logs = LogManager(config, configs.of)
+        self.logs.open()
+        self.metadata = MetadataCache("cluster", ME)
+        self.replicas = ReplicaManager(
+            self.logs,
+            Purgatory(lambda delay, run: asyncio.TimerHandle),  # type: ignore[arg-type,return-value]
+        )
+        self.deleted: list[str] = []
+        self._changes = StateChanges(
+            1, self.metadata, configs, self.replicas, at_once, self.deleted.append
+        )
+
+    def obey(self, request):
+        return asyncio.run(self._changes.obey(request))
+
+    def lead(self, epoch, partitions=None):
+        states = partitions or dict(zip(PLACES, TOPIC.partitions, strict=True))
+        ids = {TOPIC.name: TOPIC.topic_id}
+        stamp = Stamp(1, epoch, 1)
+        return self.obey(LeaderAndIsr(stamp, states, ids, frozenset(states), [ME]))
+
+
+@pytest.fixture
+def broker(tmp_path):
+    made = Broker(tmp_path)
+    yield made
+    made.logs.close()
+    made.store.close()
+
+
+def test_partitions_are_served_by_their_leader_alone(broker):
+    states = dict(zip(PLACES, TOPIC.partitions, strict=True))
+    states[PLACES[1]] = replace(states[PLACES[1]], leader=2, replicas=(2, 1))
+    assert broker.lead(5, states) == {}
+    assert broker.replicas.partition(PLACES[0]).leader_epoch == 0
+    with pytest.raises(UnknownTopicOrPartitionError):
+        broker.replicas.partition(PLACES[1])
+    assert set(broker.logs.all_logs()) == set(PLACES)
+
+
+def test_a_controller_of_the_past_is_not_obeyed(broker):
+    broker.lead(5)
+    epochs: dict[TopicPartition, int] = dict.fromkeys(PLACES, 0)
+    for request in (
+        StopReplica(Stamp(2, 4, 1), epochs, delete=True),
+        UpdateMetadata(Stamp(2, 4, 1), [], {}, {}),
+    ):
+        with pytest.raises(StaleControllerEpochError):
+            broker.obey(request)
+    assert set(broker.logs.all_logs()) == set(PLACES)
+    assert broker.metadata.brokers == [ME]
+
+
+def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
+    broker.lead(5)
+    stop = StopReplica(Stamp(1, 5, 1), {PLACES[0]: 0}, delete=False)
+    assert broker.obey(stop) == {}
+    with pytest.raises(UnknownTopicOrPartitionError):
+        broker.replicas.partition(PLACES[0])
+    assert set(broker.logs.all_logs()) == set(PLACES)
+    assert broker.obey(replace(stop, delete=True)) == {}
+    assert set(broker.logs.all_logs()) == {PLACES[1]}
