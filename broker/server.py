@@ -14,10 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kafka.errors import (
-    NotCoordinatorError,
-)
-
 from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
@@ -29,8 +25,6 @@ from broker.cluster.cache import MetadataCache
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import (
-    CONSUMER_OFFSETS,
-    TRANSACTION_STATE,
     BrokerNode,
 )
 from broker.cluster.records import MetadataRecords
@@ -40,15 +34,22 @@ from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
-from broker.coordinator.consumer_groups import ConsumerGroupCoordinator, Resolved
+from broker.coordinator.consumer_groups import (
+    ConsumerGroupCoordinator,
+    GroupsOfBothProtocols,
+    Resolved,
+)
+from broker.coordinator.coordinators import Coordinators
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import Groups, OffsetsTopic, offsets_topic_kind
 from broker.coordinator.producer_ids import ProducerIds
+from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transactions import (
     TransactionCoordinator,
+    Transactions,
     TransactionsTopic,
     transactions_topic_kind,
 )
@@ -150,13 +151,22 @@ class BrokerServer:
         """Takes over the partitions, then accepts connections. Raises OSError."""
         self._build_configs()
         self._build_controller()
-        self._build_groups()
-        self._build_transactions()
+        group_loader = self._build_groups()
+        transaction_loader = self._build_transactions()
+        self._coordinators = Coordinators(
+            group_loader, self._groups, transaction_loader, self._transactions
+        )
+        self._state_changes = StateChanges(
+            self._config.broker_id,
+            self._metadata,
+            self._topic_configs,
+            self._replicas,
+            self._run_blocking,
+            self._coordinators,
+        )
         self._dispatcher = Dispatcher(self._api_context(), self._loop)
         await self._controller.start()
         self._logs.start()
-        self._offsets_topic.start_loading()
-        self._transactions_topic.start_loading()
         self._network.start(self._dispatcher)
         self._schedule_checkpoint()
         self._is_serving = True
@@ -182,22 +192,14 @@ class BrokerServer:
 
     def _build_controller(self) -> None:
         """A broker alone is its own controller, and tells itself what to do."""
-        state_changes = StateChanges(
-            self._config.broker_id,
-            self._metadata,
-            self._topic_configs,
-            self._replicas,
-            self._run_blocking,
-            self._topic_deleted,
-        )
         self._controller = Controller(
             self._config.broker_id,
             self._records,
-            lambda node: LocalChannel(state_changes.obey),
+            lambda node: LocalChannel(self._state_changes.obey),
             self._run_blocking,
         )
 
-    def _build_groups(self) -> None:
+    def _build_groups(self) -> StateLoader[Groups]:
         self._offsets_topic: OffsetsTopic = StateTopic(
             offsets_topic_kind(self._config),
             self._metadata,
@@ -222,9 +224,10 @@ class BrokerServer:
             self._resolve_regexes,
             lambda group_id: group_config(self._configs.current, self._group_configs.of(group_id)),
         )
-        self._offsets_topic.on_loaded = self._take_over_groups
+        both = GroupsOfBothProtocols(self._groups, self._consumer_groups)
+        return StateLoader(self._offsets_topic, self._replicas, both)
 
-    def _build_transactions(self) -> None:
+    def _build_transactions(self) -> StateLoader[Transactions]:
         self._producer_ids = ProducerIds(
             self._store, self._config.broker_id, self._run_blocking, self._first_producer_id
         )
@@ -244,7 +247,7 @@ class BrokerServer:
             system_clock_ms,
             self._producer_ids.take,
         )
-        self._transactions_topic.on_loaded = self._transactions.take_over
+        return StateLoader(self._transactions_topic, self._replicas, self._transactions)
 
     def _api_context(self) -> ApiContext:
         return ApiContext(
@@ -281,10 +284,8 @@ class BrokerServer:
             expiration.cancel()
         await self._network.close()
         # No timer of theirs writes to a log that is closed.
-        self._resign_groups()
         self._markers.close()
-        self._transactions_topic.resign()
-        self._transactions.resign()
+        self._coordinators.close()
         await self._controller.stop()
         for configs in (self._configs, self._topic_configs, self._group_configs, self._users):
             await configs.drain()
@@ -355,15 +356,6 @@ class BrokerServer:
         self._logs.close()
         self._store.close()
 
-    def _take_over_groups(self, groups: Groups) -> None:
-        self._groups.take_over(groups)
-        self._consumer_groups.take_over(groups.values())
-
-    def _resign_groups(self) -> None:
-        self._offsets_topic.resign()
-        self._groups.resign(NotCoordinatorError())
-        self._consumer_groups.resign()
-
     def _resolve_regexes(
         self, resolve: Callable[[], Resolved], done: Callable[[Resolved], None]
     ) -> None:
@@ -374,15 +366,6 @@ class BrokerServer:
                 done(resolving.result())
 
         self._loop.run_in_executor(self._regex_thread, resolve).add_done_callback(ended)
-
-    def _topic_deleted(self, name: str) -> None:
-        if name == CONSUMER_OFFSETS:
-            self._resign_groups()
-        elif name == TRANSACTION_STATE:
-            self._transactions.topic_deleted()
-            self._transactions_topic.resign()
-        else:
-            self._groups.topic_deleted(name)
 
     async def _expire_offsets(self) -> None:
         """Looks for offsets to forget, every offsets.retention.check.interval.ms."""

@@ -31,7 +31,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         if (not states or group.state_name.lower() in states)
         and (not types or _type(group) in types)
     ]
-    error = CoordinatorLoadInProgressError() if context.groups.is_loading else None
+    error = CoordinatorLoadInProgressError() if context.groups.is_loading_any else None
     response = ListGroupsResponse(error_code=code_of(error), groups=groups)
     return response
 

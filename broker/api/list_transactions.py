@@ -26,7 +26,7 @@ _STATES = {state.text for state in TransactionState}
 async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ListTransactionsRequest)
     unknown = [state for state in wanted.state_filters if state not in _STATES]
-    if context.transactions.is_loading:
+    if context.transactions.is_loading_any:
         return _failed(CoordinatorLoadInProgressError())
     states = set(wanted.state_filters)
     producer_ids = set(wanted.producer_id_filters)

@@ -160,9 +160,13 @@ class ConsumerGroupCoordinator:
                 if member.current.state is MemberState.UNREVOKED_PARTITIONS:
                     self._limit_revocation(group.group_id, member)
 
-    def resign(self) -> None:
-        """Timers and groups are gone: what is being resolved is for nobody."""
-        self._resolving.clear()
+    def resign(self, groups: Iterable[GroupMetadata]) -> None:
+        """Groups that are about to be forgotten: what is being resolved for them is for nobody."""
+        for holder in groups:
+            self._resolving.discard(holder.group_id)
+            if holder.consumer is not None:
+                for member_id in holder.consumer.members:
+                    self._cancel_timers(holder.group_id, member_id)
 
     # Heartbeats.
 
@@ -503,6 +507,26 @@ class ConsumerGroupCoordinator:
     @property
     def default_assignor(self) -> str:
         return self._config.group_consumer_assignors[0]
+
+
+class GroupsOfBothProtocols:
+    """The groups of a partition of `__consumer_offsets`, whoever answers their members."""
+
+    def __init__(
+        self, classic_groups: GroupCoordinator, consumer_groups: ConsumerGroupCoordinator
+    ) -> None:
+        self._classic_groups = classic_groups
+        self._consumer_groups = consumer_groups
+
+    def take_over(self, groups: Mapping[str, GroupMetadata]) -> None:
+        """As they were written down."""
+        self._classic_groups.take_over(groups)
+        self._consumer_groups.take_over(groups.values())
+
+    def resign(self, partition: int) -> None:
+        """Forgets them."""
+        self._consumer_groups.resign(self._classic_groups.groups_of(partition))
+        self._classic_groups.resign(partition)
 
 
 def _check_join(ask: HeartbeatAsk) -> None:

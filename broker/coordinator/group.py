@@ -33,6 +33,7 @@ from kafka.errors import (
     InvalidSessionTimeoutError,
     MemberIdRequiredError,
     NonEmptyGroupError,
+    NotCoordinatorError,
     OffsetMetadataTooLargeError,
     RebalanceInProgressError,
     UnknownMemberIdError,
@@ -95,8 +96,12 @@ class GroupLog(Protocol):
         """Which of the topic's partitions has the group."""
         ...
 
+    def is_loading(self, partition: int) -> bool:
+        """Whether a partition is read just now."""
+        ...
+
     @property
-    def is_loading(self) -> bool: ...
+    def is_loading_any(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +177,25 @@ class GroupCoordinator:
             if len(group.members) > self._config.group_max_size:
                 self._prepare_rebalance(group, "loaded with too many members")
 
-    def resign(self, error: BrokerResponseError) -> None:
-        """Forgets every group; who waits for an answer is told `error`."""
-        groups, self._groups = self._groups, {}
-        self._transactions.clear()
-        self._timers.cancel_all()
-        for group in groups.values():
+    def groups_of(self, partition: int) -> list[GroupMetadata]:
+        """The groups that a partition of `__consumer_offsets` has."""
+        return [
+            group
+            for group_id, group in self._groups.items()
+            if self._log.partition_of(group_id) == partition
+        ]
+
+    def resign(self, partition: int) -> None:
+        """Forgets the partition's groups: who waits for an answer asks their next coordinator."""
+        error = NotCoordinatorError()
+        for group in self.groups_of(partition):
+            del self._groups[group.group_id]
+            for producer_id in group.pending_offsets:
+                self._transactions[producer_id].discard(group.group_id)
+            self._timers.cancel(("join", group.group_id))
+            self._timers.cancel(("sync", group.group_id))
+            for member_id in (*group.members, *group.pending_members):
+                self._timers.cancel(("session", group.group_id, member_id))
             for member in group.members.values():
                 group.answer_join(member, JoinResult(member.member_id, error))
                 member.answer_sync(SyncResult(error))
@@ -775,8 +793,13 @@ class GroupCoordinator:
     # Looking at groups, and deleting them.
 
     @property
-    def is_loading(self) -> bool:
-        return self._log.is_loading
+    def is_loading_any(self) -> bool:
+        """Whether some groups are not known yet."""
+        return self._log.is_loading_any
+
+    def is_loading(self, partition: int) -> bool:
+        """Whether the groups of a partition of `__consumer_offsets` are not known yet."""
+        return self._log.is_loading(partition)
 
     def groups(self) -> list[GroupMetadata]:
         return list(self._groups.values())

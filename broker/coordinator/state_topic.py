@@ -1,10 +1,9 @@
 """StateTopic: an internal, compacted topic in whose partitions a coordinator's state lives.
 
 Owns: the topic's creation at first use, which of its partitions has which key (Java's hash of the
-key, modulo the partitions), what is appended to it, and the reading of it at start. A partition is
-served when all its records have been read. Reading happens in a thread, which builds the state from
-the log's batches and hands it over; everything else is the event loop's. Never knows what the
-records say, or what a coordinator decides.
+key, modulo the partitions), which of them this broker leads and has read, and what is appended to
+them. `state_loader` reads them. Never knows what the records say, or what a coordinator decides.
+Called by: the event loop's thread only, but for `read_batches`.
 """
 
 import asyncio
@@ -19,7 +18,6 @@ from kafka.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
-    CorruptRecordError,
     InvalidProducerEpochError,
     KafkaStorageError,
     MessageSizeTooLargeError,
@@ -31,7 +29,6 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.cache import MetadataCache
-from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
@@ -76,10 +73,7 @@ class CreateTopic(Protocol):
 
 
 class StateTopic(Generic[S]):
-    """An internal, compacted topic that holds a coordinator's state, a partition for each part.
-
-    The event loop's thread only; loading reads in a thread of its own.
-    """
+    """An internal, compacted topic that holds a coordinator's state, a partition for each part."""
 
     def __init__(
         self,
@@ -89,26 +83,28 @@ class StateTopic(Generic[S]):
         replicas: ReplicaManager,
         clock: Clock,
     ) -> None:
-        self._kind = kind
+        self.kind = kind
         self._metadata = metadata
         self._create_topic = create_topic
         self._replicas = replicas
         self._clock = clock
-        # Which topic is being served: a deleted one's name may come back.
+        # Of the topic that was last seen: a deleted one's name may come back.
         self._topic_id: uuid.UUID | None = None
         self._partition_count = 0
-        self._leader_epochs: tuple[int, ...] = ()
-        self._loaded: set[int] = set()
-        self._to_load: set[int] = set()
-        self._creation: asyncio.Task[None] | None = None
-        self._loading: asyncio.Task[None] | None = None
+        self._leader_epochs: dict[int, int] = {}
+        """Since when this broker leads those partitions that it serves, or reads to serve them."""
+        self._loading: set[int] = set()
+        self._creation: asyncio.Task[object] | None = None
         self._waits: set[asyncio.Task[None]] = set()
-        self.on_loaded: Callable[[S], None] = lambda state: None
 
     # Which keys are here.
 
     def partition_of(self, key: str) -> int:
-        """Raises NotCoordinatorError where there is no topic."""
+        """Raises NotCoordinatorError where there has been no topic yet."""
+        topic = self._metadata.topic(self.kind.name)
+        if topic is not None and topic.topic_id != self._topic_id:
+            # As in Kafka, partitions that are added do not count: keys would change their places.
+            self._topic_id, self._partition_count = topic.topic_id, len(topic.partitions)
         if not self._partition_count:
             raise NotCoordinatorError()
         return java_hash_magnitude(key) % self._partition_count
@@ -116,35 +112,61 @@ class StateTopic(Generic[S]):
     def check_coordinates(self, key: str) -> None:
         """Raises NotCoordinatorError and CoordinatorLoadInProgressError."""
         partition = self.partition_of(key)
-        if partition in self._to_load:
+        if partition in self._loading:
             raise CoordinatorLoadInProgressError()
-        if partition not in self._loaded:  # it could not be read
+        if partition not in self._leader_epochs:  # led by others, or it could not be read
             raise NotCoordinatorError()
 
     def leader_epoch(self, key: str) -> int:
-        """Since when this broker leads the key's partition, which is there."""
+        """Since when this broker leads the key's partition, which it does."""
         return self._leader_epochs[self.partition_of(key)]
 
-    @property
-    def is_loading(self) -> bool:
-        return bool(self._to_load)
+    def is_loading(self, partition: int) -> bool:
+        """Whether a partition is read just now."""
+        return partition in self._loading
 
-    # Creating and reading it.
+    @property
+    def is_loading_any(self) -> bool:
+        return bool(self._loading)
+
+    # What this broker leads, as `state_loader` says.
+
+    @property
+    def led_partitions(self) -> list[int]:
+        """Those that this broker serves, or reads to serve them."""
+        return sorted(self._leader_epochs)
+
+    def begin(self, partition: int, leader_epoch: int) -> bool:
+        """This broker leads the partition since that epoch. Whether it is to be read, and not
+        served already."""
+        is_new = partition not in self._leader_epochs
+        self._leader_epochs[partition] = leader_epoch
+        if is_new:
+            self._loading.add(partition)
+        return is_new
+
+    def loaded(self, partition: int) -> None:
+        """From here on it is served."""
+        self._loading.discard(partition)
+
+    def end(self, partition: int) -> None:
+        """It is not served, and not read, any more."""
+        self._leader_epochs.pop(partition, None)
+        self._loading.discard(partition)
+
+    # Creating it.
 
     async def ensure(self) -> None:
         """Makes the topic if it is not there yet. Raises BrokerResponseError."""
-        topic = self._metadata.topic(self._kind.name)
-        if topic is not None and topic.topic_id == self._topic_id:
+        if self._metadata.topic(self.kind.name) is not None:
             return
-        if topic is None:
-            if self._creation is None:
-                self._creation = asyncio.get_running_loop().create_task(self._create())
-                self._creation.add_done_callback(self._created)
-            await asyncio.shield(self._creation)
-        self.start_loading()
+        if self._creation is None:
+            self._creation = asyncio.get_running_loop().create_task(self._create())
+            self._creation.add_done_callback(self._created)
+        await asyncio.shield(self._creation)
 
     async def _create(self) -> None:
-        kind = self._kind
+        kind = self.kind
         try:
             await self._create_topic(kind.name, kind.partition_count, 1, kind.configs)
         except TopicAlreadyExistsError:
@@ -153,72 +175,14 @@ class StateTopic(Generic[S]):
         except KafkaStorageError as error:
             raise CoordinatorNotAvailableError(str(error)) from None
 
-    def _created(self, creation: "asyncio.Task[None]") -> None:
+    def _created(self, creation: "asyncio.Task[object]") -> None:
         self._creation = None
         if not creation.cancelled() and creation.exception() is not None:
             reason = str(creation.exception())
-            _log.warning("state_topic.not_created topic=%r reason=%r", self._kind.name, reason)
+            _log.warning("state_topic.not_created topic=%r reason=%r", self.kind.name, reason)
 
-    def start_loading(self) -> None:
-        """Reads the topic, if there is one that is not served yet; `on_loaded` gets the state."""
-        topic = self._metadata.topic(self._kind.name)
-        if topic is None or topic.topic_id == self._topic_id:
-            return
-        self.resign()
-        self._topic_id = topic.topic_id
-        self._partition_count = len(topic.partitions)
-        self._leader_epochs = tuple(state.leader_epoch for state in topic.partitions)
-        logs = {}
-        for topic_partition in topic.topic_partitions():
-            log = self._log_of(topic_partition)
-            if log is None:
-                continue
-            if log.log_start_offset == log.log_end_offset:
-                self._loaded.add(topic_partition.partition)
-            else:
-                logs[topic_partition.partition] = log
-        self._to_load = set(logs)
-        if logs:
-            loop = asyncio.get_running_loop()
-            self._loading = loop.create_task(self._load(topic, logs))
-
-    def _log_of(self, topic_partition: TopicPartition) -> Log | None:
-        try:
-            return self._replicas.partition(topic_partition).log
-        except BrokerResponseError as error:
-            self._report_not_loaded(topic_partition, error)
-            return None
-
-    def _report_not_loaded(self, place: TopicPartition, error: Exception) -> None:
-        _log.error(
-            "state.not_loaded topic=%r partition=%d reason=%r", *place, str(error) or repr(error)
-        )
-
-    async def _load(self, topic: TopicMetadata, logs: Mapping[int, Log]) -> None:
-        loop = asyncio.get_running_loop()
-        for partition, log in logs.items():
-            try:
-                state = await loop.run_in_executor(None, self._kind.read, log)
-            except (OSError, BrokerResponseError, CorruptRecordError) as error:
-                self._report_not_loaded(TopicPartition(topic.name, partition), error)
-                self._to_load.discard(partition)
-                continue
-            if self._topic_id != topic.topic_id:
-                return
-            self.on_loaded(state)
-            self._loaded.add(partition)
-            self._to_load.discard(partition)
-            _log.info("state.loaded topic=%r partition=%d", topic.name, partition)
-
-    def resign(self) -> None:
-        """Serves the topic no more."""
-        self._topic_id = None
-        self._partition_count = 0
-        self._loaded.clear()
-        self._to_load.clear()
-        if self._loading is not None:
-            self._loading.cancel()
-            self._loading = None
+    def close(self) -> None:
+        """Nobody waits any more for what was appended."""
         for wait in self._waits:
             wait.cancel()
 
@@ -241,7 +205,7 @@ class StateTopic(Generic[S]):
         except InvalidProducerEpochError:
             raise
         except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
-            raise self._kind.too_large(str(error)) from error
+            raise self.kind.too_large(str(error)) from error
         except (KafkaStorageError, UnknownTopicOrPartitionError) as error:
             raise NotCoordinatorError(str(error)) from error
         except BrokerResponseError as error:
@@ -276,7 +240,7 @@ class StateTopic(Generic[S]):
         return self._replicas.log_that_awaits_flush(self._place_of(key)) is not None
 
     def _place_of(self, key: str) -> TopicPartition:
-        return TopicPartition(self._kind.name, self.partition_of(key))
+        return TopicPartition(self.kind.name, self.partition_of(key))
 
 
 def java_hash_magnitude(text: str) -> int:

@@ -56,8 +56,9 @@ class OffsetsOfTransactions(Protocol):
         """A marker has been appended to these partitions of `__consumer_offsets`."""
         ...
 
-    @property
-    def is_loading(self) -> bool: ...
+    def is_loading(self, partition: int) -> bool:
+        """Whether what a partition of `__consumer_offsets` tells of is not known yet."""
+        ...
 
 
 class MarkerWriter:
@@ -83,10 +84,10 @@ class MarkerWriter:
 
     def write_one(self, place: TopicPartition, end: EndOfTransaction) -> None:
         """Raises UnknownTopicOrPartitionError, KafkaStorageError, InvalidProducerEpochError,
-        TransactionCoordinatorFencedError and, while groups are being read,
+        TransactionCoordinatorFencedError and, while its groups are being read,
         CoordinatorLoadInProgressError."""
         is_offsets = place.topic == CONSUMER_OFFSETS
-        if is_offsets and self._offsets.is_loading:
+        if is_offsets and self._offsets.is_loading(place.partition):
             # Who reads the log might not see the marker, and has no offsets yet to complete.
             raise CoordinatorLoadInProgressError()
         self._replicas.append_end_marker(

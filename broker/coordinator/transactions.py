@@ -77,8 +77,12 @@ class TransactionLog(Protocol):
         """Calls `run` when what was appended may be acted on; perhaps before this returns."""
         ...
 
+    def partition_of(self, transactional_id: str) -> int:
+        """Which of the topic's partitions has the id."""
+        ...
+
     @property
-    def is_loading(self) -> bool: ...
+    def is_loading_any(self) -> bool: ...
 
 
 class TransactionCoordinator:
@@ -117,10 +121,13 @@ class TransactionCoordinator:
             elif transaction.is_ongoing:
                 self._schedule_timeout(transactional_id, transaction)
 
-    def resign(self) -> None:
-        """Forgets every transaction."""
-        self._transactions = {}
-        self._timers.cancel_all()
+    def resign(self, partition: int) -> None:
+        """Forgets the transactions of a partition of `__transaction_state`."""
+        for transactional_id in list(self._transactions):
+            if self._log.partition_of(transactional_id) == partition:
+                del self._transactions[transactional_id]
+                self._timers.cancel(("timeout", transactional_id))
+                self._timers.cancel(("complete", transactional_id))
 
     def topic_deleted(self) -> None:
         """`__transaction_state` is gone, and with it every transaction: what is open is aborted,
@@ -135,7 +142,8 @@ class TransactionCoordinator:
             is_commit = transaction.is_commit
             end = self._end_of(transactional_id, producer, transaction, is_commit=is_commit)
             self._markers.write(transaction.partitions, end, lambda: None)
-        self.resign()
+        self._transactions = {}
+        self._timers.cancel_all()
 
     # Producers.
 
@@ -344,8 +352,9 @@ class TransactionCoordinator:
     # Looking at transactions.
 
     @property
-    def is_loading(self) -> bool:
-        return self._log.is_loading
+    def is_loading_any(self) -> bool:
+        """Whether some transactions are not known yet."""
+        return self._log.is_loading_any
 
     def transactions(self) -> Mapping[str, TransactionMetadata]:
         """By transactional id; to be read only."""

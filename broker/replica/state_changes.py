@@ -7,7 +7,7 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from kafka.errors import (
     BrokerResponseError,
@@ -26,9 +26,26 @@ from broker.cluster.control import (
     UpdateMetadata,
 )
 from broker.cluster.entity_configs import EntityConfigs
+from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
+
+
+class Coordinators(Protocol):
+    """Those of groups and transactions, whose state lies in partitions of internal topics."""
+
+    def lead(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """This broker leads a partition of theirs."""
+        ...
+
+    def resign(self, topic_partition: TopicPartition) -> None:
+        """This broker leads a partition of theirs no more."""
+        ...
+
+    def topic_deleted(self, name: str) -> None:
+        """Any topic is gone."""
+        ...
 
 
 class StateChanges:
@@ -41,15 +58,16 @@ class StateChanges:
         topic_configs: EntityConfigs,
         replicas: ReplicaManager,
         run_blocking: RunBlocking,
-        on_deleted: Callable[[str], None],
+        coordinators: Coordinators,
     ) -> None:
-        """`on_deleted` is told the name of each topic that is gone."""
         self._node_id = node_id
         self._metadata = metadata
         self._topic_configs = topic_configs
         self._replicas = replicas
         self._run_blocking = run_blocking
-        self._on_deleted = on_deleted
+        self._coordinators = coordinators
+        self._newly_led: dict[TopicPartition, int] = {}
+        """Leader epochs of partitions whose coordinator does not know yet."""
         self._controller_epoch = 0
         self._one_at_a_time = asyncio.Lock()
 
@@ -74,6 +92,8 @@ class StateChanges:
         for topic_partition, state in request.partitions.items():
             if topic_partition not in failures and state.leader == self._node_id:
                 self._replicas.lead(topic_partition, state)
+                if topic_partition.topic in INTERNAL_TOPICS:
+                    self._newly_led[topic_partition] = state.leader_epoch
         return failures
 
     def _make_logs(self, request: LeaderAndIsr) -> Failures:
@@ -92,6 +112,9 @@ class StateChanges:
     async def _stop(self, request: StopReplica) -> Failures:
         for topic_partition in request.partitions:
             self._replicas.stop(topic_partition)
+            if topic_partition.topic in INTERNAL_TOPICS:
+                self._newly_led.pop(topic_partition, None)
+                self._coordinators.resign(topic_partition)
         if not request.delete:
             return {}
         failures = await self._run_blocking(lambda: self._delete_logs(request))
@@ -112,5 +135,9 @@ class StateChanges:
 
     def _update_metadata(self, request: UpdateMetadata) -> Failures:
         for name in self._metadata.update(request):
-            self._on_deleted(name)
+            self._coordinators.topic_deleted(name)
+        # Now that it is known how many partitions there are, and which of them has which key.
+        newly_led, self._newly_led = self._newly_led, {}
+        for topic_partition, leader_epoch in newly_led.items():
+            self._coordinators.lead(topic_partition, leader_epoch)
         return {}

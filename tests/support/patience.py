@@ -1,5 +1,6 @@
 """How long a test waits for what must happen soon."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -27,4 +28,15 @@ def wait_until(
             said = what() if callable(what) else what
             raise AssertionError(f"not within {timeout_s} s: {said}")
         time.sleep(pause_s)
+    return found
+
+
+async def eventually(
+    find: Callable[[], _Found], what: object = "", timeout_s: float = EVENT_S
+) -> _Found:
+    """As `wait_until`, on the event loop, whose other tasks go on meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := find()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.001)
     return found

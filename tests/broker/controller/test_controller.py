@@ -27,6 +27,7 @@ from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
+from tests.support.coordinators import ToldCoordinators
 
 T = TypeVar("T")
 
@@ -53,14 +54,14 @@ class World:
         self.metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
         purgatory = Purgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
         self.replicas = ReplicaManager(self.logs, purgatory)
-        self.deleted: list[str] = []
+        self.coordinators = ToldCoordinators()
         state_changes = StateChanges(
             1,
             self.metadata,
             self.configs,
             self.replicas,
             self.run_blocking,
-            self.deleted.append,
+            self.coordinators,
         )
         self.controller = Controller(
             1, self.records, lambda node: LocalChannel(state_changes.obey), self.run_blocking
@@ -119,7 +120,7 @@ def test_created_and_deleted(world):
             world.replicas.partition(topic.topic_partitions()[0])
 
     run(world, scenario)
-    assert world.deleted == ["t"]
+    assert world.coordinators.deleted == ["t"]
     assert world.metadata.topic("t") is None
     assert world.stored_topics() == world.records.deleted_topics() == []
     assert world.logs.all_logs() == {}

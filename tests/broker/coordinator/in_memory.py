@@ -65,7 +65,7 @@ class MemoryLog:
         self._written: list[Callable[[GroupReplay], None]] = []
         self.appends: list[Sequence[StateRecord]] = []
         self.error: BrokerResponseError | None = None
-        self.is_loading = False
+        self.is_loading_any = False
 
     def check_coordinates(self, group_id: str) -> None:
         """Every group lives here."""
@@ -73,6 +73,10 @@ class MemoryLog:
     def partition_of(self, group_id: str) -> int:
         """Every group lives in the same."""
         return 0
+
+    def is_loading(self, partition: int) -> bool:
+        """All at once."""
+        return self.is_loading_any
 
     def append(
         self,

@@ -348,7 +348,7 @@ def test_while_groups_are_loaded_clients_are_asked_for_patience(coordinated, mon
 def test_who_waits_is_answered_when_the_coordinator_resigns(coordinated):
     first = coordinated.stable_member()
     second = coordinated.join()
-    coordinated.groups.resign(NotCoordinatorError())
+    coordinated.groups.resign(0)
     assert isinstance(second[0].error, NotCoordinatorError)
     assert coordinated.groups.groups() == []
     assert len(coordinated.timers) == 0
@@ -363,7 +363,7 @@ def test_who_waits_for_its_part_is_answered_when_the_coordinator_resigns(coordin
     assert again[0].generation == 2
     waiting = coordinated.sync(second[0].member_id, 2)
     assert waiting == []
-    coordinated.groups.resign(NotCoordinatorError())
+    coordinated.groups.resign(0)
     assert isinstance(waiting[0].error, NotCoordinatorError)
 
 

@@ -171,9 +171,16 @@ def test_what_could_not_be_written_is_not_pending(coordinated):
 
 def test_a_coordinator_that_resigned_knows_no_transaction(coordinated):
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
-    coordinated.groups.resign(NotCoordinatorError())
+    coordinated.groups.resign(0)
     coordinated.groups.complete_transaction(1, [0], is_commit=True)
     assert coordinated.committed() == {}
+
+
+def test_a_coordinator_keeps_the_groups_of_the_partitions_that_it_still_leads(coordinated):
+    coordinated.commit_in_transaction(FIRST, {PLACE: 1})
+    coordinated.groups.resign(1)
+    coordinated.groups.complete_transaction(FIRST.producer_id, [0], is_commit=True)
+    assert set(coordinated.committed()) == {PLACE}
 
 
 # Who may commit.

@@ -199,12 +199,12 @@ def test_groups_are_told_and_waited_for(broker):
     offsets = TopicPartition(CONSUMER_OFFSETS, 0)
     producer = broker.coordinator.initialize(ID, 60_000)
     broker.coordinator.add_partitions(ID, producer, frozenset((offsets,)), 0)
-    broker.offsets.is_loading = True
+    broker.offsets.loading.add(0)
     broker.coordinator.end(ID, producer, 0, is_commit=True)
     broker.time.advance(5)
     assert state(broker) is TransactionState.PREPARE_COMMIT
     assert broker.logs[offsets].log_end_offset == 0
-    broker.offsets.is_loading = False
+    broker.offsets.loading.clear()
     broker.time.advance(1)
     assert broker.offsets.completed == [(producer.producer_id, (0,), True)]
     assert state(broker) is TransactionState.COMPLETE_COMMIT
@@ -249,7 +249,7 @@ def test_who_coordinates_no_more_writes_no_end(broker):
     broker.replicas.refused, broker.replicas.error = {OTHER}, KafkaStorageError("full")
     broker.coordinator.end(ID, producer, 0, is_commit=True)
     written = len(broker.state.records)
-    broker.coordinator.resign()
+    broker.coordinator.resign(0)
     broker.replicas.refused = set()
     broker.time.advance(10)
     assert broker.committed(OTHER) == [b"x"]

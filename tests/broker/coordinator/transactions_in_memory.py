@@ -70,13 +70,17 @@ class StateLog:
     def __init__(self, steps: Steps) -> None:
         self.records: list[StateRecord] = []
         self.error: BrokerResponseError | None = None
-        self.is_loading = False
+        self.is_loading_any = False
         self.epoch = 0
         self.unflushed: list[Callable[[], None]] | None = None
         self._steps = steps
 
     def check_coordinates(self, transactional_id: str) -> None:
         """Every id lives here."""
+
+    def partition_of(self, transactional_id: str) -> int:
+        """Every id lives in the same."""
+        return 0
 
     def append(self, transactional_id: str, records: Sequence[StateRecord]) -> None:
         if self.error is not None:
@@ -132,10 +136,12 @@ class _Logs:
 
 
 class _NoOffsets:
-    is_loading = False
-
     def __init__(self) -> None:
+        self.loading: set[int] = set()
         self.completed: list[tuple[int, tuple[int, ...], bool]] = []
+
+    def is_loading(self, partition: int) -> bool:
+        return partition in self.loading
 
     def complete_transaction(
         self, producer_id: int, offsets_partitions: Collection[int], *, is_commit: bool

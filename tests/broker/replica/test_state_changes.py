@@ -12,13 +12,14 @@ from broker.cluster.cache import MetadataCache
 from broker.cluster.control import LeaderAndIsr, Stamp, StopReplica, UpdateMetadata
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
+from tests.support.coordinators import ToldCoordinators
 
 ME = BrokerNode(1, "host", 9092)
 TOPIC = new_topic("t", 2, 1)
@@ -47,9 +48,9 @@ class Broker:
             self.logs,
             Purgatory(lambda delay, run: asyncio.TimerHandle),  # type: ignore[arg-type,return-value]
         )
-        self.deleted: list[str] = []
+        self.coordinators = ToldCoordinators()
         self._changes = StateChanges(
-            1, self.metadata, configs, self.replicas, at_once, self.deleted.append
+            1, self.metadata, configs, self.replicas, at_once, self.coordinators
         )
 
     def obey(self, request):
@@ -102,3 +103,22 @@ def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
     assert set(broker.logs.all_logs()) == set(PLACES)
     assert broker.obey(replace(stop, delete=True)) == {}
     assert set(broker.logs.all_logs()) == {PLACES[1]}
+
+
+def test_coordinators_hear_of_their_partitions_once_all_are_known(broker):
+    """By how many there are a coordinator knows which keys it has."""
+    offsets = new_topic(CONSUMER_OFFSETS, 1, 1)
+    (place,) = offsets.topic_partitions()
+    states, ids = {place: offsets.partitions[0]}, {CONSUMER_OFFSETS: offsets.topic_id}
+    stamp = Stamp(1, 5, 1)
+    broker.obey(LeaderAndIsr(stamp, states, ids, frozenset(), [ME]))
+    assert broker.coordinators.led == []
+    broker.obey(UpdateMetadata(stamp, [ME], states, ids))
+    assert broker.coordinators.led == [(place, 0)]
+    broker.obey(UpdateMetadata(stamp, [ME], states, ids))
+    assert broker.coordinators.led == [(place, 0)]
+    broker.obey(StopReplica(stamp, {place: 0}, delete=False))
+    assert broker.coordinators.resigned == [place]
+    broker.lead(5)  # an ordinary topic is none of theirs
+    broker.obey(UpdateMetadata(stamp, [ME], {}, {}))
+    assert len(broker.coordinators.led) == 1

@@ -1,0 +1,97 @@
+"""StateLoader: a coordinator's state, partition by partition, as this broker comes to lead it.
+
+Owns: the reading of partitions of a StateTopic, one after the other, in a thread that builds the
+state from the log's batches. A partition is served when all its records have been read. What is led
+no more while it is read is for nobody. Called by: the event loop's thread only.
+"""
+
+import asyncio
+import logging
+from typing import Generic, Protocol, TypeVar
+
+from kafka.errors import BrokerResponseError, CorruptRecordError
+from kafka.structs import TopicPartition
+
+from broker.coordinator.state_topic import StateTopic
+from broker.log.log import Log
+from broker.replica.manager import ReplicaManager
+
+_log = logging.getLogger(__name__)
+
+S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class Coordinator(Protocol[S_contra]):
+    """Who keeps the state."""
+
+    def take_over(self, state: S_contra) -> None:
+        """A partition's state, as its log tells of it."""
+        ...
+
+    def resign(self, partition: int) -> None:
+        """Forgets what belongs to a partition."""
+        ...
+
+
+class StateLoader(Generic[S]):
+    """Has a coordinator take over, and give up, partitions of its topic."""
+
+    def __init__(
+        self, topic: StateTopic[S], replicas: ReplicaManager, coordinator: Coordinator[S]
+    ) -> None:
+        self._topic = topic
+        self._replicas = replicas
+        self._coordinator = coordinator
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    def lead(self, partition: int, leader_epoch: int) -> None:
+        """This broker leads the partition: it is served from here on, or once it has been read."""
+        if not self._topic.begin(partition, leader_epoch):
+            return
+        place = TopicPartition(self._topic.kind.name, partition)
+        try:
+            log = self._replicas.partition(place).log
+        except BrokerResponseError as error:
+            self._give_up(place, error)
+            return
+        if log.log_start_offset == log.log_end_offset:
+            self._topic.loaded(partition)
+            return
+        load = asyncio.get_running_loop().create_task(self._load(place, log))
+        self._loading[partition] = load
+
+    async def _load(self, place: TopicPartition, log: Log) -> None:
+        async with self._one_at_a_time:
+            loop = asyncio.get_running_loop()
+            try:
+                state = await loop.run_in_executor(None, self._topic.kind.read, log)
+            except (OSError, BrokerResponseError, CorruptRecordError) as error:
+                self._give_up(place, error)
+                return
+            finally:
+                self._loading.pop(place.partition, None)
+        self._coordinator.take_over(state)
+        self._topic.loaded(place.partition)
+        _log.info("state.loaded topic=%r partition=%d", *place)
+
+    def _give_up(self, place: TopicPartition, error: Exception) -> None:
+        self._topic.end(place.partition)
+        _log.error(
+            "state.not_loaded topic=%r partition=%d reason=%r", *place, str(error) or repr(error)
+        )
+
+    def resign(self, partition: int) -> None:
+        """This broker leads the partition no more."""
+        load = self._loading.pop(partition, None)
+        if load is not None:
+            load.cancel()
+        self._topic.end(partition)
+        self._coordinator.resign(partition)
+
+    def close(self) -> None:
+        """Reads no more, and has the coordinator forget everything."""
+        for partition in self._topic.led_partitions:
+            self.resign(partition)
+        self._topic.close()

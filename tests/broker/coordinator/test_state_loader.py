@@ -1,0 +1,168 @@
+"""State that a broker takes over, and gives up, with the partitions that hold it."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from kafka.errors import (
+    CoordinatorLoadInProgressError,
+    CorruptRecordError,
+    NotCoordinatorError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster.cache import MetadataCache
+from broker.cluster.control import Stamp, UpdateMetadata
+from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
+from broker.config.broker import BrokerConfig
+from broker.coordinator.state_loader import StateLoader
+from broker.coordinator.state_topic import StateTopic, StateTopicKind
+from broker.log.manager import LogManager
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import Purgatory
+from tests.support.patience import eventually
+from tests.support.records import batch_of
+from tests.support.replicas import lead
+
+NAME = "state"
+ME = BrokerNode(1, "host", 9092)
+
+
+class Told:
+    """A coordinator that writes down what it is told; its state is a log's end."""
+
+    def __init__(self) -> None:
+        self.states: list[int] = []
+        self.resigned: list[int] = []
+
+    def take_over(self, state: int) -> None:
+        self.states.append(state)
+
+    def resign(self, partition: int) -> None:
+        self.resigned.append(partition)
+
+
+class World:
+    """Two partitions of a state topic that this broker leads; the second has three records."""
+
+    def __init__(self, directory) -> None:
+        config = BrokerConfig.from_properties({"log.dirs": str(directory)})
+        self.logs = LogManager(config)
+        self.logs.open()
+        self.replicas = ReplicaManager(self.logs, Purgatory(lambda delay_s, run: SimpleNamespace()))
+        self.topic = new_topic(NAME, 2, 1)
+        lead(self.replicas, self.topic)
+        partition = self.replicas.partition(TopicPartition(NAME, 1))
+        self.replicas.append(partition, memoryview(bytearray(batch_of(3))), -1)
+        self.metadata = MetadataCache("cluster", ME)
+        self.know(self.topic)
+        self.error: Exception | None = None
+        kind = StateTopicKind(NAME, 2, {}, self.read, NotCoordinatorError)
+        self.state = StateTopic(kind, self.metadata, self.create, self.replicas, lambda: 0)
+        self.told = Told()
+        self.loader = StateLoader(self.state, self.replicas, self.told)
+        self.keys = {self.state.partition_of(key): key for key in "abcdefgh"}
+
+    def know(self, topic: TopicMetadata) -> None:
+        states = dict(zip(topic.topic_partitions(), topic.partitions, strict=True))
+        ids = {NAME: topic.topic_id}
+        self.metadata.update(UpdateMetadata(Stamp(1, 1, 1), [ME], states, ids))
+
+    async def create(self, *_: object) -> None:
+        raise AssertionError("it is there")
+
+    def read(self, log) -> int:
+        if self.error is not None:
+            raise self.error
+        return log.log_end_offset
+
+    def check(self, partition: int) -> None:
+        self.state.check_coordinates(self.keys[partition])
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.logs.close()
+
+
+def test_an_empty_partition_is_served_at_once_and_another_once_it_is_read(world):
+    async def scenario() -> None:
+        with pytest.raises(NotCoordinatorError):
+            world.check(0)
+        world.loader.lead(0, 4)
+        world.check(0)
+        world.loader.lead(1, 5)
+        with pytest.raises(CoordinatorLoadInProgressError):
+            world.check(1)
+        assert world.state.is_loading(1)
+        assert not world.state.is_loading(0)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.check(1)
+        assert world.told.states == [3]
+        assert world.state.leader_epoch(world.keys[1]) == 5
+
+    asyncio.run(scenario())
+
+
+def test_a_new_epoch_of_the_same_leader_reads_nothing_again(world):
+    async def scenario() -> None:
+        world.loader.lead(1, 5)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.loader.lead(1, 6)
+        world.check(1)
+        assert world.state.leader_epoch(world.keys[1]) == 6
+
+    asyncio.run(scenario())
+    assert world.told.states == [3]
+
+
+def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world):
+    async def scenario() -> None:
+        world.loader.lead(1, 5)
+        await asyncio.sleep(0)
+        world.loader.resign(1)
+        with pytest.raises(NotCoordinatorError):
+            world.check(1)
+        world.loader.lead(1, 6)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.check(1)
+
+    asyncio.run(scenario())
+    assert (world.told.states, world.told.resigned) == ([3], [1])
+
+
+def test_a_partition_that_cannot_be_read_is_not_served(world):
+    async def scenario() -> None:
+        world.error = CorruptRecordError("bad")
+        world.loader.lead(1, 5)
+        await eventually(lambda: not world.state.is_loading_any)
+        with pytest.raises(NotCoordinatorError):
+            world.check(1)
+
+    asyncio.run(scenario())
+    assert world.told.states == []
+
+
+def test_all_is_given_up_at_the_end(world):
+    async def scenario() -> None:
+        world.loader.lead(0, 1)
+        world.loader.lead(1, 1)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.loader.close()
+        for partition in (0, 1):
+            with pytest.raises(NotCoordinatorError):
+                world.check(partition)
+
+    asyncio.run(scenario())
+    assert world.told.resigned == [0, 1]
+
+
+def test_partitions_that_are_added_leave_keys_where_they_are(world):
+    before = {key: world.state.partition_of(key) for key in "abcdefgh"}
+    more = new_topic(NAME, 5, 1).partitions
+    world.know(TopicMetadata(NAME, world.topic.topic_id, more))
+    assert {key: world.state.partition_of(key) for key in "abcdefgh"} == before
+    world.know(new_topic(NAME, 5, 1))  # another topic of the same name
+    assert {key: world.state.partition_of(key) for key in "abcdefgh"} != before
