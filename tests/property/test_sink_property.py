@@ -446,8 +446,16 @@ class SinkMachine(RuleBasedStateMachine):
                     break
                 self.micro_batch(1000)
             self.check_seen({self.query.source: end})
+            self.delete_topics()
         finally:
             shutil.rmtree(self.directory)
+
+    def delete_topics(self) -> None:
+        """Each log holds files open: those of a thousand histories are more than there may be."""
+        client = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        mine = [name for name in client.list_topics(timeout=60).topics if self.name in name]
+        for deleted in client.delete_topics(mine).values():
+            deleted.result()
 
 
 TestSink = SinkMachine.TestCase
