@@ -668,7 +668,21 @@ class BrokerConfig:
         known = {name: text for name, text in given.items() if name not in unknown}
         config = cls(**values, given=known)  # type: ignore[arg-type]
         config.check_cleaner()
+        config.check_listeners()
         return config
+
+    def check_listeners(self) -> None:
+        """Raises ConfigError where two listeners have one name, as all but the first would have
+        no clients of their own."""
+        for name, endpoints in (
+            ("listeners", self.endpoints),
+            ("advertised.listeners", tuple(map(Endpoint.parse, self.advertised_listeners or ()))),
+        ):
+            if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
+                raise ConfigError(
+                    f"{name}: each listener must have a different name, and this broker speaks "
+                    "PLAINTEXT alone: name one address (an empty host listens on all interfaces)"
+                )
 
     def check_cleaner(self) -> None:
         """Raises ConfigError where the cleaner could not work."""

@@ -103,6 +103,8 @@ def test_a_topic_overrides_its_broker():
         ("listeners", "SSL://localhost:9092", "PLAINTEXT://HOST:PORT"),
         ("listeners", "PLAINTEXT://localhost:99999", "PLAINTEXT://HOST:PORT"),
         ("listeners", "", "must not be empty"),
+        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "a different name"),
+        ("advertised.listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "a different name"),
     ],
 )
 def test_an_illegal_value_names_the_property_and_what_is_legal(name, text, expected):
