@@ -26,6 +26,27 @@ def test_functions_fit_a_screen_or_two() -> None:
     assert found == set(LONG)
 
 
+MOST_PARAMETERS = 8
+
+WIDE = {
+    "broker/log/log.py: __init__": "what several checkpoints say of one log",
+    "pyspark_kafkalog/protocol/produce.py: __init__": "the fields of a message",
+    "pyspark_kafkalog/warehouse/load.py: load": "what a user may say, by keyword",
+}
+"""Functions that take more, each with its reason."""
+
+
+def test_functions_take_at_most_eight_parameters() -> None:
+    found = {
+        f"{path}: {function.name}"
+        for path, tree in modules("broker", "pyspark_kafkalog", "benchmarks")
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and parameters_of(function) > MOST_PARAMETERS
+    }
+    assert found == set(WIDE)
+
+
 def test_no_tuple_is_read_by_index_inside_of_another() -> None:
     """What holds several things has names for them: `sent.due`, not `sent[0][2]`."""
     found = [
@@ -60,6 +81,13 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
         assert first.end_lineno is not None
         lines -= first.end_lineno - first.lineno + 1
     return lines
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """But for `self` and `cls`."""
+    arguments = function.args
+    names = [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")])
 
 
 def index_of(node: ast.AST) -> int | None:
