@@ -197,7 +197,7 @@ setup(
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
     package_data={
         "pyspark_kafkalog": ["py.typed"],
-        "broker": ["py.typed", "api/schemas/*.json"],
+        "broker": ["py.typed", "api/schemas/*.json", "cluster/schemas/*.json"],
     },
     install_requires=[
         "pyspark>=4.2,<4.4",

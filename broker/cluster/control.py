@@ -46,12 +46,19 @@ class LeaderAndIsr:
 
 
 @dataclass(frozen=True, slots=True)
+class StoppedReplica:
+    """In which leader epoch a replica is stopped, and whether its log goes, too."""
+
+    leader_epoch: int
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Keep these partitions no more: leader epochs by partition. `delete`: nor their logs."""
+    """Keep these partitions no more."""
 
     stamp: Stamp
-    partitions: Mapping[TopicPartition, int]
-    delete: bool
+    partitions: Mapping[TopicPartition, StoppedReplica]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,17 @@ class LiveBroker:
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """Who keeps a partition, and who leads it since which epoch. `partition_epoch` counts the
-    changes of all that: the version of its state's node."""
+    changes of all that: the version of its state's node. While replicas move, those that come and
+    go are among `replicas`. `is_recovering`: led by one that was not in sync (KIP-704)."""
 
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     partition_epoch: int
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    is_recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)

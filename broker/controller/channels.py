@@ -19,6 +19,7 @@ from broker.cluster.control import (
     LeaderAndIsr,
     Partitions,
     Stamp,
+    StoppedReplica,
     StopReplica,
     UpdateMetadata,
 )
@@ -101,12 +102,12 @@ class Channels:
         nodes = {node_id for state in partitions.values() for node_id in state.replicas}
         answers = {}
         for node_id in sorted(nodes & self._channels.keys()):
-            epochs = {
-                place: state.leader_epoch
+            stopped = {
+                place: StoppedReplica(state.leader_epoch, delete=True)
                 for place, state in partitions.items()
                 if node_id in state.replicas
             }
-            request = StopReplica(self._stamp(node_id), epochs, delete=True)
+            request = StopReplica(self._stamp(node_id), stopped)
             answers[node_id] = [self._channels[node_id].send(request)]
         return answers
 

@@ -7,6 +7,7 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from kafka.errors import (
@@ -115,18 +116,19 @@ class StateChanges:
             if topic_partition.topic in INTERNAL_TOPICS:
                 self._newly_led.pop(topic_partition, None)
                 self._coordinators.resign(topic_partition)
-        if not request.delete:
+        going = [place for place, stopped in request.partitions.items() if stopped.delete]
+        if not going:
             return {}
-        failures = await self._run_blocking(lambda: self._delete_logs(request))
-        for name in {topic_partition.topic for topic_partition in request.partitions}:
+        failures = await self._run_blocking(lambda: self._delete_logs(going))
+        for name in {topic_partition.topic for topic_partition in going}:
             if self._metadata.topic(name) is None:
                 self._topic_configs.remove(name)
         return failures
 
-    def _delete_logs(self, request: StopReplica) -> Failures:
+    def _delete_logs(self, going: Sequence[TopicPartition]) -> Failures:
         """Blocks."""
         failures: dict[TopicPartition, BrokerResponseError] = {}
-        for topic_partition in request.partitions:
+        for topic_partition in going:
             try:
                 self._replicas.delete_log(topic_partition)
             except OSError as error:

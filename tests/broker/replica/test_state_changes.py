@@ -5,11 +5,16 @@ from dataclasses import replace
 
 import pytest
 from kafka.errors import StaleControllerEpochError, UnknownTopicOrPartitionError
-from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
-from broker.cluster.control import LeaderAndIsr, Stamp, StopReplica, UpdateMetadata
+from broker.cluster.control import (
+    LeaderAndIsr,
+    Stamp,
+    StoppedReplica,
+    StopReplica,
+    UpdateMetadata,
+)
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
@@ -83,9 +88,9 @@ def test_partitions_are_served_by_their_leader_alone(broker):
 
 def test_a_controller_of_the_past_is_not_obeyed(broker):
     broker.lead(5)
-    epochs: dict[TopicPartition, int] = dict.fromkeys(PLACES, 0)
+    stopped = dict.fromkeys(PLACES, StoppedReplica(0, delete=True))
     for request in (
-        StopReplica(Stamp(2, 4, 1), epochs, delete=True),
+        StopReplica(Stamp(2, 4, 1), stopped),
         UpdateMetadata(Stamp(2, 4, 1), [], {}, {}),
     ):
         with pytest.raises(StaleControllerEpochError):
@@ -96,12 +101,12 @@ def test_a_controller_of_the_past_is_not_obeyed(broker):
 
 def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
     broker.lead(5)
-    stop = StopReplica(Stamp(1, 5, 1), {PLACES[0]: 0}, delete=False)
+    stop = StopReplica(Stamp(1, 5, 1), {PLACES[0]: StoppedReplica(0, delete=False)})
     assert broker.obey(stop) == {}
     with pytest.raises(UnknownTopicOrPartitionError):
         broker.replicas.partition(PLACES[0])
     assert set(broker.logs.all_logs()) == set(PLACES)
-    assert broker.obey(replace(stop, delete=True)) == {}
+    assert broker.obey(replace(stop, partitions={PLACES[0]: StoppedReplica(0, delete=True)})) == {}
     assert set(broker.logs.all_logs()) == {PLACES[1]}
 
 
@@ -117,7 +122,7 @@ def test_coordinators_hear_of_their_partitions_once_all_are_known(broker):
     assert broker.coordinators.led == [(place, 0)]
     broker.obey(UpdateMetadata(stamp, [ME], states, ids))
     assert broker.coordinators.led == [(place, 0)]
-    broker.obey(StopReplica(stamp, {place: 0}, delete=False))
+    broker.obey(StopReplica(stamp, {place: StoppedReplica(0, delete=False)}))
     assert broker.coordinators.resigned == [place]
     broker.lead(5)  # an ordinary topic is none of theirs
     broker.obey(UpdateMetadata(stamp, [ME], {}, {}))
