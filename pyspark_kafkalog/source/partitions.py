@@ -7,7 +7,8 @@ driver with a Cluster handed in; a ReadTask travels pickled to the executor. Nev
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -15,7 +16,7 @@ from uuid import UUID
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.config import Isolation
-from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError, UnknownTopicError
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 OWN_TOPICS = "__kafkalog-"
 """What the names of topics begin with that this package keeps for itself."""
+_MOST_PLANS = 3
+"""How often a read is planned while its topics are created again meanwhile."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class OffsetRange:
 class ReadTask:
     """What one Spark task reads, range after range; the value of its InputPartition.
 
-    `topic_ids` are those of the topics when the offsets were planned, where brokers say them.
+    `topic_ids` are those of the topics before the offsets were planned, where brokers say them.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -162,15 +165,24 @@ def offsets_at(cluster: "Cluster", partitions: list[TopicPartition], symbol: int
     return {tp: found[tp].offset for tp in partitions}
 
 
+def topic_ids_of(cluster: "Cluster", partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
+    """The ids of the topics of `partitions`, which were just asked for, where brokers say them.
+
+    To be called before any of their offsets is asked for: a topic that is created again in between
+    is then found out by whoever reads them, and not taken for the one that the offsets are of.
+    """
+    ids = {topic: cluster.topic_id(topic) for topic in {tp.topic for tp in partitions}}
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+
+
 def read_tasks(
-    tasks: Iterable[Sequence[OffsetRange]], topic_id_of: Callable[[str], UUID | None]
+    tasks: Iterable[Sequence[OffsetRange]], topic_ids: Mapping[str, UUID]
 ) -> list[ReadTask]:
-    """`tasks`, each with the ids of its topics."""
+    """`tasks`, each with those of `topic_ids` that are of its topics."""
     found = []
     for ranges in tasks:
-        ids = {piece.topic: topic_id_of(piece.topic) for piece in ranges}
-        known = {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
-        found.append(ReadTask(tuple(ranges), known))
+        topics = {piece.topic for piece in ranges} & topic_ids.keys()
+        found.append(ReadTask(tuple(ranges), {topic: topic_ids[topic] for topic in topics}))
     return found
 
 
@@ -223,14 +235,54 @@ def plan_batch(
     starting: Limit,
     ending: Limit,
     fail_on_data_loss: bool,
-) -> list[OffsetRange]:
-    """The non-empty ranges of a batch read, sorted by topic and partition.
+) -> tuple[list[OffsetRange], dict[str, UUID]]:
+    """The non-empty ranges of a batch read, sorted by topic and partition, and the ids that all
+    topics had before their offsets were asked for, where brokers say them.
 
     Raises UnknownTopicError; InvalidOptionError where the options contradict each other, name
     other partitions or a time without a record; DataLossError where they name offsets that are not
-    there (with `fail_on_data_loss` false: warns and reads what is there).
+    there, TopicRecreatedError where some may be of a topic that was created again meanwhile (with
+    `fail_on_data_loss` false: warns and reads what is there). A task may yet find one that was.
     """
-    partitions = subscription.partitions(cluster)
+    for _ in range(_MOST_PLANS):
+        partitions = subscription.partitions(cluster)
+        topic_ids = topic_ids_of(cluster, partitions)
+        ranges = _plan_ranges(cluster, partitions, starting, ending, fail_on_data_loss)
+        found_by_tasks = {piece.topic for piece in ranges} if fail_on_data_loss else set()
+        recreated = _recreated(cluster, topic_ids, found_by_tasks)
+        if not recreated:
+            break
+        what = f"{', '.join(recreated)}: deleted and created again while the read was planned."
+        if fail_on_data_loss:
+            raise TopicRecreatedError(
+                f"{what} Offsets that were found may be those of the topic that is gone. To read "
+                "what is there now, run the read again."
+            )
+        report_data_loss(what, fail_on_data_loss)
+    return ranges, topic_ids
+
+
+def _recreated(
+    cluster: "Cluster", topic_ids: Mapping[str, UUID], found_by_tasks: Set[str]
+) -> list[str]:
+    """The topics that have other ids by now, as far as is heard; all but `found_by_tasks` are asked
+    for once more: no task looks at a topic with nothing to read, and one that may lose data would
+    leave the topic out, which can still be planned anew here."""
+    asked = topic_ids.keys() - found_by_tasks
+    # One that is gone was read as far as it was there, or is missed by its tasks.
+    with suppress(UnknownTopicError):
+        if asked:
+            cluster.refresh(asked)
+    return sorted(topic for topic, one in topic_ids.items() if cluster.topic_id(topic) != one)
+
+
+def _plan_ranges(
+    cluster: "Cluster",
+    partitions: list[TopicPartition],
+    starting: Limit,
+    ending: Limit,
+    fail_on_data_loss: bool,
+) -> list[OffsetRange]:
     first, last = locate(cluster, starting, partitions), locate(cluster, ending, partitions)
     bounds = log_bounds(cluster, partitions)
     starts = resolve("startingOffsets", first, partitions, bounds)

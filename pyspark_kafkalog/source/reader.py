@@ -46,14 +46,14 @@ class KafkalogReader(DataSourceReader):
         freeze_imports()
         options = self._options
         with Cluster(options.client, fails_fast=True) as cluster:
-            ranges = plan_batch(
+            ranges, topic_ids = plan_batch(
                 cluster,
                 options.subscription,
                 options.starting,
                 options.ending,
                 options.fail_on_data_loss,
             )
-            tasks = read_tasks(plan_tasks(ranges, options.splitting), cluster.topic_id)
+        tasks = read_tasks(plan_tasks(ranges, options.splitting), topic_ids)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -83,7 +83,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The records of one range in offset order, each once, in batches of about 10,000 rows.
 
-    `topic_id` is the topic's when the range was planned, where brokers say it.
+    `topic_id` is the topic's before the range was planned, where brokers say it.
 
     Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns,
     tells `on_gap` which ones, and goes on at the earliest offset that is there. Raises

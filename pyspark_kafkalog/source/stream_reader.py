@@ -189,7 +189,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {tp: offset for tp, offset in starts.items() if tp not in anew}
         ranges = self._ranges(known, from_json(end))
         tasks = plan_tasks(ranges, self._options.splitting)
-        return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids.get)]
+        return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         with PlainErrors():

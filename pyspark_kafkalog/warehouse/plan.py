@@ -34,6 +34,7 @@ from pyspark_kafkalog.source.partitions import (
     clamp_starts,
     locate,
     log_bounds,
+    topic_ids_of,
 )
 from pyspark_kafkalog.warehouse.commit import (
     TopicIds,
@@ -141,11 +142,7 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     position = target.position(name, read_only)
     with Cluster(source.client, fails_fast=True) as cluster:
         partitions, gone = partitions_now(cluster, source, position.without_deleted())
-        topic_ids = {
-            topic: topic_id
-            for topic in {tp.topic for tp in partitions}
-            if (topic_id := cluster.topic_id(topic)) is not None
-        }
+        topic_ids = topic_ids_of(cluster, partitions)
         known = position.without_deleted(topic_ids)
         meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
         if wanted.has_start and meant:

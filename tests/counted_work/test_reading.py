@@ -211,6 +211,16 @@ def test_a_query_is_planned_by_as_many_requests_whatever_its_partitions(
     assert sent == {"ApiVersions": 1, "Metadata": 1, "Fetch": 1}
 
 
+def test_topics_with_nothing_to_read_are_asked_for_once_more_all_together(new_topic, write, source):
+    """No task reads them, so the plan itself looks whether they are the topics that they were."""
+    topics = [new_topic(2) for _ in range(5)]
+    write(topics[0], 1, [b"v"])
+    reader = KafkalogReader(source(",".join(topics)), DEFAULT_COLUMNS)
+    with requests() as sent:
+        assert len(reader.partitions()) == 1
+    assert sent == {"ApiVersions": 1, "Metadata": 2, "ListOffsets": 2}
+
+
 def test_a_task_of_many_ranges_connects_once(new_topic, write, source):
     """A connection costs three round trips before the first record comes."""
     topic = new_topic(8)

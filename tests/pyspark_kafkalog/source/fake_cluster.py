@@ -1,6 +1,7 @@
 """A cluster that is a dictionary: what the planning of reads asks, without a broker."""
 
 from types import SimpleNamespace
+from uuid import UUID
 
 from kafka.structs import OffsetAndTimestamp
 
@@ -12,13 +13,15 @@ class FakeCluster:
     """Logs are given as {topic: [(earliest, latest) of each partition]} and may be changed.
 
     The record at offset n has the time n * 1000. A reader of committed records sees up to
-    `stable`, where that says an offset of a partition.
+    `stable`, where that says an offset of a partition. `topic_ids` may be changed, too: a client
+    hears of it when it asks for topics again.
     """
 
     def __init__(self, **logs):
         self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
         self.closed = False
         self.topic_ids = {}
+        self._heard = {}
         self.config = SimpleNamespace(request_timeout_ms=30_000, isolation_level=0)
         self.stable = {}
 
@@ -26,10 +29,11 @@ class FakeCluster:
         if missing := [name for name in names or () if name not in self.logs]:
             raise UnknownTopicError(f"no topic {missing[0]}")
         wanted = self.logs if names is None else names
+        self._heard |= {name: one for name, one in self.topic_ids.items() if name in wanted}
         return {name: list(range(len(self.logs[name]))) for name in wanted}
 
     def topic_id(self, topic):
-        return self.topic_ids.get(topic)
+        return self._heard.get(topic)
 
     def list_offsets(self, partitions, timestamp, isolation=None):
         if timestamp >= 0:
@@ -53,8 +57,28 @@ class FakeCluster:
                 found[tp] = OffsetAndTimestamp(offset, offset * 1000, -1)
         return found
 
-    def refresh(self):
-        pass
+    def refresh(self, topics=None):
+        self.topics(topics)
 
     def close(self):
         self.closed = True
+
+
+class Recreated(FakeCluster):
+    """The topic orders, deleted and created again just before offsets `at` are asked for; its log
+    then ends at `end`. Unless the client `hears` of it, the next leader answers as if nothing was.
+    """
+
+    def __init__(self, end, at=LATEST, times=1, hears=False):
+        super().__init__(orders=[(500, 600)], payments=[(0, 1)])
+        self.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=7)}
+        self.end, self.at, self.times, self.hears = end, at, times, hears
+
+    def list_offsets(self, partitions, timestamp, isolation=None):
+        if self.times and timestamp == self.at:
+            self.times -= 1
+            self.logs["orders"] = [(0, self.end)]
+            self.topic_ids["orders"] = UUID(int=self.topic_ids["orders"].int + 1)
+            if self.hears:
+                self.refresh(["orders"])
+        return super().list_offsets(partitions, timestamp, isolation)

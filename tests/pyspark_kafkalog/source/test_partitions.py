@@ -1,11 +1,17 @@
 """Which partitions and offsets a batch read plans, against a cluster that is a dictionary."""
 
 import pickle
+from uuid import UUID
 
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.source.decisions import decisions_topic
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
@@ -23,7 +29,7 @@ from pyspark_kafkalog.source.partitions import (
     clamp_starts,
     plan_batch,
 )
-from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster
+from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster, Recreated
 
 FROM_EARLIEST = OffsetLimit(everywhere=EARLIEST)
 TO_LATEST = OffsetLimit(everywhere=LATEST)
@@ -33,7 +39,8 @@ CLUSTER = FakeCluster(orders=[(5, 10), (0, 20), (7, 7)], orders_eu=[(0, 3)], pay
 
 
 def plan(subscription, starting=FROM_EARLIEST, ending=TO_LATEST, fail_on_data_loss=True):
-    return plan_batch(CLUSTER, subscription, starting, ending, fail_on_data_loss)
+    ranges, _ = plan_batch(CLUSTER, subscription, starting, ending, fail_on_data_loss)
+    return ranges
 
 
 def at(topic, *offsets):
@@ -232,5 +239,66 @@ def test_records_that_come_while_a_time_is_looked_up_are_no_data_loss():
             return super().list_offsets(partitions, timestamp)
 
     cluster = Growing(orders=[(0, 10)])
-    ranges = plan_batch(cluster, ORDERS, since(19_000), TO_LATEST, True)
+    ranges, _ = plan_batch(cluster, ORDERS, since(19_000), TO_LATEST, True)
     assert ranges == [OffsetRange("orders", 0, 19, 40)]
+
+
+@pytest.mark.parametrize(
+    ("starting", "at", "first"),
+    [
+        (FROM_EARLIEST, LATEST, 500),
+        (since(550_000), EARLIEST, 550),
+        (RelativeLimit(offsets=80), LATEST, 920),
+        (RelativeLimit(ms=10**9), EARLIEST, 500),
+    ],
+)
+def test_a_plan_has_the_ids_that_topics_had_before_any_offset_was_asked_for(
+    monkeypatch, starting, at, first
+):
+    """With a later one a task would take offsets of one topic for those of another."""
+    monkeypatch.setattr("time.time", lambda: 1_000_000.5)
+    found = plan_batch(Recreated(1000, at), ORDERS, starting, TO_LATEST, True)
+    assert found == ([OffsetRange("orders", 0, first, 1000)], {"orders": UUID(int=1)})
+
+
+@pytest.mark.parametrize(("end", "hears"), [(1000, True), (500, True), (500, False)])
+def test_a_topic_that_is_created_again_while_a_read_is_planned_is_an_error(end, hears):
+    """Also where nothing seems to be there to read, so that no task would find out."""
+    with pytest.raises(TopicRecreatedError, match="orders: deleted and created again while the"):
+        plan_batch(Recreated(end, hears=hears), ORDERS, FROM_EARLIEST, TO_LATEST, True)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("end", [1000, 500, 300])
+def test_a_read_that_may_lose_data_is_planned_anew_for_a_topic_that_is_created_again(
+    caplog, end, hears
+):
+    both = SubscribeTopics(("orders", "payments"))
+    cluster = Recreated(end, hears=hears)
+    assert plan_batch(cluster, both, FROM_EARLIEST, TO_LATEST, False) == (
+        [OffsetRange("orders", 0, 0, end), OffsetRange("payments", 0, 0, 1)],
+        {"orders": UUID(int=2), "payments": UUID(int=7)},
+    )
+    assert "orders: deleted and created again while the read was planned." in caplog.text
+
+
+def test_a_topic_that_is_created_again_and_again_is_left_to_the_tasks(caplog):
+    cluster = Recreated(1000, at=EARLIEST, times=50)
+    ranges, ids = plan_batch(cluster, ORDERS, FROM_EARLIEST, TO_LATEST, False)
+    assert ranges == [OffsetRange("orders", 0, 0, 1000)]
+    assert cluster.times == 47
+    assert ids == {"orders": UUID(int=3)}
+    assert cluster.topic_ids["orders"] == UUID(int=4)
+    assert caplog.text.count("deleted and created again") == 3
+
+
+def test_a_topic_that_is_deleted_while_a_read_is_planned_and_was_empty_is_no_loss():
+    class Deleted(FakeCluster):
+        def refresh(self, topics=None):
+            del self.logs["orders"]
+            super().refresh(topics)
+
+    cluster = Deleted(orders=[(3, 3)])
+    cluster.topic_ids["orders"] = UUID(int=1)
+    found = plan_batch(cluster, ORDERS, FROM_EARLIEST, TO_LATEST, True)
+    assert found == ([], {"orders": UUID(int=1)})

@@ -147,6 +147,18 @@ def test_a_read_is_split_into_tasks(monkeypatch):
     ]
 
 
+def test_tasks_have_the_ids_of_their_topics(monkeypatch):
+    cluster = FakeCluster(orders=[(0, 10)], payments=[(0, 1)], legacy=[(0, 1)])
+    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    monkeypatch.setattr(reader, "Cluster", lambda config, **how: nullcontext(cluster))
+    planned = KafkalogReader(options(subscribe="orders,payments,legacy"), ["value"]).partitions()
+    assert {task.value.ranges[0].topic: task.value.topic_ids for task in planned} == {
+        "orders": {"orders": UUID(int=1)},
+        "payments": {"payments": UUID(int=2)},
+        "legacy": {},
+    }
+
+
 def test_a_task_reads_its_ranges_one_after_the_other_with_their_topics_ids(fetches):
     fetches.script = ([20], [40])
     ids = {"orders": UUID(int=7)}

@@ -24,7 +24,7 @@ from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
-from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster
+from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster, Recreated
 
 ALL = ReadAllAvailable()
 
@@ -124,6 +124,29 @@ def test_a_topic_that_is_created_again_below_a_query_stops_it(cluster):
     for _ in range(2):
         with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
             stream.latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("end", [500, 1000])
+def test_a_topic_that_is_created_again_between_two_offsets_of_a_plan_is_found_out(monkeypatch, end):
+    """By the next plan, or by the tasks, which have the id from before the first of the offsets."""
+    monkeypatch.setattr(stream_reader, "Cluster", lambda config: Recreated(end))
+    stream = reader(startingOffsets="earliest")
+    initial = stream.initialOffset()
+    assert initial == {"orders": {"0": 500}}
+    with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
+        stream.latestOffset(initial, ALL)
+
+    cluster = Recreated(end, times=0)
+    monkeypatch.setattr(stream_reader, "Cluster", lambda config: cluster)
+    stream = reader(startingOffsets="earliest")
+    initial = stream.initialOffset()
+    cluster.times = 1
+    later = stream.latestOffset(initial, ALL)
+    assert later == {"orders": {"0": end}}
+    for task in stream.partitions(initial, later):
+        assert task.value.topic_ids == {"orders": UUID(int=1)}
+    with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
+        stream.latestOffset(later, ALL)
 
 
 @pytest.mark.parametrize("grown", [0, 5, 10, 30])
