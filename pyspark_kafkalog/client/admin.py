@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.errors import KafkaError, LeaderNotAvailableError, NoError, for_code
+from kafka.errors import (
+    KafkaError,
+    KafkaProtocolError,
+    LeaderNotAvailableError,
+    NoError,
+    for_code,
+)
 from kafka.protocol.admin import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -75,6 +81,7 @@ def create_topic(
             topics=[topic], timeout_ms=deadline.remaining_ms, validate_only=False
         )
         answer = connection.call(request, deadline, _CREATE_MAX_VERSION)
+        _check_complete([name], (result.name for result in answer.topics))
         _check(cluster, answer.topics[0].error_code, answer.topics[0].error_message, name)
 
     cluster.retrying(create, deadline)
@@ -113,6 +120,7 @@ def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
             request = DeleteTopicsRequest(topic_names=[name], timeout_ms=deadline.remaining_ms)
             connection = cluster.controller(deadline)
             answer = connection.call(request, deadline, _DELETE_MAX_VERSION)
+            _check_complete([name], (result.name for result in answer.responses))
             _check(cluster, answer.responses[0].error_code, None, name)
 
         return attempt
@@ -121,6 +129,13 @@ def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     cluster.topics(wanted)
     for name in wanted:
         cluster.retrying(delete(name), Deadline(cluster.config.request_timeout_ms))
+
+
+def _check_complete(asked: Iterable[str], answered: Iterable[str]) -> None:
+    """Raises KafkaProtocolError where an answer is silent of a topic that it should be about."""
+    left_out = set(asked).difference(answered)
+    if left_out:
+        raise KafkaProtocolError(f"A broker left topic {min(left_out)} out of its answer.")
 
 
 def _check(cluster: Cluster, error_code: int, message: str | None, name: str) -> None:
@@ -176,6 +191,7 @@ def _describe_configs(
         include_documentation=False,
     )
     answer = cluster.call(request, max_version=_DESCRIBE_CONFIGS_MAX_VERSION)
+    _check_complete(names, (result.resource_name for result in answer.results))
     return list(answer.results)
 
 

@@ -434,7 +434,10 @@ class Cluster:
     def _load_metadata(
         self, names: list[str] | None, deadline: Deadline, create: bool = False
     ) -> _Metadata:
-        """One Metadata request to any broker; its answer is kept and returned."""
+        """One Metadata request to any broker; its answer is kept and returned.
+
+        Raises KafkaProtocolError where it is silent of one of `names`.
+        """
         topics = (
             names
             if names is None
@@ -445,6 +448,11 @@ class Cluster:
         connection.version(request.API_KEY, _METADATA_MAX_VERSION, _METADATA_NO_AUTO_CREATE_VERSION)
         answer = connection.call(request, self.attempt(deadline), _METADATA_MAX_VERSION)
         loaded = _read_metadata(answer)
+        left_out = set(names or ()) - loaded.topics.keys() - loaded.errors.keys()
+        if left_out:
+            raise KafkaProtocolError(
+                f"{connection.address} left topic {min(left_out)} out of its metadata."
+            )
         loaded.fresh_until = Deadline(self.config.metadata_max_age_ms)
         known = self._metadata.topics if names is not None else {}
         kept = {name: topic for name, topic in known.items() if name not in loaded.errors}

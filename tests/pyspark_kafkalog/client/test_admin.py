@@ -6,9 +6,17 @@ from kafka.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidTopicError,
+    KafkaProtocolError,
     TopicAlreadyExistsError,
 )
-from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+)
 
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
@@ -111,3 +119,32 @@ def test_a_topic_that_was_created_is_waited_for_until_each_partition_has_a_leade
         with Cluster(broker.config()) as cluster:
             admin.create_topic(cluster, "t", 2, 1)
         assert broker.leaders == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("request_type", "nothing", "ask"),
+    [
+        (CreateTopicsRequest, CreateTopicsResponse(topics=[]), admin.create_topic),
+        (
+            DeleteTopicsRequest,
+            DeleteTopicsResponse(responses=[]),
+            lambda cluster, name: admin.delete_topics(cluster, [name]),
+        ),
+        (
+            DescribeConfigsRequest,
+            DescribeConfigsResponse(results=[]),
+            lambda cluster, name: admin.describe_topics(cluster, [name]),
+        ),
+    ],
+)
+def test_an_answer_that_leaves_a_topic_out_is_a_typed_error(
+    monkeypatch, request_type, nothing, ask
+):
+    api_key = request_type.API_KEY
+    monkeypatch.setitem(VERSIONS, api_key, (0, 4))
+    handlers = {api_key: lambda request: bytes(nothing.encode(version=request.version))}
+    with ScriptedBroker(handlers) as broker, Cluster(broker.config()) as cluster:
+        with pytest.raises(KafkaProtocolError, match="left topic t out"):
+            ask(cluster, "t")
+        if request_type is DescribeConfigsRequest:
+            assert admin.topic_property(cluster, "t", "cleanup.policy") is None

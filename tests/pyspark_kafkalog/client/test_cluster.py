@@ -326,6 +326,25 @@ def test_an_answer_that_leaves_a_partition_out_is_a_typed_error():
         cluster.list_offsets([T0], LATEST)
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cluster: cluster.topics(["s", "t"]),
+        lambda cluster: cluster.describe(["t"]),
+        lambda cluster: cluster.refresh(["t"]),
+        lambda cluster: cluster.leader(T0),
+        lambda cluster: cluster.list_offsets([T0], LATEST),
+    ],
+)
+def test_metadata_that_leaves_a_topic_out_is_a_typed_error(ask):
+    with (
+        ScriptedBroker(topics={"s": 1}) as broker,
+        Cluster(broker.config()) as cluster,
+        pytest.raises(KafkaProtocolError, match="left topic t out of its metadata"),
+    ):
+        ask(cluster)
+
+
 @pytest.mark.parametrize("symbol", [EARLIEST, LATEST])
 def test_an_end_that_a_leader_does_not_know_yet_is_asked_for_again(symbol):
     def learns(request: Request) -> bytes:
