@@ -30,6 +30,8 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     import pyarrow as pa
     from kafka.structs import TopicPartition
 
@@ -332,13 +334,15 @@ def _batches(cluster: Cluster, options: argparse.Namespace) -> Iterator["pa.Reco
     from kafka.structs import TopicPartition
 
     tps = [TopicPartition(options.topic, p) for p in cluster.topics([options.topic])[options.topic]]
+    # Before any offset: of a topic that is created again these would mean other records.
+    topic_id = cluster.topic_id(options.topic)
     begin = EARLIEST if options.from_beginning else LATEST
     positions = {tp: at.offset for tp, at in cluster.list_offsets(tps, begin).items()}
     while True:
         ends = {tp: at.offset for tp, at in cluster.list_offsets(tps, LATEST).items()}
         for tp in tps:
             if positions[tp] < ends[tp]:
-                yield from _range(cluster, tp, positions[tp], ends[tp])
+                yield from _range(cluster, tp, positions[tp], ends[tp], topic_id)
                 positions[tp] = ends[tp]
         if options.exit_at_end:
             return
@@ -347,14 +351,19 @@ def _batches(cluster: Cluster, options: argparse.Namespace) -> Iterator["pa.Reco
 
 
 def _range(
-    cluster: Cluster, tp: "TopicPartition", start_offset: int, until_offset: int
+    cluster: Cluster,
+    tp: "TopicPartition",
+    start_offset: int,
+    until_offset: int,
+    topic_id: "UUID | None",
 ) -> Iterator["pa.RecordBatch"]:
     from pyspark_kafkalog.arrow.decode import RecordDecoder
     from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
     from pyspark_kafkalog.client.fetcher import Fetcher
 
     decoder = RecordDecoder(tp.topic, tp.partition, tuple(COLUMN_TYPES), permissive=True)
-    for fetched in Fetcher(cluster, tp, start_offset, until_offset).records():
+    fetcher = Fetcher(cluster, tp, start_offset, until_offset, topic_id=topic_id)
+    for fetched in fetcher.records():
         yield from decoder.decode(
             fetched.records, fetched.start_offset, until_offset, fetched.aborted
         )

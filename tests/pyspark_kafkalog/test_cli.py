@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,6 +21,7 @@ from kafka.structs import TopicPartition
 import pyspark_kafkalog
 from pyspark_kafkalog import cli
 from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.group import commit_offsets
@@ -239,6 +241,38 @@ def test_a_long_line_costs_what_it_is_long():
 def test_a_line_that_never_ends_is_refused():
     with pytest.raises(InvalidOptionError, match="A line is longer than"):
         list(cli._lines(Chunks(*[b"x" * (1 << 22)] * 17)))
+
+
+def test_a_topic_that_is_created_again_while_it_is_consumed_is_an_error(run, broker):
+    """Its first records would be left out: they have offsets that were read before."""
+    config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
+    original = Cluster.list_offsets
+    ends = 0
+
+    def fill(values: list[bytes]) -> None:
+        with Producer(config) as producer:
+            for batch in batches_of(values):
+                producer.send(TopicPartition("again", 0), batch)
+
+    def list_offsets(cluster: Cluster, partitions: list[TopicPartition], symbol: int) -> Any:
+        nonlocal ends
+        ends += symbol == LATEST
+        if ends == 2:
+            with Cluster(config) as other:
+                admin.delete_topics(other, ["again"])
+                admin.create_topic(other, "again", 1, 1)
+            fill([b"new"] * 8)
+            # As every five minutes: the id that is known from then on is the new one.
+            cluster.refresh(["again"])
+        return original(cluster, partitions, symbol)
+
+    with Cluster(config) as cluster:
+        admin.create_topic(cluster, "again", 1, 1)
+    fill([b"old"] * 5)
+    with mock.patch.object(Cluster, "list_offsets", list_offsets):
+        code, out, err = run("consume again --from-beginning --max 8")
+    assert (code, out) == (1, "old\n" * 5)
+    assert "Topic again was deleted and created again" in err
 
 
 @pytest.mark.parametrize("line", ["", "frobnicate", "topics", "consume t --format xml"])
