@@ -9,7 +9,7 @@ Never reads or writes anything, never imports Spark or Arrow, nor any other modu
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -113,6 +113,17 @@ class Position:
         gone = self.topic_ids.keys() - there.keys()
         return Position({tp: n for tp, n in self.offsets.items() if tp.topic not in gone}, there)
 
+    def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
+        """Raises TopicRecreatedError for those of `topics` that load `name` was told to go on
+        without. They are there again, without an id that a commit could keep, which so could not
+        say that their offsets count from now on: they would be loaded again and again."""
+        back = sorted(topic for topic in topics if _is_deleted(self.topic_ids.get(topic)))
+        if back:
+            raise TopicRecreatedError(
+                f"{', '.join(back)}: deleted, as load {name!r} has recorded, and created again. "
+                f"Which topic that is now, only its id tells: {ways_on}."
+            )
+
     def _kept(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> "Position":
         """What holds still for topics that have `topic_ids` now, with these."""
         topics = {piece.topic for piece in ranges}
@@ -134,8 +145,8 @@ def deleted(topic_id: UUID) -> UUID:
     return UUID(bytes=_DELETED + topic_id.bytes[len(_DELETED) :])
 
 
-def _is_deleted(topic_id: UUID) -> bool:
-    return topic_id.bytes.startswith(_DELETED)
+def _is_deleted(topic_id: UUID | None) -> bool:
+    return topic_id is not None and topic_id.bytes.startswith(_DELETED)
 
 
 def _is_same(before: UUID | None, now: UUID | None) -> bool:
@@ -170,15 +181,16 @@ class PendingCommit:
 
     stage: Stage
     name: str
-    planned_from: Offsets
+    planned_from: Position
     ranges: Sequence[OffsetRange]
     files: Sequence[DataFile]
     topic_ids: TopicIds = field(default_factory=dict)
 
-    def check_unmoved(self, current: Offsets, place: str) -> None:
+    def check_unmoved(self, current: Position, place: str) -> None:
         """Raises LoadConflictError unless the name is still where the ranges were planned from:
-        `current` are its offsets now, in the target at `place`."""
-        gone = sorted(self.planned_from.keys() - current.keys())
+        it goes on at `current` now, in the target at `place`."""
+        planned, now = self.planned_from.offsets, current.offsets
+        gone = sorted(planned.keys() - now.keys())
         if gone:
             # Offsets only grow in number, but where a name is forgotten or a topic created again.
             # What else this load read may be in partitions of its own: it was not planned as a
@@ -191,13 +203,27 @@ class PendingCommit:
             )
         for piece in self.ranges:
             key = piece.topic_partition
-            if current.get(key) != self.planned_from.get(key):
+            if now.get(key) != planned.get(key):
                 raise LoadConflictError(
                     f"another load named {self.name!r} committed to {place} meanwhile: it moved "
-                    f"{piece.topic}-{piece.partition} from {self.planned_from.get(key)} to "
-                    f"{current.get(key)}. Nothing of this load was published. Run it again to go "
+                    f"{piece.topic}-{piece.partition} from {planned.get(key)} to "
+                    f"{now.get(key)}. Nothing of this load was published. Run it again to go "
                     "on from there, or give loads that run side by side different names and topics."
                 )
+            if not self._is_topic(piece.topic, current.topic_ids.get(piece.topic)):
+                raise LoadConflictError(
+                    f"another load named {self.name!r} committed to {place} meanwhile: it found "
+                    f"{piece.topic} created again, and the same offset means another record now. "
+                    "Nothing of this load was published. Run it again to go on from there."
+                )
+
+    def _is_topic(self, topic: str, now: UUID | None) -> bool:
+        """Whether offsets with the id `now` are those of the topic that was planned from. It may
+        have been marked meanwhile as one to go on without, or have got its id by a rival."""
+        planned = self.planned_from.topic_ids.get(topic)
+        if planned is None:
+            return now in (None, self.topic_ids.get(topic))
+        return now in (planned, deleted(planned))
 
     def step_from(self, current: Position) -> "Step":
         """What becomes of the name when it goes on at `current`."""
@@ -259,6 +285,10 @@ class Commit:
     def commit_id(self) -> str:
         """What a person calls it: the number as text."""
         return str(self.sequence)
+
+    def position(self, name: str) -> Position:
+        """Where a load `name` goes on after this commit, which knows of it."""
+        return Position(self.offsets.get(name, {}), self.topic_ids.get(name, NO_IDS))
 
 
 def now_ms() -> int:

@@ -302,14 +302,14 @@ class _FencedDelta:
         table, pending = self._table, self._pending
         self._current = self._target.position_in(table, pending.name, self._seen_version)
         self._seen_version = None if self._current.offsets else table.version()
-        offsets = _without_dropped(self._current.offsets)
-        pending.check_unmoved(offsets, self._path)
+        position = Position(_without_dropped(self._current.offsets), self._current.topic_ids)
+        pending.check_unmoved(position, self._path)
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
         refuse_unfit(table, stage.schema, partition_by, self._path)
         refuse_nulls(table, stage, pending.files, self._statistics, self._path)
-        return Position(offsets, self._current.topic_ids)
+        return position
 
     def publish(self, step: Step) -> int | None:
         """The table version that this commit became."""

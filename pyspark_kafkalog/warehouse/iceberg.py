@@ -336,7 +336,7 @@ class _FencedIceberg:
     def position(self) -> Position:
         table, pending, identifier = self._table, self._pending, self._target.identifier
         current = self._target.position_in(table, pending.name)
-        pending.check_unmoved(current.offsets, str(self._target))
+        pending.check_unmoved(current, str(self._target))
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()

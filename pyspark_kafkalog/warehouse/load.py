@@ -217,7 +217,7 @@ def run_load(
             commits.append(commit)
             bad_records += bad
             # What was just committed is what the next one is planned from.
-            work = replace(work, last=commit.offsets[wanted.name])
+            work = replace(work, position=commit.position(wanted.name))
     return _result(wanted.name, str(work.target), commits, bad_records)
 
 
@@ -253,7 +253,7 @@ def _land(
         work.target.discard(stage)
         raise
     passed = without_gaps(pieces, done.gaps)
-    pending = PendingCommit(stage, wanted.name, work.last, passed, done.files, work.topic_ids)
+    pending = PendingCommit(stage, wanted.name, work.position, passed, done.files, work.topic_ids)
     return work.target.commit(pending), done.bad_records
 
 

@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.warehouse.commit import (
-    NO_IDS,
     NOWHERE,
     Commit,
     DataFile,
@@ -248,7 +247,7 @@ class ParquetTarget:
 
     def _check_unmoved(self, newest: Commit, pending: PendingCommit) -> None:
         try:
-            pending.check_unmoved(newest.offsets.get(pending.name, {}), str(self._storage))
+            pending.check_unmoved(newest.position(pending.name), str(self._storage))
         except LoadConflictError:
             self.discard(pending.stage)
             raise
@@ -317,7 +316,7 @@ def _position(newest: Commit | None, name: str) -> Position:
     """Where load `name` goes on after the newest commit."""
     if newest is None:
         return NOWHERE
-    return Position(newest.offsets.get(name, {}), newest.topic_ids.get(name, NO_IDS))
+    return newest.position(name)
 
 
 def _refuse_hidden(partition_by: Sequence[PartitionField]) -> None:

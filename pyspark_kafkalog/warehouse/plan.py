@@ -37,6 +37,7 @@ from pyspark_kafkalog.source.partitions import (
     topic_ids_of,
 )
 from pyspark_kafkalog.warehouse.commit import (
+    Position,
     TopicIds,
     deleted,
     recreated_topics,
@@ -105,7 +106,7 @@ class Work:
     """
 
     target: Target
-    last: Offsets
+    position: Position
     ranges: tuple[OffsetRange, ...]
     topic_ids: TopicIds
 
@@ -143,12 +144,15 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     with Cluster(source.client, fails_fast=True) as cluster:
         partitions, gone = partitions_now(cluster, source, position.without_deleted())
         topic_ids = topic_ids_of(cluster, partitions)
+        nameless = {tp.topic for tp in partitions} - topic_ids.keys()
+        position.check_back(nameless, name, "brokers say none. Give the load another name")
         known = position.without_deleted(topic_ids)
         meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
         if wanted.has_start and meant:
             check_passed(cluster, source, partitions, meant, name)
         recreated = recreated_topics(known, topic_ids)
-        ranges = plan_ranges(cluster, source, partitions, meant, name, recreated)
+        back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
+        ranges = plan_ranges(cluster, source, partitions, meant, name, recreated, back)
         if wanted.max_bytes is not None:
             ranges = within_bytes(cluster, ranges, wanted.max_bytes)
     without = places_of_gone(gone, known, name, source.fail_on_data_loss)
@@ -156,7 +160,7 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     planned = {piece.topic for piece in ranges}
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
     ids |= {piece.topic: deleted(known.topic_ids[piece.topic]) for piece in without}
-    return Work(target, position.offsets, tuple(ranges), ids)
+    return Work(target, position, tuple(ranges), ids)
 
 
 def plan_ranges(
@@ -166,6 +170,7 @@ def plan_ranges(
     last: Offsets,
     name: str,
     recreated: Collection[str] = (),
+    back: Collection[str] = (),
 ) -> list[OffsetRange]:
     """What a load has to do: one range for each of the `partitions` that it is to read and that
     are new to it or have something new, sorted.
@@ -173,9 +178,10 @@ def plan_ranges(
     A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
     commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
     records the place of an empty partition, or one that lost data moved (failOnDataLoss=false), or
-    that its topic is a `recreated` one: otherwise the next load would not know what came, and went,
-    in between, and would refuse once more what was given up. One goes before the range of a
-    partition without a place that does not begin where it should: what lies between is given up.
+    that its topic is a `recreated` one, or `back` after a load that was told to go on without it:
+    otherwise the next load would not know what came, and went, in between, and would refuse once
+    more what was given up. One goes before the range of a partition without a place that does not
+    begin where it should: what lies between is given up.
     """
     ending = locate(cluster, options.ending, partitions)
     loaded = {tp.topic for tp in last}
@@ -223,6 +229,7 @@ def plan_ranges(
         or starts[whole.topic_partition] != wanted[whole.topic_partition]
         or whole.topic_partition not in last
         or whole.topic in recreated
+        or whole.topic in back
     ]
     return sorted([*given_up, *wholes])
 

@@ -52,7 +52,6 @@ from pyspark_kafkalog.errors import (
     InvalidOptionError,
     InvalidRowError,
     KafkalogError,
-    TopicRecreatedError,
 )
 from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
@@ -64,6 +63,7 @@ from pyspark_kafkalog.warehouse.commit import (
     Commit,
     DataFile,
     PendingCommit,
+    Position,
     Stage,
     TopicIds,
     without_recreated,
@@ -172,7 +172,7 @@ class SinkPlan:
     """
 
     stage: Stage
-    planned_from: Offsets
+    planned_from: Position
     next_offsets: Offsets
     topic_ids: TopicIds
     earliest: Offsets = field(default_factory=dict)
@@ -228,7 +228,7 @@ class LoadSinkWriter:
             position, ids, options.name, options.fail_on_data_loss, _BEGIN_ANEW
         )
         stage = target.stage(schema, options.layout.partition_by)
-        return SinkPlan(stage, position.offsets, goes_on, ids, earliest)
+        return SinkPlan(stage, position, goes_on, ids, earliest)
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
@@ -289,15 +289,12 @@ class LoadSinkWriter:
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there
         again: a commit that has no id for it could not say that its offsets count from now on."""
-        deleted = {tp.topic for tp in plan.planned_from} - {tp.topic for tp in plan.next_offsets}
-        back = ", ".join(sorted(deleted & without_id))
-        if back:
-            raise TopicRecreatedError(
-                f"{back}: deleted, as load {self._options.name!r} has recorded, and created again. "
-                "Which topic that is now, only its id tells: set the option "
-                "kafka.bootstrap.servers on the write, too, and leave uncheckedTopicIds out; or "
-                "give the load another name."
-            )
+        plan.planned_from.check_back(
+            without_id,
+            self._options.name,
+            "set the option kafka.bootstrap.servers on the write, too, and leave "
+            "uncheckedTopicIds out; or give the load another name",
+        )
 
     def _ranges(self, plan: SinkPlan, seen: Spans, batch: int | None) -> list[OffsetRange]:
         """By what the name moves. Raises InvalidRowError, InvalidOptionError, DataLossError."""

@@ -193,7 +193,7 @@ class SqlTarget:
                     landed = sum(file.records for file in files)
                     records.take_number(name, newest + 1, stage.load_id, landed, place)
                     current = records.position(name)
-                    pending.check_unmoved(current.offsets, str(self))
+                    pending.check_unmoved(current, str(self))
                     step = pending.step_from(current)
                     records.move(name, current, step.position)
                     records.add_gaps(name, newest + 1, step.gaps)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -446,29 +447,83 @@ def test_a_topic_of_a_pattern_that_was_deleted_is_refused_and_going_on_is_said_o
     assert load(**asked).records == 1
 
 
-def test_a_topic_of_a_pattern_that_was_only_out_of_sight_goes_on_where_it_was(
-    load, topics, monkeypatch
-):
-    """Another cluster was asked by mistake, say, or this one's metadata were restored."""
-    kept, away = topics.create(prefix="day-1"), topics.create(2, prefix="day-2")
+@pytest.fixture
+def out_of_sight(monkeypatch):
+    """with out_of_sight(topic): no broker knows it. Another cluster was asked by mistake, say, or
+    this one's metadata were restored."""
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
+
+    @contextmanager
+    def hide(away):
+        there = Cluster.topics
+
+        def hiding(cluster, names=None, create=False):
+            if names is not None and away in names:
+                raise UnknownTopicError(away)
+            return {topic: n for topic, n in there(cluster, names, create).items() if topic != away}
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Cluster, "topics", hiding)
+            yield
+
+    return hide
+
+
+def test_a_topic_of_a_pattern_that_was_only_out_of_sight_goes_on_where_it_was(
+    load, topics, out_of_sight
+):
+    kept, away = topics.create(prefix="day-1"), topics.create(2, prefix="day-2")
     asked = {"subscribePattern": f"^({kept}|{away})$"}
     topics.fill(kept, 4)
     topics.fill(away, 3, 5)
     assert load(**asked).records == 12
-    there = Cluster.topics
-
-    def hiding(cluster, names=None, create=False):
-        if names is not None and away in names:
-            raise UnknownTopicError(away)
-        return {topic: n for topic, n in there(cluster, names, create).items() if topic != away}
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Cluster, "topics", hiding)
+    with out_of_sight(away):
         load(**asked, failOnDataLoss="false")
     topics.fill(away, 1)
     assert load(**asked).records == 1
     assert load(**asked).commit_id is None
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_topic_that_is_back_with_nothing_new_is_missed_when_it_goes_again(
+    load, path, topics, out_of_sight, others
+):
+    """That it is back is recorded, once: what comes then, and goes with it, is not lost unsaid."""
+    kept, away = topics.create(prefix="day-1"), topics.create(prefix="day-2")
+    asked = {"subscribePattern": f"^({kept}|{away})$"}
+    topics.fill(kept, 4)
+    topics.fill(away, 3)
+    load(**asked)
+    with out_of_sight(away):
+        load(**asked, failOnDataLoss="false")
+    topics.fill(kept, others)
+    assert load(**asked).records == others
+    where = json.loads(pyspark_kafkalog.loaded_offsets(f"parquet:{path}", "nightly"))
+    assert where == {kept: {"0": 4 + others}, away: {"0": 3}}
+    assert load(**asked).commit_id is None
+    topics.fill(away, 5)
+    topics.delete(away)
+    with pytest.raises(DataLossError, match=f"Partitions are gone: {away}-0"):
+        load(**asked)
+
+
+def test_a_topic_that_is_back_without_an_id_is_refused(
+    load, path, topics, out_of_sight, monkeypatch
+):
+    """Nobody can tell whether its records were loaded: each load would load them again."""
+    kept, away = topics.create(prefix="day-1"), topics.create(prefix="day-2")
+    asked = {"subscribePattern": f"^({kept}|{away})$"}
+    topics.fill(kept, 4)
+    topics.fill(away, 3)
+    load(**asked)
+    with out_of_sight(away):
+        load(**asked, failOnDataLoss="false")
+    before = landed(path)
+    monkeypatch.setattr(Cluster, "topic_id", lambda cluster, topic: None)
+    for fails in ("true", "false"):
+        with pytest.raises(TopicRecreatedError, match=f"{away}: deleted, .*brokers say none"):
+            load(**asked, failOnDataLoss=fails)
+    assert landed(path) == before
 
 
 def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(load, topics):
@@ -537,7 +592,7 @@ def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, mo
     commit = ParquetTarget.commit
 
     def commit_twice(target, pending):
-        if sum(pending.planned_from.values()) > 50:
+        if sum(pending.planned_from.offsets.values()) > 50:
             raise KeyboardInterrupt
         return commit(target, pending)
 

@@ -12,7 +12,12 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    DataFile,
+    PendingCommit,
+    Stage,
+)
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX
 
@@ -34,13 +39,13 @@ def write_file(stage: Stage, name: str, offset_range: OffsetRange) -> DataFile:
 def load(path: str, name: str, until_offset: int, topic: str = "orders") -> Commit | None:
     """Loads both partitions of a topic up to `until_offset`; None when they were there before."""
     target = ParquetTarget(path)
-    last = target.position(name).offsets
+    last = target.position(name)
     keys = [TopicPartition(topic, partition) for partition in PARTITIONS]
     # Another loader of the same name may be further on already.
     ranges = [
-        OffsetRange(key.topic, key.partition, last.get(key, 0), until_offset)
+        OffsetRange(key.topic, key.partition, last.offsets.get(key, 0), until_offset)
         for key in keys
-        if last.get(key, 0) < until_offset
+        if last.offsets.get(key, 0) < until_offset
     ]
     if not ranges:
         return None

@@ -5,7 +5,13 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    DataFile,
+    PendingCommit,
+    Position,
+    Stage,
+)
 from pyspark_kafkalog.warehouse.landing import range_label
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import Target
@@ -41,16 +47,14 @@ def write_rows(stage: Stage, name: str, piece: OffsetRange) -> list[DataFile]:
     return list(write_files(stage, range_label(piece), [rows(name, piece, stage.schema)]))
 
 
-def plan(
-    target: Target, name: str, until_offset: int
-) -> tuple[dict[TopicPartition, int], list[OffsetRange]]:
+def plan(target: Target, name: str, until_offset: int) -> tuple[Position, list[OffsetRange]]:
     """Where load `name` is, and what it lacks up to `until_offset` of both partitions."""
-    last = target.position(name).offsets
+    last = target.position(name)
     keys = [TopicPartition("orders", partition) for partition in PARTITIONS]
     return last, [
-        OffsetRange(key.topic, key.partition, last.get(key, 0), until_offset)
+        OffsetRange(key.topic, key.partition, last.offsets.get(key, 0), until_offset)
         for key in keys
-        if last.get(key, 0) < until_offset
+        if last.offsets.get(key, 0) < until_offset
     ]
 
 

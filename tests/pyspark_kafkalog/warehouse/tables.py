@@ -25,7 +25,9 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, S3FileSystem
 from pyiceberg.table import StaticTable
 
-from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.commit import (
+    Stage,
+)
 from pyspark_kafkalog.warehouse.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
 from tests.support.postgres import postgres

@@ -21,6 +21,7 @@ from pyspark_kafkalog.warehouse.commit import (
     Position,
     Stage,
     Step,
+    deleted,
     without_gaps,
 )
 from pyspark_kafkalog.warehouse.commit_file import CommitLog, checksum, encode, next_commit
@@ -42,13 +43,9 @@ def commit_after(
 ) -> Commit:
     pieces = [OffsetRange("orders", *piece) for piece in ranges]
     files = [DataFile(f"part-{p.partition}.parquet", 10, 123) for p in pieces]
-    known = (
-        Position(newest.offsets.get(name, {}), newest.topic_ids.get(name, {}))
-        if newest
-        else NOWHERE
-    )
+    known = newest.position(name) if newest else NOWHERE
     stage = replace(STAGE, load_id=load_id)
-    pending = PendingCommit(stage, name, known.offsets, pieces, files, {"orders": ORDERS_ID})
+    pending = PendingCommit(stage, name, known, pieces, files, {"orders": ORDERS_ID})
     step = replace(pending.step_from(known), gaps=[OffsetRange("orders", 0, 3, 4)])
     commit = pending.committed(1, step)
     return next_commit(newest, commit, {"value": "binary"}, ["days(timestamp)"], abandoned)
@@ -100,10 +97,38 @@ def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay():
 def test_a_load_that_another_one_moved_either_way_conflicts(current):
     """Back, too: a rival found its topic created again, and was told to go on."""
     ranges = [OffsetRange("orders", 0, 5, 9)]
-    pending = PendingCommit(STAGE, "nightly", {ORDERS_0: 5}, ranges, [])
+    planned = Position({ORDERS_0: 5}, {})
+    pending = PendingCommit(STAGE, "nightly", planned, ranges, [])
     with pytest.raises(LoadConflictError, match=f"moved orders-0 from 5 to {current}"):
-        pending.check_unmoved({ORDERS_0: current}, "the place")
-    pending.check_unmoved({ORDERS_0: 5, ORDERS_1: 4}, "the place")
+        pending.check_unmoved(Position({ORDERS_0: current}, {}), "the place")
+    pending.check_unmoved(Position({ORDERS_0: 5, ORDERS_1: 4}, {}), "the place")
+
+
+@pytest.mark.parametrize("planned", [None, UUID(int=1)])
+@pytest.mark.parametrize(
+    ("now", "conflicts"),
+    [(UUID(int=1), False), (UUID(int=2), True), (deleted(UUID(int=2)), True)],
+)
+def test_a_rival_that_found_the_topic_created_again_conflicts_at_the_same_offset(
+    planned, now, conflicts
+):
+    known = Position({ORDERS_0: 5}, {"orders": planned} if planned else {})
+    ranges = [OffsetRange("orders", 0, 5, 9)]
+    pending = PendingCommit(STAGE, "nightly", known, ranges, [], {"orders": UUID(int=1)})
+    current = Position({ORDERS_0: 5}, {"orders": now})
+    if not conflicts:
+        pending.check_unmoved(current, "the place")
+        return
+    with pytest.raises(LoadConflictError, match="orders created again"):
+        pending.check_unmoved(current, "the place")
+
+
+def test_a_rival_that_went_on_without_the_topic_for_a_moment_is_none():
+    """It is the same one that was read meanwhile: what it holds is not lost."""
+    known = Position({ORDERS_0: 5}, {"orders": UUID(int=1)})
+    ranges = [OffsetRange("orders", 0, 5, 9)]
+    pending = PendingCommit(STAGE, "nightly", known, ranges, [], {"orders": UUID(int=1)})
+    pending.check_unmoved(Position({ORDERS_0: 5}, {"orders": deleted(UUID(int=1))}), "the place")
 
 
 def test_a_commit_of_an_older_version_has_no_ids(tmp_path):
@@ -254,7 +279,8 @@ def test_a_commit_under_another_number_is_refused(tmp_path):
 def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
     piece = OffsetRange("orders", 0, 0, 1)
     file = DataFile(name, 1, 1)
-    commit = PendingCommit(STAGE, "nightly", {}, [piece], [file]).committed(1, Step(NOWHERE, []))
+    pending = PendingCommit(STAGE, "nightly", NOWHERE, [piece], [file])
+    commit = pending.committed(1, Step(NOWHERE, []))
     published(tmp_path, next_commit(None, commit, {}))
     with pytest.raises(TargetError, match="is not a file name"):
         log_in(tmp_path).newest()

@@ -9,7 +9,10 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.warehouse import deleted_topics
-from pyspark_kafkalog.warehouse.commit import NO_IDS, Position
+from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
+    Position,
+)
 from pyspark_kafkalog.warehouse.deleted_topics import partitions_now
 
 KEPT, HIDDEN, OTHER = (TopicPartition(topic, 0) for topic in ("day-1", "day-2", "other"))

@@ -16,7 +16,10 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
@@ -76,7 +79,7 @@ def test_times_for_which_there_is_no_date_are_kept(table, path, time_us):
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = batch.set_column(5, "timestamp", times)
     files = list(write_files(stage, "orders", [batch]))
-    target.commit(PendingCommit(stage, "nightly", {}, [piece], files))
+    target.commit(PendingCommit(stage, "nightly", NOWHERE, [piece], files))
     assert DeltaTable(path).to_pyarrow_table().column("timestamp").cast("int64").to_pylist() == [
         time_us
     ]

@@ -9,7 +9,10 @@ from deltalake import DeltaTable
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.staged_files import write_files
@@ -75,7 +78,7 @@ def load(path, rows=ROWS, partition_by=()):
     stage = target.stage(rows.schema, partition_by)
     files = list(write_files(stage, "orders", rows.to_batches()))
     return target.commit(
-        PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, len(rows))], files)
+        PendingCommit(stage, "nightly", NOWHERE, [OffsetRange("orders", 0, 0, len(rows))], files)
     )
 
 

@@ -15,7 +15,12 @@ import pyspark_kafkalog
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import PendingCommit, Position, deleted
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+    Position,
+    deleted,
+)
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.storage import is_url
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
@@ -172,7 +177,7 @@ def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
     other = table.open()
     piece = OffsetRange("payments", 3, 2, 5)
     place = other.stage(row_schema())
-    other.commit(PendingCommit(place, name, {}, [piece], write_rows(place, name, piece)))
+    other.commit(PendingCommit(place, name, NOWHERE, [piece], write_rows(place, name, piece)))
     commit = target.commit(landed)
     expected = {ORDERS_0: 7, ORDERS_1: 7, piece.topic_partition: 5}
     assert commit.offsets[name] == expected
@@ -198,15 +203,19 @@ def test_ranges_without_rows_move_the_offsets(table):
     target = table.open()
     stage = target.stage(row_schema())
     ranges = [OffsetRange("orders", 0, 7, 12), OffsetRange("orders", 1, 3, 3)]
-    commit = target.commit(
-        PendingCommit(stage, "nightly", target.position("nightly").offsets, ranges, [])
-    )
+    commit = target.commit(PendingCommit(stage, "nightly", target.position("nightly"), ranges, []))
     assert commit.files == ()
     assert table.open().position("nightly").offsets == {ORDERS_0: 12, ORDERS_1: 3}
     assert table.offsets("nightly") == {0: 12, 1: 3}
     with pytest.raises(LoadConflictError):
         target.commit(
-            PendingCommit(target.stage(row_schema()), "nightly", {ORDERS_0: 7}, ranges[:1], [])
+            PendingCommit(
+                target.stage(row_schema()),
+                "nightly",
+                Position({ORDERS_0: 7}, {}),
+                ranges[:1],
+                [],
+            )
         )
     assert table.rows() == expected_rows("nightly", 7)
 
@@ -214,7 +223,7 @@ def test_ranges_without_rows_move_the_offsets(table):
 def test_the_first_load_may_have_no_rows(table):
     target = table.open()
     stage = target.stage(row_schema())
-    target.commit(PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 12)], []))
+    target.commit(PendingCommit(stage, "nightly", NOWHERE, [OffsetRange("orders", 0, 0, 12)], []))
     assert table.open().position("nightly").offsets == {ORDERS_0: 12}
     assert table.rows() == Counter()
 
@@ -227,9 +236,7 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
         target = table.open()
         stage = target.stage(row_schema())
         target.commit(
-            PendingCommit(
-                stage, "nightly", target.position("nightly").offsets, ranges, [], topic_ids
-            )
+            PendingCommit(stage, "nightly", target.position("nightly"), ranges, [], topic_ids)
         )
         return table.open().position("nightly").offsets, table.open().position("nightly").topic_ids
 
@@ -258,7 +265,7 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
 def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again(table):
     def commit(pieces, topic_id):
         target = table.open()
-        last = target.position("nightly").offsets
+        last = target.position("nightly")
         ids = {"payments": topic_id}
         return target.commit(
             PendingCommit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
@@ -286,7 +293,7 @@ def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table):
 
     def commit(pieces, topic_id):
         target = table.open()
-        last = target.position("nightly").offsets
+        last = target.position("nightly")
         ids = {"orders": topic_id}
         return target.commit(
             PendingCommit(target.stage(row_schema()), "nightly", last, pieces, [], ids)
@@ -302,11 +309,33 @@ def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table):
     assert table.open().position("nightly") == there
 
 
+@pytest.mark.parametrize("offset", [0, 5])
+def test_a_topic_that_a_rival_found_created_again_is_a_conflict_at_any_offset(table, offset):
+    """Its records would be loaded twice by the next load, or not at all."""
+
+    def pending(topic_id, until_offset):
+        target = table.open()
+        ranges = [OffsetRange("orders", 0, min(offset, until_offset), until_offset)]
+        ids = {"orders": UUID(int=topic_id)}
+        stage, known = target.stage(row_schema()), target.position("nightly")
+        return target, PendingCommit(stage, "nightly", known, ranges, [], ids)
+
+    target, first = pending(1, offset)
+    target.commit(first)
+    target, late = pending(1, offset + 5)
+    rival, again = pending(2, offset)
+    rival.commit(replace(again, ranges=[OffsetRange("orders", 0, 0, offset)]))
+    with pytest.raises(LoadConflictError, match="orders created again"):
+        target.commit(late)
+    found = table.open().position("nightly")
+    assert found == Position({ORDERS_0: offset}, {"orders": UUID(int=2)})
+
+
 def test_a_gap_is_recorded_in_the_commit(table):
     load(table.open(), "nightly", 7)
     target = table.open()
     pieces = [OffsetRange("orders", 0, 10, 12), OffsetRange("orders", 1, 7, 12)]
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     commit = target.commit(PendingCommit(target.stage(row_schema()), "nightly", last, pieces, []))
     assert commit.gaps == (OffsetRange("orders", 0, 7, 10),)
     assert table.gaps() == [("orders", 0, 7, 10)]
@@ -318,7 +347,7 @@ def test_a_recreated_topic_that_begins_later_leaves_no_gap(table):
         (2, [OffsetRange("orders", 0, 9, 12)]),
     ):
         target = table.open()
-        last = target.position("nightly").offsets
+        last = target.position("nightly")
         ids = {"orders": UUID(int=topic_id)}
         commit = target.commit(
             PendingCommit(target.stage(row_schema()), "nightly", last, pieces, [], ids)

@@ -10,7 +10,10 @@ from pyspark_kafkalog import cli, forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
 
@@ -28,7 +31,7 @@ def table(request, tmp_path):
 def begin(table, pieces):
     """A load that has landed `pieces` and not committed: its target and the pending commit."""
     target = table.open()
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     stage = target.stage(row_schema())
     files = [file for piece in pieces for file in write_rows(stage, "nightly", piece)]
     return target, PendingCommit(stage, "nightly", last, pieces, files)
@@ -37,7 +40,7 @@ def begin(table, pieces):
 def with_ids(table, ranges, topic_id):
     target = table.open()
     stage = target.stage(row_schema())
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     target.commit(PendingCommit(stage, "nightly", last, ranges, [], {"orders": UUID(int=topic_id)}))
 
 

@@ -19,7 +19,10 @@ from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.iceberg import IcebergTarget
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
@@ -96,7 +99,9 @@ def test_times_for_which_there_is_no_date_are_kept(table, time_us):
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = batch.set_column(5, "timestamp", times)
     target.commit(
-        PendingCommit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
+        PendingCommit(
+            stage, "nightly", NOWHERE, [piece], list(write_files(stage, "orders", [batch]))
+        )
     )
     found = table.arrow().column("timestamp")
     assert found.cast("int64").to_pylist() == [time_us]

@@ -12,7 +12,10 @@ from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import iceberg_rules
-from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import IcebergTable
 
@@ -50,7 +53,7 @@ def load(table):
     stage = target.stage(ROWS.schema)
     files = list(write_files(stage, "orders", [ROWS]))
     return target.commit(
-        PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 2)], files)
+        PendingCommit(stage, "nightly", NOWHERE, [OffsetRange("orders", 0, 0, 2)], files)
     )
 
 

@@ -17,7 +17,10 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import landing, staged_files
-from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    DataFile,
+    Stage,
+)
 from pyspark_kafkalog.warehouse.landing import (
     Landed,
     Landing,

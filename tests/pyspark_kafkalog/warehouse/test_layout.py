@@ -16,7 +16,10 @@ from deltalake import DeltaTable
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import staged_files
-from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    PendingCommit,
+    Stage,
+)
 from pyspark_kafkalog.warehouse.layout import Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
@@ -54,7 +57,7 @@ def layout_of(partition_by=(), sort_by=(), compression="zstd", file_bytes=1 << 2
 
 def load(table: Table, layout: Layout, rows: pa.RecordBatch = ROWS, start: int = 0):
     target = table.open()
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     stage = target.stage(rows.schema, layout.partition_by)
     files = list(write_files(stage, "orders", [rows], layout))
     ranges = [OffsetRange("orders", 0, start, start + 100)]

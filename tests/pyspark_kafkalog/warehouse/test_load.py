@@ -21,7 +21,11 @@ from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import portions
-from pyspark_kafkalog.warehouse.commit import DataFile, Position, without_recreated
+from pyspark_kafkalog.warehouse.commit import (
+    DataFile,
+    Position,
+    without_recreated,
+)
 from pyspark_kafkalog.warehouse.engines.spark import task_error
 from pyspark_kafkalog.warehouse.landing import Landed
 from pyspark_kafkalog.warehouse.load import LoadResult, load

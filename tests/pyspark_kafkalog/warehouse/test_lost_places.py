@@ -14,7 +14,10 @@ from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -91,7 +94,7 @@ def test_the_advice_for_an_iceberg_property_says_what_snapshots_cannot_say(tmp_p
     table = IcebergTable(tmp_path)
     load(table.open(), "nightly", 3)
     target = table.open()
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     stage, piece = target.stage(row_schema()), OffsetRange("orders", 1, 3, 5)
     target.commit(
         PendingCommit(stage, "nightly", last, [piece], write_rows(stage, "nightly", piece))

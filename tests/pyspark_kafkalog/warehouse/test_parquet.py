@@ -17,7 +17,13 @@ from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import parquet
-from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    Commit,
+    DataFile,
+    PendingCommit,
+    Stage,
+)
 from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
 from tests.pyspark_kafkalog.warehouse.filesystem_steps import FilesystemSteps
 from tests.pyspark_kafkalog.warehouse.lines_loader import (
@@ -106,7 +112,7 @@ def test_staged_files_are_invisible_until_the_commit(path):
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     assert visible_lines(path) == Counter()
-    target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+    target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert sum(visible_lines(path).values()) == 10
 
 
@@ -114,7 +120,7 @@ def test_a_staged_file_that_no_task_reported_is_never_published(path):
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     write_file(stage, "twin", FIRST_TEN[0])
-    target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+    target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert not any(line.startswith("twin") for line in visible_lines(path))
     assert staging_of(path) == []
 
@@ -132,7 +138,7 @@ def test_the_second_of_two_loads_of_one_name_is_refused(path):
     stage, files = staged(target, FIRST_TEN[0])
     load(path, "nightly", 4)
     with pytest.raises(LoadConflictError, match=r"'nightly'.*orders-0 from None to 4"):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert visible_lines(path) == expected_lines("nightly", 4)
     assert staging_of(path) == []
 
@@ -142,7 +148,7 @@ def test_loads_of_one_name_and_different_partitions_do_not_conflict(path):
     other = OffsetRange("payments", 0, 0, 3)
     stage, files = staged(target, other)
     load(path, "nightly", 4)
-    commit = target.commit(PendingCommit(stage, "nightly", {}, [other], files))
+    commit = target.commit(PendingCommit(stage, "nightly", NOWHERE, [other], files))
     assert commit.offsets["nightly"][ORDERS_0] == 4
     assert commit.offsets["nightly"][other.topic_partition] == 3
 
@@ -153,7 +159,7 @@ def test_everything_is_on_disk_before_the_commit_and_the_commit_before_the_renam
     stage, files = staged(target, FIRST_TEN[0])
     trace = []
     with FilesystemSteps(lambda _, operation, what: trace.append((operation, name_of(what)))):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     changes = [
         (step, re.sub("newest-[0-9a-f]{32}", "newest", str(what)))
         for step, what in trace
@@ -322,7 +328,7 @@ def test_a_loader_that_was_swept_publishes_nothing_and_says_so(path):
     make_idle(stage)
     load(path, "hourly", 4)
     with pytest.raises(TargetError, match=r"for more than 24 hours .*run it again"):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert visible_lines(path) == expected_lines("hourly", 4)
 
 
@@ -339,7 +345,7 @@ def test_a_staged_file_that_the_driver_does_not_see_is_not_committed(path):
     stage, files = staged(target, FIRST_TEN[0])
     os.unlink(f"{stage.path}/{files[0].name}.staged")
     with pytest.raises(TargetError, match=r"the driver does not see it.*executors share"):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert target.position("nightly").offsets == {}
 
 
@@ -349,7 +355,7 @@ def test_a_staged_file_of_another_size_is_not_committed(path):
     with open(f"{stage.path}/{files[0].name}.staged", "a") as file:
         file.write("more")
     with pytest.raises(TargetError, match=f"should have {files[0].size_bytes} bytes"):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert target.position("nightly").offsets == {}
 
 
@@ -394,7 +400,7 @@ def commit_until(
             raise Interruption
 
     with FilesystemSteps(before):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
 
 
 def test_a_target_that_is_a_file_is_refused(tmp_path):
@@ -421,7 +427,7 @@ def test_a_file_system_without_hard_links_is_explained(path, monkeypatch):
     stage, files = staged(target, FIRST_TEN[0])
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(TargetError, match="hard links"):
-        target.commit(PendingCommit(stage, "nightly", {}, FIRST_TEN, files))
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
     assert target.position("nightly").offsets == {}
 
 

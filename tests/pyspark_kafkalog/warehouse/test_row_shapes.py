@@ -11,7 +11,10 @@ import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.row_types import fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
@@ -51,7 +54,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 def load(table: Table, rows: pa.RecordBatch, start: int = 0, until: int = 100) -> None:
     target = table.open()
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     stage = target.stage(storable(rows.schema))
     files = list(write_files(stage, "orders", [rows]))
     target.commit(
@@ -119,7 +122,7 @@ def test_a_parquet_directory_keeps_the_types_of_the_loader_that_was_faster(tmp_p
     files = list(write_files(stage, "orders", [rows]))
     load(table, pa.RecordBatch.from_pydict({"n": [1]}))
     with pytest.raises(TargetError, match="column n of type int64, not string"):
-        target.commit(PendingCommit(stage, "hourly", {}, [PIECE], files))
+        target.commit(PendingCommit(stage, "hourly", NOWHERE, [PIECE], files))
     # What a directory has and a load does not, reads as null.
     load(table, pa.RecordBatch.from_pydict({"more": ["x"]}), 100, 200)
     assert {row["n"] for row in table.all_rows()} == {1, None}

@@ -36,7 +36,10 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sink as sink_module
-from pyspark_kafkalog.warehouse.commit import PendingCommit, deleted
+from pyspark_kafkalog.warehouse.commit import (
+    PendingCommit,
+    deleted,
+)
 from pyspark_kafkalog.warehouse.row_types import storable
 from pyspark_kafkalog.warehouse.sink import (
     LoadStreamWriter,
@@ -362,7 +365,7 @@ def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(table,
         PendingCommit(
             stage,
             "nightly",
-            target.position("nightly").offsets,
+            target.position("nightly"),
             gone,
             [],
             {"orders": deleted(UUID(int=1))},

@@ -21,7 +21,11 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql_copy
-from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    Commit,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
@@ -54,7 +58,9 @@ def load_batch(table, batch):
     stage = target.stage(batch.schema)
     piece = OffsetRange("orders", 0, 0, batch.num_rows)
     target.commit(
-        PendingCommit(stage, "nightly", {}, [piece], list(write_files(stage, "orders", [batch])))
+        PendingCommit(
+            stage, "nightly", NOWHERE, [piece], list(write_files(stage, "orders", [batch]))
+        )
     )
 
 
@@ -177,7 +183,7 @@ def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
     piece = OffsetRange("orders", 0, 3, 5)
     files = write_rows(stage, "nightly", piece)
     os.unlink(f"{stage.path}/{files[0].name}")
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     with pytest.raises(TargetError, match="set TMPDIR to one that the driver and all executors"):
         target.commit(PendingCommit(stage, "nightly", last, [piece], files))
     assert os.listdir(place) == []
@@ -324,7 +330,7 @@ def test_one_commit_may_give_up_several_ranges_of_a_partition(table):
     load(table.open(), "nightly", 3)
     target = table.open()
     pieces = [OffsetRange("orders", 0, 5, 6), OffsetRange("orders", 0, 8, 9)]
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     commit = target.commit(PendingCommit(target.stage(row_schema()), "nightly", last, pieces, []))
     assert commit.gaps == (OffsetRange("orders", 0, 3, 5), OffsetRange("orders", 0, 6, 8))
     assert sorted(table.gaps()) == [("orders", 0, 3, 5), ("orders", 0, 6, 8)]

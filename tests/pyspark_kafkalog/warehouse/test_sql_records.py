@@ -19,7 +19,10 @@ from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql, sql_database
-from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -239,7 +242,7 @@ def test_one_offset_that_is_lost_is_not_taken_for_a_partition_that_is_new(table)
 def test_one_offset_that_is_lost_while_rows_land_is_noticed(table):
     target = table.open()
     load(target, "nightly", 5)
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     stage, piece = target.stage(row_schema()), OffsetRange("orders", 0, 5, 7)
     files = write_rows(stage, "nightly", piece)
     run(table, ONE_OFFSET)

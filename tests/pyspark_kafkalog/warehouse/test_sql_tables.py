@@ -16,7 +16,10 @@ from sqlalchemy import Engine, event
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
@@ -268,9 +271,9 @@ def load_columns(table, columns, target=None):
     arrays = [pa.array(values, kind) for kind, values in columns.values()]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
     target = target or table.open()
-    last = target.position("nightly").offsets
+    last = target.position("nightly")
     stage = target.stage(batch.schema)
-    begin = max(last.values(), default=0)
+    begin = max(last.offsets.values(), default=0)
     piece = OffsetRange("orders", 0, begin, begin + batch.num_rows)
     files = list(write_files(stage, "orders", [batch]))
     return target.commit(PendingCommit(stage, "nightly", last, [piece], files))

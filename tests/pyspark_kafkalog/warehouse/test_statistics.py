@@ -28,7 +28,10 @@ from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import staged_files
-from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, ParquetTable
@@ -92,7 +95,7 @@ def fill(table, monkeypatch, rows=ROWS):
     stage = target.stage(rows.schema)
     halves = [rows.slice(0, 2).to_batches()[0], rows.slice(2).to_batches()[0]]
     files = list(write_files(stage, "orders", halves))
-    target.commit(PendingCommit(stage, "nightly", {}, [OffsetRange("orders", 0, 0, 4)], files))
+    target.commit(PendingCommit(stage, "nightly", NOWHERE, [OffsetRange("orders", 0, 0, 4)], files))
     assert len(files) == 1
 
 

@@ -18,7 +18,9 @@ from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, InvalidR
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import landing
-from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.commit import (
+    Stage,
+)
 from pyspark_kafkalog.warehouse.dead_letters import dead_letter_topic, with_origin
 from pyspark_kafkalog.warehouse.landing import Landing, Reading, Records, land
 from pyspark_kafkalog.warehouse.transformation import takes_batches, transformed_schema
