@@ -130,7 +130,6 @@ class Controller:
         self, name: str, assignment: Assignment, configs: Configs
     ) -> TopicMetadata:
         async with self._event:
-            self.check_absent(name)
             topic = TopicMetadata(name, uuid.uuid4(), self._first_states(assignment))
             if not await self._run_blocking(lambda: self._records.create_topic(topic, configs)):
                 raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")

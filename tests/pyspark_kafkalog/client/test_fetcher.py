@@ -384,10 +384,14 @@ def test_a_silent_leader_times_out():
 
 
 def test_a_slow_reader_is_no_stuck_partition():
-    with (
-        ScriptedBroker({FETCH: log_of(stored(0, 10), stored(10, 10))}) as broker,
-        Cluster(broker.config()) as cluster,
-    ):
+    log, asked = log_of(stored(0, 10), stored(10, 10)), []
+
+    def serve(request: Request) -> bytes:
+        asked.append(request)
+        # What comes next waits for a leader: its time begins when the reader is back.
+        return answer(request, error_code=6) if len(asked) == 2 else log(request)
+
+    with ScriptedBroker({FETCH: serve}) as broker, Cluster(broker.config()) as cluster:
         reading = Fetcher(cluster, T0, 0, 20, poll_timeout_ms=2000).records()
         next(reading)
         time.sleep(2.1)  # The time itself is what is tested.
