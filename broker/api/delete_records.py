@@ -28,7 +28,11 @@ async def handle(request: Request, context: ApiContext) -> Response:
         for ask in topic.partitions or ()
     }
     starts = context.replicas.log_starts_for(offsets)
-    movable = {tp: start for tp, start in starts.items() if isinstance(start, int)}
+    movable = {
+        topic_partition: start
+        for topic_partition, start in starts.items()
+        if isinstance(start, int)
+    }
     move = context.replicas.move_log_starts
     moved = await asyncio.get_running_loop().run_in_executor(None, move, movable)
     outcomes = {**starts, **moved}

@@ -30,7 +30,11 @@ async def handle(request: Request, context: ApiContext) -> Response:
     results = []
     for directory, logs in sizes.items():
         volume = volumes[directory]
-        kept = {tp: size for tp, size in logs.items() if only is None or tp in only}
+        kept = {
+            topic_partition: size
+            for topic_partition, size in logs.items()
+            if only is None or topic_partition in only
+        }
         results.append(
             _DIRECTORY(
                 error_code=KafkaStorageError.errno if volume is None else 0,

@@ -73,7 +73,10 @@ class OffsetCheckpointFile:
         return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._file.write((tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items()))
+        self._file.write(
+            (topic_partition.topic, topic_partition.partition, offset)
+            for topic_partition, offset in sorted(offsets.items())
+        )
 
 
 def _parse(text: str, field_count: int) -> list[list[str]] | None:

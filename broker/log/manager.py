@@ -70,8 +70,8 @@ HighWatermarkOf = Callable[[TopicPartition, Log], int]
 TopicOverrides = Callable[[str], Mapping[str, str]]
 
 
-def directory_name(tp: TopicPartition) -> str:
-    return f"{tp.topic}-{tp.partition}"
+def directory_name(topic_partition: TopicPartition) -> str:
+    return f"{topic_partition.topic}-{topic_partition.partition}"
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
@@ -109,7 +109,7 @@ class LogManager:
         self,
         config: BrokerConfig,
         topic_overrides: TopicOverrides = lambda topic: {},
-        high_watermark_of: HighWatermarkOf = lambda tp, log: log.log_end_offset,
+        high_watermark_of: HighWatermarkOf = lambda topic_partition, log: log.log_end_offset,
         clock: Clock = system_clock_ms,
         files: Files | None = None,
         new_cleaner_worker: Callable[[CleanerSettings], CleanerWorker] = CleanerProcess,
@@ -211,8 +211,16 @@ class LogManager:
         self.checkpoint_log_start_offsets()
         for directory in self._config.data_dirs:
             # The mark counts for all logs here: also for one that awaits its recovery offline.
-            unclean = [tp for tp in self._logs_in(directory) if not closed[tp]]
-            unclean += [tp for tp, log in self._offline_in(directory) if not log.was_clean]
+            unclean = [
+                topic_partition
+                for topic_partition in self._logs_in(directory)
+                if not closed[topic_partition]
+            ]
+            unclean += [
+                topic_partition
+                for topic_partition, log in self._offline_in(directory)
+                if not log.was_clean
+            ]
             if not unclean:
                 self._files.replace(directory / CLEAN_SHUTDOWN_FILE, _CLEAN_SHUTDOWN_TEXT)
         self._logs = {}
@@ -220,11 +228,12 @@ class LogManager:
 
     # Logs.
 
-    def get(self, tp: TopicPartition) -> Log | None:
+    def get(self, topic_partition: TopicPartition) -> Log | None:
         """None when there is no such log here. KafkaStorageError when it is offline."""
-        log = self._logs.get(tp)
-        if log is None and tp in self._offline:
-            raise KafkaStorageError(f"{directory_name(tp)} is offline: {self._offline[tp].reason}")
+        log = self._logs.get(topic_partition)
+        if log is None and topic_partition in self._offline:
+            reason = self._offline[topic_partition].reason
+            raise KafkaStorageError(f"{directory_name(topic_partition)} is offline: {reason}")
         return log
 
     def all_logs(self) -> dict[TopicPartition, Log]:
@@ -233,8 +242,8 @@ class LogManager:
     def sizes(self) -> dict[Path, dict[TopicPartition, int]]:
         """Data directory to its logs and their sizes in bytes."""
         found: dict[Path, dict[TopicPartition, int]] = {path: {} for path in self._config.data_dirs}
-        for tp, log in self._logs.items():
-            found[log.directory.parent][tp] = log.size_bytes
+        for topic_partition, log in self._logs.items():
+            found[log.directory.parent][topic_partition] = log.size_bytes
         return found
 
     @property
@@ -251,56 +260,60 @@ class LogManager:
             health[parent] = health.get(parent, False) or not log.has_failed
         return sum(not is_well for is_well in health.values())
 
-    def topic_id(self, tp: TopicPartition) -> uuid.UUID | None:
+    def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
         """The id of the topic that the log on disk was created for."""
-        log = self._logs[tp]
+        log = self._logs[topic_partition]
         return read_topic_id(log.directory, self._files)
 
-    def create(self, tp: TopicPartition, topic_id: uuid.UUID | None = None) -> Log:
+    def create(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None = None) -> Log:
         """The log, made in the data directory with the fewest logs if it does not exist.
 
         Raises KafkaStorageError when it is offline or the disk refuses.
         """
         with self._lock:
-            log = self.get(tp)
+            log = self.get(topic_partition)
             if log is not None:
                 return log
             try:
-                log = self._create(tp, topic_id)
+                log = self._create(topic_partition, topic_id)
             except OSError as error:
-                raise KafkaStorageError(f"cannot create {directory_name(tp)}: {error}") from error
-            self._logs = {**self._logs, tp: log}
+                raise KafkaStorageError(
+                    f"cannot create {directory_name(topic_partition)}: {error}"
+                ) from error
+            self._logs = {**self._logs, topic_partition: log}
             return log
 
-    def delete(self, tp: TopicPartition) -> None:
+    def delete(self, topic_partition: TopicPartition) -> None:
         """Takes the log away at once, also one that is offline; its files go after
         file.delete.delay.ms. An unknown log is fine. Slices in flight stay readable."""
         with self._lock:
-            log = self._logs.get(tp)
-            owner = log or self._offline.get(tp)
+            log = self._logs.get(topic_partition)
+            owner = log or self._offline.get(topic_partition)
             if owner is None:
                 return
-            self._logs = {each: kept for each, kept in self._logs.items() if each != tp}
-            self._departed.add(tp)
-            self.cleaner.abort(tp)
+            self._logs = {
+                each: kept for each, kept in self._logs.items() if each != topic_partition
+            }
+            self._departed.add(topic_partition)
+            self.cleaner.abort(topic_partition)
             directory = owner.directory
-            mark = f"-{tp.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
-            trash = directory.with_name(tp.topic[: 255 - len(mark)] + mark)
+            mark = f"-{topic_partition.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
+            trash = directory.with_name(topic_partition.topic[: 255 - len(mark)] + mark)
             if log is not None:
                 log.retire(trash)
             else:
                 self._files.rename(directory, trash)
-                del self._offline[tp]
+                del self._offline[topic_partition]
             self._files.sync_directory(directory.parent)
-            delay_ms = self._log_config(tp.topic).file_delete_delay_ms
+            delay_ms = self._log_config(topic_partition.topic).file_delete_delay_ms
             self._trash.add(trash, self._clock(), delay_ms)
         _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
 
     def update_topic_config(self, topic: str) -> None:
         """The topic's overrides changed: asks for them again and applies them to its logs."""
         config = self._log_config(topic)
-        for tp, log in self._logs.items():
-            if tp.topic == topic:
+        for topic_partition, log in self._logs.items():
+            if topic_partition.topic == topic:
                 log.config = config
 
     def update_config(self, config: BrokerConfig) -> None:
@@ -308,10 +321,10 @@ class LogManager:
         their own. The intervals of the upkeep stay as they were at `start`."""
         self._config = config
         topics: dict[str, LogConfig] = {}
-        for tp, log in self._logs.items():
-            if tp.topic not in topics:
-                topics[tp.topic] = self._log_config(tp.topic)
-            log.config = topics[tp.topic]
+        for topic_partition, log in self._logs.items():
+            if topic_partition.topic not in topics:
+                topics[topic_partition.topic] = self._log_config(topic_partition.topic)
+            log.config = topics[topic_partition.topic]
 
     # Upkeep. `start` calls these by their intervals.
 
@@ -329,9 +342,9 @@ class LogManager:
     def retention_pass(self) -> None:
         """Drops the segments that are too old or too many."""
         deleted = 0
-        for tp, log in self._logs.items():
+        for topic_partition, log in self._logs.items():
             with _reported("retention", log):
-                deleted += log.delete_old_segments(self._high_watermark_of(tp, log))
+                deleted += log.delete_old_segments(self._high_watermark_of(topic_partition, log))
         if deleted:
             self.checkpoint_log_start_offsets()
 
@@ -363,8 +376,15 @@ class LogManager:
 
     def _cleaner_offsets(self, directory: Path) -> dict[TopicPartition, int]:
         """Of the compacted logs in `directory`."""
-        here = {tp: self._logs[tp] for tp in self._logs_in(directory)}
-        return {tp: log.first_dirty_offset for tp, log in here.items() if log.config.compacts}
+        here = {
+            topic_partition: self._logs[topic_partition]
+            for topic_partition in self._logs_in(directory)
+        }
+        return {
+            topic_partition: log.first_dirty_offset
+            for topic_partition, log in here.items()
+            if log.config.compacts
+        }
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """As they were last written down."""
@@ -415,20 +435,29 @@ class LogManager:
         for name in names:
             if name.endswith(DELETED_LOG_SUFFIX):
                 self._files.remove_tree(directory / name)
-            elif (tp := parse_directory_name(name)) is not None:
-                found[tp] = directory / name
+            elif (topic_partition := parse_directory_name(name)) is not None:
+                found[topic_partition] = directory / name
         self._departed -= found.keys()
 
-        def load(tp: TopicPartition) -> None:
+        def load(topic_partition: TopicPartition) -> None:
             known = _Known(
-                recovery_points.get(tp, 0), start_offsets.get(tp, 0), dirty_offsets.get(tp, 0)
+                recovery_points.get(topic_partition, 0),
+                start_offsets.get(topic_partition, 0),
+                dirty_offsets.get(topic_partition, 0),
             )
-            self._load(tp, found[tp], known, was_clean)
+            self._load(topic_partition, found[topic_partition], known, was_clean)
 
         with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir) as pool:
             list(pool.map(load, found))
-        loaded = {tp: offset for tp, offset in dirty_offsets.items() if tp in self._logs}
-        if any(self._logs[tp].first_dirty_offset != offset for tp, offset in loaded.items()):
+        loaded = {
+            topic_partition: offset
+            for topic_partition, offset in dirty_offsets.items()
+            if topic_partition in self._logs
+        }
+        if any(
+            self._logs[topic_partition].first_dirty_offset != offset
+            for topic_partition, offset in loaded.items()
+        ):
             # A log has lost its tail: what comes next must not be taken for compacted.
             self.checkpoint_cleaner_offsets()
         _log.info(
@@ -437,25 +466,25 @@ class LogManager:
 
     def _load(
         self,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         directory: Path,
         known: "_Known",
         was_clean: bool,
     ) -> None:
         try:
-            log = self._open_log(tp, directory, known, was_clean)
+            log = self._open_log(topic_partition, directory, known, was_clean)
         except (OSError, CorruptRecordError, UnsupportedForMessageFormatError) as error:
             _log.error("log.offline dir=%s reason=%r", directory, str(error))
-            self._offline[tp] = _OfflineLog(directory, str(error), was_clean)
+            self._offline[topic_partition] = _OfflineLog(directory, str(error), was_clean)
             return
         with self._lock:
-            if tp in self._logs:
+            if topic_partition in self._logs:
                 _log.error("log.offline dir=%s reason='in two data directories'", directory)
                 return
-            self._logs[tp] = log
+            self._logs[topic_partition] = log
 
-    def _create(self, tp: TopicPartition, topic_id: uuid.UUID | None) -> Log:
-        if tp in self._departed:
+    def _create(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> Log:
+        if topic_partition in self._departed:
             # Else a crash would open the new log with the old one's offsets, and drop its records.
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
@@ -463,13 +492,13 @@ class LogManager:
             self._departed.clear()
         parents = self._config.data_dirs
         parent = min(parents, key=lambda each: len(self._logs_in(each)))
-        directory = parent / directory_name(tp)
+        directory = parent / directory_name(topic_partition)
         is_new = not self._files.exists(directory)
         self._files.make_directory(directory)
         try:
             if topic_id is not None:
                 write_topic_id(directory, topic_id, self._files)
-            return self._open_log(tp, directory, _Known(), True)
+            return self._open_log(topic_partition, directory, _Known(), True)
         except OSError:
             # Nobody knows of it: a later start would take it for a log that lost its topic.
             if is_new:
@@ -479,14 +508,14 @@ class LogManager:
 
     def _open_log(
         self,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         directory: Path,
         known: "_Known",
         was_clean: bool,
     ) -> Log:
         return Log(
             directory,
-            self._log_config(tp.topic),
+            self._log_config(topic_partition.topic),
             self._clock,
             self._files,
             known.recovery_point,
@@ -505,7 +534,11 @@ class LogManager:
             self._maintenance.flush_soon(log)
 
     def _logs_in(self, directory: Path) -> list[TopicPartition]:
-        return [tp for tp, log in self._logs.items() if log.directory.parent == directory]
+        return [
+            topic_partition
+            for topic_partition, log in self._logs.items()
+            if log.directory.parent == directory
+        ]
 
     def _offline_in(self, directory: Path) -> list[tuple[TopicPartition, _OfflineLog]]:
         return [each for each in self._offline.items() if each[1].directory.parent == directory]
@@ -513,12 +546,19 @@ class LogManager:
     def _checkpoint(self, name: str, offset_of: Callable[[Log], int]) -> None:
         with self._checkpoint_lock:
             # Under the lock: of two writers the later one knows more.
-            self._write_checkpoints(name, {tp: offset_of(log) for tp, log in self._logs.items()})
+            self._write_checkpoints(
+                name,
+                {topic_partition: offset_of(log) for topic_partition, log in self._logs.items()},
+            )
 
     def _write_checkpoints(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         for directory in self._config.data_dirs:
             here = self._logs_in(directory)
-            rows = {tp: offsets[tp] for tp in here if tp in offsets}
+            rows = {
+                topic_partition: offsets[topic_partition]
+                for topic_partition in here
+                if topic_partition in offsets
+            }
             self._checkpoint_file(directory, name).write(rows)
 
     def _checkpoint_file(self, directory: Path, name: str) -> OffsetCheckpointFile:
