@@ -49,6 +49,8 @@ from pyspark_kafkalog.errors import DataLossError, UnknownTopicError
 from pyspark_kafkalog.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, batches
 from pyspark_kafkalog.record.control import decode_marker
 
+EMPTY = "Empty"
+"""The state of a ProducerIdentity that has begun no transaction, as coordinators name it."""
 ONGOING = "Ongoing"
 """The state in which a transaction takes records, as coordinators name it."""
 

@@ -7,7 +7,8 @@
              it open
     commit   the decision, one record in a transaction of the lead, names the tasks' transactions;
              then they are committed. From the decision on, whoever plans next does the same.
-    abort    what is in no decision is aborted
+    abort    what is in no decision is aborted; where the decisions are lost, only what the lead, by
+             the state of its own transaction, cannot have decided
 
 Spark runs a micro-batch again whose commit it did not note down: its tasks write anew, and `commit`
 finds a decision with its number. It is the same micro-batch where it was planned from the same
@@ -52,6 +53,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig, Isolation
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import (
+    EMPTY,
     ONGOING,
     ProducerIdentity,
     TransactionDescription,
@@ -230,16 +232,26 @@ class TransactionalWrites:
         self.take_lead(owner)
 
     def abort(self, lead: Lead, written: Sequence[WrittenTransaction]) -> None:
-        """Aborts what a failed write left open, unless it is decided."""
+        """Aborts what a failed write left open, unless it is decided.
+
+        Raises DecisionsLostError, and leaves it open, where that cannot be found out: brokers may
+        deny the topic for a while only, and what was decided is to be committed then.
+        """
         with self._cluster() as cluster:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
+            is_undecided = self._is_undecided(transactions, lead)
+            newest: Decision | None = None
             try:
                 # A decision that is on its way still is there from here on, or never will be.
                 self._resign(transactions, lead)
-                newest = self._finish_newest(transactions, log)
+                try:
+                    newest = self._finish_newest(transactions, log)
+                except DecisionsLostError:
+                    if not is_undecided:
+                        raise
                 self._clear(transactions)
             except _FENCED:
-                newest = log.newest()
+                newest = self._known(log)
             undecided = [t.producer for t in written if newest is None or t not in newest]
             transactions.end_all(undecided, commit=False)
 
@@ -277,8 +289,11 @@ class TransactionalWrites:
         return newest
 
     def _finish_newest(self, transactions: Transactions, log: DecisionLog) -> Decision | None:
-        """Ends what was decided last and not ended; `commit` looks into what refuses."""
-        newest = log.newest()
+        """Ends what was decided last and not ended; `commit` looks into what refuses.
+
+        Raises DecisionsLostError as `_known` does.
+        """
+        newest = self._known(log)
         if newest is None or newest.is_done:
             return newest
         refused = transactions.end_all([t.producer for t in newest.transactions], commit=True)
@@ -297,6 +312,16 @@ class TransactionalWrites:
         """Ends the lead, so that no task of its write begins any more; raises one of _FENCED where
         another has it."""
         transactions.begin(lead.producer.transactional_id, _LEAD_TIMEOUT_MS, lead.producer)
+
+    def _is_undecided(self, transactions: Transactions, lead: Lead) -> bool:
+        """Whether nothing that is open is decided, whatever became of the topic: the lead's only
+        transaction is its decision, and what was decided before it was ended when it began. Not
+        where brokers do not tell (before Kafka 3.0), and to be asked before the lead resigns."""
+        with suppress(IncompatibleBrokerVersion):
+            name = lead.producer.transactional_id
+            found = transactions.describe([name]).get(name)
+            return found == TransactionDescription(lead.producer, EMPTY)
+        return False
 
     def _clear(self, transactions: Transactions) -> None:
         """Fences and aborts the transactions of this prefix's tasks that are open.
@@ -497,7 +522,9 @@ class TransactionalWrites:
             "Choose another prefix: a streaming query then writes its next micro-batch whole, and "
             "where that was committed before, its records are there twice (CHECKPOINT/commits has "
             "no file of its number, so look in the output for its rows first); a df.write that "
-            "failed may be visible in part."
+            "failed may be visible in part. Transactions that may be decided stay open, and "
+            "readers of committed records wait for them, for up to kafka.transaction.timeout.ms="
+            f"{self._client.transaction_timeout_ms}."
         )
 
     def _why_aborted(self) -> str:

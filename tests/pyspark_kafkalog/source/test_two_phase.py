@@ -42,6 +42,7 @@ from pyspark_kafkalog.errors import (
     PrefixInUseError,
     TransactionAbortedError,
     TransactionError,
+    UnknownTopicError,
 )
 from pyspark_kafkalog.source import decisions, two_phase
 from pyspark_kafkalog.source.decisions import Decision, DecisionLog, decisions_topic
@@ -106,6 +107,14 @@ def create_decisions(sink: Sink, admin: AdminClient) -> None:
     name = decisions_topic(sink.prefix)
     topic = NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([topic])[name].result(30)
+
+
+def denied(*_: Any) -> NoReturn:
+    raise UnknownTopicError("Topic __kafkalog-decisions does not exist")
+
+
+def before_kafka_3(*_: Any) -> NoReturn:
+    raise IncompatibleBrokerVersion("no DescribeTransactions")
 
 
 class DriverDied(Exception):
@@ -278,6 +287,71 @@ def test_decisions_that_are_lost_while_a_batch_runs_stop_it(
     with pytest.raises(StepError, match=LOST):
         sink.commit(messages, 0)
     assert seen(sink) == Counter([b"0"])
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_what_was_not_decided_when_decisions_were_lost_is_aborted(
+    sink: Sink, admin: AdminClient, is_created_again: bool
+) -> None:
+    sink.run(0, [b"0"])
+    writer = sink.plan()
+    unreported = sink.write(writer, [b"1"], attempt=1)
+    messages = sink.write(writer, [b"1"])
+    delete_decisions(sink, admin)
+    if is_created_again:
+        create_decisions(sink, admin)
+    with pytest.raises(StepError, match=LOST):
+        sink.commit(messages, 1)
+    sink.abort(messages, 1)
+    assert ONGOING not in states(sink, [*messages, *unreported])
+    assert not has_open_transactions(sink.servers, sink.topic)
+    assert seen(sink) == Counter([b"0"])
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_what_may_be_decided_is_not_aborted_where_brokers_deny_the_decisions(
+    sink: Sink,
+    commit_cut_short: Callable[..., Decision],
+    monkeypatch: pytest.MonkeyPatch,
+    is_fenced: bool,
+) -> None:
+    """A broker that has just started knows no topic yet: what was decided is decided."""
+    messages = sink.write(sink.plan(), *ROWS)
+    commit_cut_short(messages, 0, [None, None, None])
+    if is_fenced:
+        with Cluster(sink.options.client) as cluster:  # a successor that dies there
+            Transactions(cluster).begin(f"{sink.prefix}-driver", 60_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "newest", denied)
+        with pytest.raises(StepError, match=rf"{LOST}.* stay open.*timeout\.ms=900000"):
+            sink.abort(messages, 0)
+    assert states(sink, messages) == [ONGOING] * 3
+    sink.plan()
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_what_was_decided_when_decisions_were_lost_is_left_to_its_timeout(
+    sink: Sink, admin: AdminClient, commit_cut_short: Callable[..., Decision]
+) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    commit_cut_short(messages, 0, [None, None, None])
+    delete_decisions(sink, admin)
+    create_decisions(sink, admin)
+    with pytest.raises(StepError, match=LOST):
+        sink.abort(messages, 0)
+    assert states(sink, messages) == [ONGOING] * 3
+
+
+def test_brokers_that_do_not_tell_what_is_decided_keep_it_open(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = sink.write(sink.plan(), *ROWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "newest", denied)
+        patch.setattr(Transactions, "describe", before_kafka_3)
+        with pytest.raises(StepError, match=LOST):
+            sink.abort(messages, 0)
+    assert states(sink, messages) == [ONGOING] * 3
 
 
 def test_a_prefix_whose_first_write_failed_is_not_lost(sink: Sink) -> None:
@@ -713,10 +787,7 @@ def test_transactions_that_time_out_are_aborted_by_the_brokers(sink: Sink) -> No
 def test_brokers_before_kafka_3_are_written_to_without_what_they_do_not_tell(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> NoReturn:
-        raise IncompatibleBrokerVersion("no DescribeTransactions")
-
-    monkeypatch.setattr(Transactions, "describe", refuse)
+    monkeypatch.setattr(Transactions, "describe", before_kafka_3)
     for batch in range(2):
         sink.run(batch, [b"%d" % batch])
     assert seen(sink) == Counter([b"0", b"1"])
