@@ -94,24 +94,25 @@ def open_transport(host: str, port: int, config: ClientConfig, deadline: Deadlin
     refusals = 0
     addresses = _resolve(host, port, deadline)
     for tried, (family, kind, protocol, _, target) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
         try:
-            # An address that drops packets must leave time for those after it.
-            share = deadline.part(deadline.remaining_s * 1000 / (len(addresses) - tried))
-            sock.settimeout(max(0.001, share.remaining_s))
-            _set_up(sock, config)
-            sock.connect(target)
-            return Transport(_secured(sock, host, config, deadline) if config.uses_tls else sock)
+            # This may fail, too: the kernel may lack IPv6, and the next address be of IPv4.
+            sock = socket.socket(family, kind, protocol)
+            try:
+                # An address that drops packets must leave time for those after it.
+                share = deadline.part(deadline.remaining_s * 1000 / (len(addresses) - tried))
+                sock.settimeout(max(0.001, share.remaining_s))
+                _set_up(sock, config)
+                sock.connect(target)
+                is_plain = not config.uses_tls
+                return Transport(sock if is_plain else _secured(sock, host, config, deadline))
+            except BaseException:
+                sock.close()
+                raise
         except TimeoutError:
-            sock.close()
             reasons.append(f"{target[0]} does not answer")
         except OSError as error:
-            sock.close()
             reasons.append(f"{target[0]}: {reason(error)}")
             refusals += isinstance(error, ConnectionRefusedError)
-        except BaseException:
-            sock.close()
-            raise
     kind_of_error = NobodyListensError if refusals == len(addresses) else KafkaConnectionError
     raise kind_of_error(f"{address(host, port)} cannot be reached ({'; '.join(reasons)})")
 
@@ -132,21 +133,22 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
     def look_up(flags: int = 0) -> None:
         try:
             results.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # no name has an empty label, or a long one
             results.append(error)
 
     look_up(socket.AI_NUMERICHOST)
-    if isinstance(results[0], OSError):
+    if isinstance(results[0], OSError | UnicodeError):
         results.clear()
         thread = threading.Thread(target=look_up, name="kafkalog-resolve", daemon=True)
         thread.start()
         thread.join(deadline.remaining_s)
     if not results:
         raise KafkaConnectionError(f"the name {host} is not resolved in time")
-    if isinstance(results[0], OSError):
-        is_final = results[0].errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+    if isinstance(error := results[0], OSError | UnicodeError):
+        no_such_name = (socket.EAI_NONAME, socket.EAI_NODATA)
+        is_final = isinstance(error, UnicodeError) or error.errno in no_such_name
         kind_of_error = NobodyListensError if is_final else KafkaConnectionError
-        raise kind_of_error(f"the name {host} is not known here ({reason(results[0])})")
+        raise kind_of_error(f"the name {host} is not known here ({reason(error)})")
     return list(results[0])
 
 

@@ -231,6 +231,7 @@ def test_a_broker_that_greets_but_never_answers_is_given_up_in_time():
 def test_bootstrap_servers_are_tried_in_turn():
     with ScriptedBroker() as broker, RawPeer(wait_for_close) as silent:
         config = servers(
+            "broker..example:9092",
             f"127.0.0.1:{closed_port()}",
             silent.bootstrap_servers,
             broker.bootstrap_servers,

@@ -1,6 +1,9 @@
 """One connection against brokers that answer, and peers that are silent, slow, cut off or wrong."""
 
+import errno
 import hashlib
+import os
+import re
 import socket
 import ssl
 import struct
@@ -22,6 +25,7 @@ from kafka.protocol.metadata import MetadataRequest
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.transport import NobodyListensError
 from pyspark_kafkalog.errors import AuthenticationError
 from tests.pyspark_kafkalog.client.scripted import (
     API_VERSIONS,
@@ -345,6 +349,45 @@ def test_a_name_that_is_not_known(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(KafkaConnectionError, match=r"the name nowhere\.example is not known"):
         Connection("nowhere.example", 9092, CONFIG)
+
+
+@pytest.mark.parametrize("host", ["broker..example", f"{'b' * 64}.example", ".example"])
+def test_a_name_that_cannot_be_one_is_not_known(host):
+    with pytest.raises(NobodyListensError, match=re.escape(f"the name {host} is not known")):
+        Connection(host, 9092, CONFIG)
+
+
+def test_an_address_of_a_family_that_the_kernel_lacks_is_left_for_the_next(monkeypatch):
+    """As where `localhost` is ::1 first, in a container without IPv6."""
+    make_any = socket.socket
+
+    def make(family: int, *args: int, **kw: int | None) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return make_any(family, *args, **kw)
+
+    with ScriptedBroker() as broker:
+        found = [
+            (family, socket.SOCK_STREAM, 6, "", (address, broker.port))
+            for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"))
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: found)
+        monkeypatch.setattr(socket, "socket", make)
+        connection = Connection("several.example", 9092, CONFIG)
+        assert connection.version(FETCH, 12) == 12
+        connection.close()
+        found.pop()
+        with pytest.raises(KafkaConnectionError, match=r"reached \(::1: Address family not supp"):
+            Connection("several.example", 9092, CONFIG)
+
+
+def test_a_process_without_descriptors_left_is_told_so(monkeypatch):
+    def fail(*args: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socket", fail)
+    with pytest.raises(KafkaConnectionError, match=r"\(127\.0\.0\.1: Too many open files\)"):
+        Connection("127.0.0.1", 9092, CONFIG)
 
 
 def test_a_resolver_that_hangs_is_given_up_at_the_deadline(monkeypatch):
