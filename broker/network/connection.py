@@ -350,6 +350,8 @@ class BrokerConnection:
         """Goes on with what has been received: all others had their turn."""
         self._turn_is_over = False
         if not self.closed:
+            # Its requests may have come long ago. Who reads no answers has no turn for long.
+            self.last_active = self._loop.time()
             self._guarded(_nothing)
 
     def _watch_writable(self, watch: bool) -> None:

@@ -210,6 +210,16 @@ def test_idle_connections_are_closed(serve):
         assert_closed_by_server(sock)
 
 
+def test_a_connection_that_is_being_answered_is_not_idle(serve):
+    """One whose requests came long ago, all at once, and take long together."""
+    served = serve(options=SocketOptions(max_idle_ms=200))
+    with served.connect() as sock:
+        sock.sendall(framed(b"slow") * 100)
+        for _ in range(100):
+            assert receive_frame(sock) == b"slow"
+        assert_closed_by_server(sock)
+
+
 def test_no_idle_time_closes_a_connection_when_it_is_switched_off(serve):
     served = serve(options=SocketOptions(max_idle_ms=-1))
     with served.connect() as sock:
