@@ -86,8 +86,8 @@ class Subscription(Protocol):
         `missing_ok`, leaves it out.
         """
 
-    def covers(self, topic: str) -> bool:
-        """Whether a topic of this name would be read, wholly or in part."""
+    def covers(self, tp: TopicPartition) -> bool:
+        """Whether this partition would be read, if there were one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class SubscribeTopics:
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
         return _flatten(_topics(cluster, self.names, missing_ok))
 
-    def covers(self, topic: str) -> bool:
-        return topic in self.names
+    def covers(self, tp: TopicPartition) -> bool:
+        return tp.topic in self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,15 @@ class SubscribePattern:
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
         there = cluster.topics(None)
-        topics = {name: numbers for name, numbers in there.items() if self.covers(name)}
+        topics = {name: numbers for name, numbers in there.items() if self.finds(name)}
         if not topics:
             _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
         return _flatten(topics)
 
-    def covers(self, topic: str) -> bool:
+    def covers(self, tp: TopicPartition) -> bool:
+        return self.finds(tp.topic)
+
+    def finds(self, topic: str) -> bool:
         found = re.search(self.pattern, topic) is not None
         return found and not topic.startswith(OWN_TOPICS)
 
@@ -142,8 +145,8 @@ class AssignPartitions:
             )
         return sorted(existing.intersection(self.assigned))
 
-    def covers(self, topic: str) -> bool:
-        return any(tp.topic == topic for tp in self.assigned)
+    def covers(self, tp: TopicPartition) -> bool:
+        return tp in self.assigned
 
 
 def log_bounds(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBounds:

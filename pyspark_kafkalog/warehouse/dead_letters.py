@@ -107,7 +107,7 @@ class BesideLetters:
         letters = topics & {dead_letter_topic(topic, self.letters_to) for topic in topics}
         if isinstance(self.subscription, SubscribePattern):
             # A topic's letters stay what they are when it is deleted.
-            own = self.subscription.covers
+            own = self.subscription.finds
             bases = {topic.removesuffix(SUFFIX) for topic in topics if topic.endswith(SUFFIX)}
             letters |= topics & {dead_letter_topic(t, self.letters_to) for t in bases if own(t)}
         elif letters:
@@ -117,8 +117,8 @@ class BesideLetters:
             )
         return [tp for tp in found if tp.topic not in letters]
 
-    def covers(self, topic: str) -> bool:
-        return self.subscription.covers(topic)
+    def covers(self, tp: TopicPartition) -> bool:
+        return self.subscription.covers(tp)
 
 
 def checked_topic(name: str | None) -> str | None:

@@ -1,15 +1,18 @@
-"""Topics that a load has read from and that are not there any more: nothing is lost unsaid.
+"""Partitions that a load has read from and that are not there any more: nothing is lost unsaid.
 
 A topic that is subscribed by its name is missed anyway. A pattern just does not find it, and what
 came since the last commit is gone with it. Whoever chose to go on is told once: the commit marks
 the topic's id (commit.deleted), and the load has no place in it from then on, unless it is the very
 same topic that is back.
 
+No topic loses partitions: one that has fewer was created again. Its id says so, where brokers say
+one; else the partitions that it lacks do.
+
 Runs on the driver, with a Cluster handed in.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kafka.structs import TopicPartition
 
@@ -27,7 +30,8 @@ _RETRY_INTERVAL_S = 0.2
 def partitions_now(
     cluster: Cluster, source: SourceOptions, position: Position
 ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """The partitions to read, and those of `position` whose topics should be read and are gone.
+    """The partitions to read, and those of `position` that should be read and are gone: of topics
+    that are, and of such as have them no more, if no id tells what became of the topic.
 
     As a stream does: asked again while some are missing, since a broker that has just started may
     answer without its topics. Raises UnknownTopicError, and Kafka's error for a topic that may not
@@ -43,16 +47,22 @@ def partitions_now(
 
 
 def places_of_gone(
-    gone: Sequence[TopicPartition], position: Position, name: str, fail_on_data_loss: bool
+    gone: Sequence[TopicPartition],
+    position: Position,
+    there: Collection[str],
+    name: str,
+    fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
     """Ranges of no offsets, which let load `name` go on without the partitions that are gone.
 
     Raises DataLossError where it may not. There are none for topics without an id: one that is
-    created again could not be told from the old one.
+    created again could not be told from the old one. One of a topic that is `there` is at its
+    beginning: if it gets that partition, it is a new one.
     """
     if not gone:
         return []
-    nameless = sorted({tp.topic for tp in gone} - position.topic_ids.keys())
+    to_mark = position.topic_ids.keys() - set(there)
+    nameless = sorted({tp.topic for tp in gone} - to_mark)
     try:
         report_data_loss(
             f"Partitions are gone: {describe(gone)}. Load {name!r} has commits of them.",
@@ -64,10 +74,12 @@ def places_of_gone(
             once = (
                 f"Each load needs it, since brokers said no id of {', '.join(nameless)} by which "
                 "a new topic could be told from the old one; or let subscribePattern leave that "
-                "name out."
+                "name out, or give the load another name."
             )
         raise DataLossError(f"{error} {once}") from error
-    places = {tp: position.offsets[tp] for tp in gone if tp.topic in position.topic_ids}
+    at = position.offsets
+    places = {tp: at[tp] for tp in gone if tp.topic in to_mark}
+    places |= {tp: 0 for tp in gone if tp.topic in there and at[tp]}
     return [OffsetRange(tp.topic, tp.partition, n, n) for tp, n in places.items()]
 
 
@@ -77,13 +89,21 @@ def _gone(
     position: Position,
     partitions: Sequence[TopicPartition],
 ) -> list[TopicPartition]:
-    read = {tp.topic for tp in partitions}
+    there, read = set(partitions), {tp.topic for tp in partitions}
     covers = source.subscription.covers
-    missing = {tp.topic for tp in position.offsets if tp.topic not in read and covers(tp.topic)}
+    missing = [tp for tp in position.offsets if tp not in there and covers(tp)]
+    # With both ids it is the same topic, of which a broker did not know all for a moment; or it is
+    # another one, and the load is refused, or begins anew.
+    lacking = {topic for topic in read if _has_no_id(cluster, position, topic)}
     # Some are there and left out: those for dead letters. An answer for all topics is silent of
     # those that may not be seen, or have no leader for a moment; one that asks for a name is not.
-    gone = {topic for topic in missing if not _is_there(cluster, topic)}
-    return sorted(tp for tp in position.offsets if tp.topic in gone)
+    gone = {t for t in {tp.topic for tp in missing} - read if not _is_there(cluster, t)}
+    return sorted(tp for tp in missing if tp.topic in gone | lacking)
+
+
+def _has_no_id(cluster: Cluster, position: Position, topic: str) -> bool:
+    """Whether the topic that is there cannot be told from the one of `position` by its id."""
+    return topic not in position.topic_ids or cluster.topic_id(topic) is None
 
 
 def _is_there(cluster: Cluster, topic: str) -> bool:

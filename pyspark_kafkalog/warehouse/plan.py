@@ -50,6 +50,7 @@ from pyspark_kafkalog.warehouse.progress import describe_bytes
 from pyspark_kafkalog.warehouse.target import Target, open_target
 
 _MOST_SHOWN = 100
+_WITHOUT_IDS = "brokers say none. Give the load another name"
 
 _log = logging.getLogger(__name__)
 
@@ -144,8 +145,8 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     with Cluster(source.client, fails_fast=True) as cluster:
         partitions, gone = partitions_now(cluster, source, position.without_deleted())
         topic_ids = topic_ids_of(cluster, partitions)
-        nameless = {tp.topic for tp in partitions} - topic_ids.keys()
-        position.check_back(nameless, name, "brokers say none. Give the load another name")
+        read = {tp.topic for tp in partitions}
+        position.check_back(read - topic_ids.keys(), name, _WITHOUT_IDS)
         known = position.without_deleted(topic_ids)
         meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
         if wanted.has_start and meant:
@@ -155,11 +156,12 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
         ranges = plan_ranges(cluster, source, partitions, meant, name, recreated, back)
         if wanted.max_bytes is not None:
             ranges = within_bytes(cluster, ranges, wanted.max_bytes)
-    without = places_of_gone(gone, known, name, source.fail_on_data_loss)
+    without = places_of_gone(gone, known, read, name, source.fail_on_data_loss)
     ranges = sorted([*ranges, *without])
     planned = {piece.topic for piece in ranges}
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
-    ids |= {piece.topic: deleted(known.topic_ids[piece.topic]) for piece in without}
+    marked = {piece.topic for piece in without} - read
+    ids |= {topic: deleted(known.topic_ids[topic]) for topic in marked}
     return Work(target, position, tuple(ranges), ids)
 
 

@@ -526,6 +526,47 @@ def test_a_topic_that_is_back_without_an_id_is_refused(
     assert landed(path) == before
 
 
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
+def test_a_partition_that_its_topic_has_no_more_is_missed(load, path, topics, monkeypatch, way):
+    """Without ids nothing else tells that the topic is another one, which is longer by now."""
+    monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
+    topic = topics.create(2)
+    topics.fill(topic, 3, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Cluster, "topic_id", lambda cluster, topic: None)
+        load(**{way: topic})
+        topics.fill(topic, 0, 4)
+        create_again(topics.servers, topic)
+        topics.fill(topic, 5)
+        for how in ({"dry_run": True}, {}):
+            with pytest.raises(DataLossError, match=f"Partitions are gone: {topic}-1.*no id of"):
+                load(**{way: topic}, how=how)
+        # Who asks for the other one alone knows what there is.
+        assert load(name="other", assign=f'{{"{topic}":[0]}}').records == 5
+        assert load(assign=f'{{"{topic}":[0]}}').records == 2
+        assert load(**{way: topic}, failOnDataLoss="false").gaps == ()
+        assert load(**{way: topic}, failOnDataLoss="false").commit_id is None
+        with pytest.raises(DataLossError, match=f"Partitions are gone: {topic}-1"):
+            load(**{way: topic})
+        topics.add_partitions(topic, 2)
+        topics.fill(topic, 0, 4)
+        assert load(**{way: topic}).records == 4
+
+
+def test_a_topic_with_fewer_partitions_is_a_recreated_one_where_brokers_say_its_id(
+    load, path, topics
+):
+    topic = topics.create(2)
+    topics.fill(topic, 3, 3)
+    load(subscribe=topic)
+    create_again(topics.servers, topic)
+    topics.fill(topic, 5)
+    with pytest.raises(TopicRecreatedError):
+        load(subscribe=topic)
+    assert load(subscribe=topic, failOnDataLoss="false").records == 5
+    assert load(subscribe=topic).commit_id is None
+
+
 def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(load, topics):
     topic = topics.create()
     letters = topics.create(prefix=topic)

@@ -1,6 +1,7 @@
 """Which topics of a load are gone; with a broker: tests/spark/test_load.py."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.errors import TopicAuthorizationFailedError
@@ -21,8 +22,12 @@ KEPT, HIDDEN, OTHER = (TopicPartition(topic, 0) for topic in ("day-1", "day-2", 
 class Brokers:
     """Answer for all topics with `day-1`, and for others by name as they are told to."""
 
-    def __init__(self, error: type[Exception] | None) -> None:
+    def __init__(self, error: type[Exception] | None, topic_id: UUID | None = None) -> None:
         self._error = error
+        self._topic_id = topic_id
+
+    def topic_id(self, topic):
+        return self._topic_id
 
     def topics(self, names):
         if names is not None and self._error is not None:
@@ -51,6 +56,24 @@ def test_what_no_broker_knows_by_its_name_is_gone():
 def test_a_topic_that_is_left_out_of_all_and_known_by_its_name_is_not_gone():
     """One that has no leader for a moment: it would be new, and loaded again, when it is back."""
     assert gone(None) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_missed"),
+    [(None, None, True), (1, None, True), (None, 1, True), (1, 1, False), (1, 2, False)],
+)
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern", "assign"])
+def test_a_partition_that_its_topic_has_no_more_is_gone_unless_ids_tell_more(
+    way, then, now, is_missed
+):
+    """No topic loses partitions: of one id, some broker did not know them all."""
+    brokers: Any = Brokers(None, now and UUID(int=now))
+    asked = '{"day-1":[0]}' if way == "assign" else "day-1"
+    options = batch_options({"kafka.bootstrap.servers": "x:1", way: asked})
+    lacks = TopicPartition("day-1", 1)
+    position = Position({KEPT: 1, lacks: 2}, {"day-1": UUID(int=then)} if then else NO_IDS)
+    wanted = [lacks] if is_missed and way != "assign" else []
+    assert partitions_now(brokers, options, position) == ([KEPT], wanted)
 
 
 def test_a_topic_that_may_not_be_seen_is_not_gone():
