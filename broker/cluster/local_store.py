@@ -24,6 +24,7 @@ from broker.cluster.store import (
     NoNodeError,
     NotEmptyError,
     Operation,
+    Result,
     Set,
 )
 
@@ -37,7 +38,8 @@ CREATE TABLE IF NOT EXISTS node (
     version INTEGER NOT NULL,
     ephemeral INTEGER NOT NULL,
     czxid INTEGER NOT NULL DEFAULT 0,
-    mzxid INTEGER NOT NULL DEFAULT 0
+    mzxid INTEGER NOT NULL DEFAULT 0,
+    children_made INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
 CREATE TABLE IF NOT EXISTS last_commit (zxid INTEGER NOT NULL);
@@ -68,7 +70,7 @@ class LocalStore:
             database.execute("PRAGMA synchronous=FULL")
             database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
             columns = database.execute("SELECT name FROM pragma_table_info('node')").fetchall()
-            for column in ("czxid", "mzxid"):
+            for column in ("czxid", "mzxid", "children_made"):
                 if (column,) not in columns:
                     database.execute(_NEW_COLUMN.format(column))
 
@@ -90,7 +92,7 @@ class LocalStore:
             raise NoNodeError(path)
         return names
 
-    def commit(self, operations: Sequence[Operation]) -> list[Node | None]:
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
         (done,) = self.commit_each([operations])
         if isinstance(done, MetadataStoreError):
             raise done
@@ -98,7 +100,7 @@ class LocalStore:
 
     def commit_each(
         self, commits: Sequence[Sequence[Operation]]
-    ) -> list[list[Node | None] | MetadataStoreError]:
+    ) -> list[list[Result] | MetadataStoreError]:
         with self._lock, self._transaction() as database:
             done = [_commit(database, operations) for operations in commits]
         for operations, result in zip(commits, done, strict=True):
@@ -188,7 +190,7 @@ def _node(database: sqlite3.Connection, path: str) -> Node:
 
 def _commit(
     database: sqlite3.Connection, operations: Sequence[Operation]
-) -> list[Node | None] | MetadataStoreError:
+) -> list[Result] | MetadataStoreError:
     """All of them, or none."""
     database.execute("SAVEPOINT one")
     try:
@@ -201,16 +203,15 @@ def _commit(
     return done
 
 
-def _apply(database: sqlite3.Connection, operation: Operation) -> Node | None:
+def _apply(database: sqlite3.Connection, operation: Operation) -> Result:
     path = operation.path
     if isinstance(operation, Create):
-        _create(database, operation)
-        return _node(database, path)
+        return _create(database, operation)
     node = _node(database, path)
     if operation.version not in (ANY_VERSION, node.version):
         raise BadVersionError(f"{path} has version {node.version}, not {operation.version}")
     if isinstance(operation, Check):
-        return node
+        return None
     if isinstance(operation, Delete):
         if database.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
             raise NotEmptyError(path)
@@ -224,13 +225,19 @@ def _apply(database: sqlite3.Connection, operation: Operation) -> Node | None:
     return _node(database, path)
 
 
-def _create(database: sqlite3.Connection, operation: Create) -> None:
+def _create(database: sqlite3.Connection, operation: Create) -> str:
     path, parent = operation.path, _parent(operation.path)
+    query = "SELECT children_made FROM node WHERE path = ?"
+    row = database.execute(query, (parent,)).fetchone()
+    if row is None:
+        raise NoNodeError(parent)
+    if operation.sequence:
+        path += f"{row[0]:010}"
     if _exists(database, path):
         raise NodeExistsError(path)
-    if not _exists(database, parent):
-        raise NoNodeError(parent)
+    database.execute("UPDATE node SET children_made = children_made + 1 WHERE path = ?", (parent,))
     database.execute(
-        "INSERT INTO node SELECT ?, ?, ?, 0, ?, zxid, zxid FROM last_commit",
+        "INSERT INTO node SELECT ?, ?, ?, 0, ?, zxid, zxid, 0 FROM last_commit",
         (path, parent, operation.value, int(operation.ephemeral)),
     )
+    return path

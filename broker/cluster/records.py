@@ -28,6 +28,7 @@ from broker.cluster.store import (
     Node,
     NodeExistsError,
     Operation,
+    Result,
     Set,
 )
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
@@ -99,10 +100,10 @@ class MetadataRecords:
                 Set(znodes.CONTROLLER_EPOCH, value, epoch.version),
             ]
         )
-        assert now is not None
+        assert isinstance(now, Node)
         self._is_controller = Check(znodes.CONTROLLER_EPOCH, now.version)
 
-    def _commit(self, operations: Sequence[Operation]) -> list[Node | None]:
+    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
         assert self._is_controller is not None, "elect this broker first"
         try:
             return self._store.commit([self._is_controller, *operations])[1:]
@@ -253,7 +254,7 @@ class MetadataRecords:
         self,
         topic_partition: TopicPartition,
         state: PartitionMetadata,
-        result: list[Node | None] | MetadataStoreError,
+        result: list[Result] | MetadataStoreError,
     ) -> PartitionMetadata:
         if not isinstance(result, MetadataStoreError):
             return replace(state, partition_epoch=state.partition_epoch + 1)

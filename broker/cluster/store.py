@@ -7,8 +7,8 @@ is one transaction (multi).
 `local_store` keeps the tree in one file for a broker alone; the methods are those that kazoo
 offers, so that ZooKeeper fits behind the same interface.
 
-Every method but `watch` may block (a commit reaches the disk, or another machine): call them from
-a thread, not from the event loop. Values are bytes (JSON in Kafka's own layout, see znodes.py).
+Every method may block (a commit reaches the disk, or another machine): call them from a thread, not
+from the event loop. Values are bytes (JSON in Kafka's own layout, see znodes.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -52,11 +52,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node. An ephemeral node lives as long as the session that made it."""
+    """Make a node. An ephemeral node lives as long as the session that made it; to the name of one
+    in a `sequence` ten digits are added, which count the children ever made there."""
 
     path: str
     value: bytes = b""
     ephemeral: bool = False
+    sequence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Check:
 
 
 Operation: TypeAlias = Create | Set | Delete | Check
+Result: TypeAlias = str | Node | None
+"""Of a Create that was done the path of the node, of a Set the node as it is after that."""
 
 
 class MetadataStore(Protocol):
@@ -99,15 +103,12 @@ class MetadataStore(Protocol):
     def children(self, path: str) -> list[str]:
         """The names, not paths, of a node's children, sorted; NoNodeError."""
 
-    def commit(self, operations: Sequence[Operation]) -> list[Node | None]:
-        """Does all of `operations` in their order, or none; durable when it returns.
-
-        Returns of each the node as it is after that; None of one that was removed.
-        """
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """Does all of `operations` in their order, or none; durable when it returns."""
 
     def commit_each(
         self, commits: Sequence[Sequence[Operation]]
-    ) -> "list[list[Node | None] | MetadataStoreError]":
+    ) -> "list[list[Result] | MetadataStoreError]":
         """Many commits in one go, each done or failed by itself: of each what `commit` returns, or
         raises."""
 
@@ -115,7 +116,9 @@ class MetadataStore(Protocol):
         """Makes the node and its parents where they are missing."""
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls `changed` after the node's value, or its set of children, has changed.
+        """Calls `changed` after the node's value, or its set of children, has changed; the node
+        need not be there yet. Whoever reads after this has returned, and after each call, misses
+        nothing: several changes may be one call, and a call may come of none.
 
         The call comes on the store's or the writer's thread: hand it over to the event loop.
         Returns a function that ends the watch.
