@@ -116,6 +116,8 @@ class BrokerServer:
             raise
 
     def _open(self) -> Endpoint:
+        if self._config.zookeeper_connect is not None:
+            raise ConfigError("zookeeper.connect is set, but this broker joins no cluster yet")
         listener, advertised = self._config.endpoints[0], self._config.advertised_endpoints[0]
         host, port = self._network.bind(listener.host, listener.port)
         data_dir = self._config.data_dirs[0]

@@ -24,6 +24,7 @@ from broker.config.definition import (
     LIST,
     LONG,
     LONG_MAX,
+    PASSWORD,
     SHORT,
     STRING,
     ConfigError,
@@ -37,7 +38,7 @@ from broker.config.definition import (
     option,
     split_known,
 )
-from broker.config.endpoint import ADDRESS, IP_OVERRIDES, LISTENERS, Endpoint
+from broker.config.endpoint import ADDRESS, IP_OVERRIDES, LISTENERS, ZOOKEEPER, Endpoint
 from broker.config.log import (
     CODECS,
     GZIP_LEVELS,
@@ -95,6 +96,75 @@ class BrokerConfig:
     )
     broker_rack: str | None = option(
         "broker.rack", STRING, None, "Rack of this broker, as told to clients in Metadata."
+    )
+    zookeeper_connect: str | None = option(
+        "zookeeper.connect",
+        STRING,
+        None,
+        "ZooKeeper's servers, by which brokers are a cluster: HOST:PORT, comma-separated; a /PATH "
+        "after the last is where this cluster's nodes are, and is made where it is missing.",
+        ZOOKEEPER,
+    )
+    zookeeper_session_timeout_ms: int = option(
+        "zookeeper.session.timeout.ms",
+        INT,
+        18_000,
+        "Time without a word from this broker after which ZooKeeper gives it up.",
+        at_least(1),
+    )
+    zookeeper_connection_timeout_ms: int | None = option(
+        "zookeeper.connection.timeout.ms",
+        INT,
+        None,
+        "How long the first connection may take; default: zookeeper.session.timeout.ms.",
+        at_least(1),
+    )
+    zookeeper_max_in_flight_requests: int = option(
+        "zookeeper.max.in.flight.requests",
+        INT,
+        10,
+        "Most commits that are sent to ZooKeeper before the first of them is answered.",
+        at_least(1),
+    )
+    zookeeper_ssl_client_enable: bool = option(
+        "zookeeper.ssl.client.enable", BOOLEAN, False, "Whether ZooKeeper is reached by TLS."
+    )
+    zookeeper_ssl_keystore_location: str | None = option(
+        "zookeeper.ssl.keystore.location",
+        STRING,
+        None,
+        "A PEM file with this broker's private key and certificates, in which order ever.",
+    )
+    zookeeper_ssl_keystore_password: str | None = option(
+        "zookeeper.ssl.keystore.password", PASSWORD, None, "Of the private key, where it has one."
+    )
+    zookeeper_ssl_keystore_type: str | None = option(
+        "zookeeper.ssl.keystore.type",
+        STRING,
+        None,
+        "PEM, also where it is not set: Java's own formats are not read.",
+        one_of("PEM"),
+    )
+    zookeeper_ssl_truststore_location: str | None = option(
+        "zookeeper.ssl.truststore.location",
+        STRING,
+        None,
+        "A PEM file with the certificates that ZooKeeper's is checked by; default: the system's.",
+    )
+    zookeeper_ssl_truststore_type: str | None = option(
+        "zookeeper.ssl.truststore.type",
+        STRING,
+        None,
+        "PEM, also where it is not set: Java's own formats are not read.",
+        one_of("PEM"),
+    )
+    zookeeper_ssl_endpoint_identification_algorithm: str = option(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        STRING,
+        "HTTPS",
+        "HTTPS: the certificate must name the host that was connected to; empty: any host's is "
+        "taken.",
+        one_of("HTTPS", "", any_case=True),
     )
     log_dir: tuple[str, ...] = option(
         "log.dir", LIST, ("/tmp/kafka-logs",), "Data directories, when log.dirs is not set."

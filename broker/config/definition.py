@@ -44,6 +44,7 @@ class ConfigType(IntEnum):
 
 BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 SHORT, LONG, DOUBLE, LIST = ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+PASSWORD = ConfigType.PASSWORD
 
 
 class ConfigSource(IntEnum):

@@ -1,4 +1,4 @@
-"""Addresses as properties hold them: a listener's, and limits by address.
+"""Addresses as properties hold them: a listener's, ZooKeeper's, and limits by address.
 
 Pure functions on text: any thread.
 """
@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from broker.config.definition import ConfigError, legal
 
-__all__ = ["ADDRESS", "IP_OVERRIDES", "LISTENERS", "Endpoint", "parse_ip_overrides"]
+__all__ = [
+    "ADDRESS",
+    "IP_OVERRIDES",
+    "LISTENERS",
+    "ZOOKEEPER",
+    "Endpoint",
+    "parse_ip_overrides",
+    "parse_zookeeper",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,29 @@ def parse_ip_overrides(text: str) -> dict[str, int]:
     return overrides
 
 
+def parse_zookeeper(text: str) -> tuple[str, str]:
+    """The servers, and below which node everything is ("" for the root), of zookeeper.connect.
+    Raises ConfigError."""
+    servers, slash, chroot = text.partition("/")
+    names = chroot.split("/") if slash else []
+    if names == [""]:
+        names = []
+    for server in servers.split(","):
+        host, colon, port = server.strip().rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        if not (host if colon else port) or (colon and not is_port) or not all(names):
+            raise ConfigError(f"invalid zookeeper.connect {text!r}: expected HOST:PORT,.../PATH")
+    return servers, "".join(f"/{name}" for name in names)
+
+
+def _parses_as_zookeeper(text: str) -> bool:
+    try:
+        parse_zookeeper(text)
+    except ConfigError:
+        return False
+    return True
+
+
 def _parses_as_ip_overrides(text: str) -> bool:
     try:
         parse_ip_overrides(text)
@@ -67,6 +98,7 @@ def _parses_as_address(text: str) -> bool:
 
 
 IP_OVERRIDES = legal("expected HOST:CONNECTIONS, comma-separated", _parses_as_ip_overrides)
+ZOOKEEPER = legal("expected HOST:PORT, comma-separated, then perhaps /PATH", _parses_as_zookeeper)
 ADDRESS = legal("expected HOST:PORT", _parses_as_address)
 LISTENERS = legal(
     "expected PLAINTEXT://HOST:PORT, comma-separated, and no listener of another name (such as "

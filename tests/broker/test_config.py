@@ -9,7 +9,7 @@ from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError, ConfigSource, ConfigType
 from broker.config.describe import describe_broker, describe_default, describe_topic
 from broker.config.dynamic import with_dynamic
-from broker.config.endpoint import Endpoint, parse_ip_overrides
+from broker.config.endpoint import Endpoint, parse_ip_overrides, parse_zookeeper
 
 
 def test_defaults_are_kafkas():
@@ -259,6 +259,37 @@ def test_overrides_of_an_address_are_checked():
     for bad in ("127.0.0.1", ":5", "host:-1", "host:many"):
         with pytest.raises(ConfigError, match="HOST:CONNECTIONS"):
             given(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "root"),
+    [
+        ("localhost", "localhost", ""),
+        ("a:2181,b:2182/kafka", "a:2181,b:2182", "/kafka"),
+        ("[::1]:2181/kafka/blue", "[::1]:2181", "/kafka/blue"),
+        ("a:1/", "a:1", ""),
+    ],
+)
+def test_zookeeper_is_told_by_its_servers_and_a_path(text, servers, root):
+    config = BrokerConfig.from_properties({"zookeeper.connect": text})
+    assert parse_zookeeper(config.zookeeper_connect) == (servers, root)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":1", "a:", "a:x", "a:0", "a:1,,b:1", "a:1/x/", "a:1//x", "/"]
+)
+def test_a_wrong_address_of_zookeeper(text):
+    with pytest.raises(ConfigError, match=r"HOST:PORT, comma-separated, then perhaps /PATH"):
+        BrokerConfig.from_properties({"zookeeper.connect": text})
+
+
+def test_javas_stores_are_no_pem_files():
+    for name in ("keystore", "truststore"):
+        with pytest.raises(ConfigError, match="must be one of: PEM"):
+            BrokerConfig.from_properties({f"zookeeper.ssl.{name}.type": "JKS"})
+    secret = BrokerConfig.from_properties({"zookeeper.ssl.keystore.password": "x"})
+    described = {entry.name: entry for entry in describe_broker(secret)}
+    assert described["zookeeper.ssl.keystore.password"].is_sensitive
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,15 @@ def test_neither_arrow_nor_spark_is_loaded():
     assert done.stdout == "[]\n"
 
 
+def test_a_broker_that_is_asked_to_join_a_cluster_does_not_start_alone(tmp_path):
+    code, out, err = run_broker(
+        *(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0"),
+        "--override=zookeeper.connect=127.0.0.1:2181/kafka",
+    )
+    assert (code, out) == (1, "")
+    assert "zookeeper.connect is set, but" in err
+
+
 def first_of(client, topic):
     """(error code, values) of a fetch from offset 0."""
     ask = FetchPartition(topic, 0, 0, 1 << 20)
