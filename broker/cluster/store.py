@@ -4,8 +4,9 @@ Owns: the interface and its errors. The tree is ZooKeeper's: a node has a path, 
 that counts its changes, the numbers of the transactions that made it and that last set it (czxid,
 mzxid), and children; a node is made under an existing parent and removed without children. A commit
 is one transaction (multi).
-`local_store` keeps the tree in one file for a broker alone; the methods are those that kazoo
-offers, so that ZooKeeper fits behind the same interface.
+`local_store` keeps the tree in one file for a broker alone, `zookeeper_store` in ZooKeeper for the
+brokers of a cluster; a session, which may end while its broker lives, is the latter's alone
+(`session`).
 
 Every method may block (a commit reaches the disk, or another machine): call them from a thread, not
 from the event loop. Values are bytes (JSON in Kafka's own layout, see znodes.py).
@@ -37,6 +38,16 @@ class BadVersionError(MetadataStoreError):
 
 class NotEmptyError(MetadataStoreError):
     """The node to be removed has children."""
+
+
+class StoreConnectionError(MetadataStoreError):
+    """The store could not be reached, or did not answer in time. A commit may be done or not: read
+    back and compare."""
+
+
+class SessionExpiredError(StoreConnectionError):
+    """This commit is not done: the session that it belongs to has ended, and its owner has not
+    said that it goes on in the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,8 @@ Result: TypeAlias = str | Node | None
 
 
 class MetadataStore(Protocol):
-    """The tree. Errors are MetadataStoreError; of a commit that fails nothing has happened."""
+    """The tree. Errors are MetadataStoreError; of a commit that fails nothing has happened, but
+    for StoreConnectionError, of which nobody knows."""
 
     def get(self, path: str) -> Node:
         """The node at `path`; NoNodeError."""

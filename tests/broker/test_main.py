@@ -330,6 +330,26 @@ def test_neither_arrow_nor_spark_is_loaded():
     assert done.stdout == "[]\n"
 
 
+def test_kazoo_is_loaded_by_a_broker_of_a_cluster_alone(tmp_path):
+    """Also not while it serves, or stops."""
+    program = (
+        "import atexit, sys, broker.__main__ as main\n"
+        "atexit.register(lambda: print('kazoo' in sys.modules, file=sys.stderr))\n"
+        "main.main()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, f"--data-dir={tmp_path}", "--listen=127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline().startswith("listening")
+    child.terminate()
+    _, said = child.communicate(timeout=EVENT_S)
+    assert child.returncode == 0
+    assert said.splitlines()[-1] == "False"
+
+
 def test_a_broker_that_is_asked_to_join_a_cluster_does_not_start_alone(tmp_path):
     code, out, err = run_broker(
         *(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0"),

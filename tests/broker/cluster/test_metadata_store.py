@@ -1,4 +1,4 @@
-"""What every store does: the tree, its operations and errors, watches."""
+"""What every store does: the tree, its operations and errors, watches; a file's and ZooKeeper's."""
 
 import threading
 from collections.abc import Callable
@@ -20,13 +20,18 @@ from broker.cluster.store import (
     NotEmptyError,
     Set,
 )
+from tests.broker.cluster.conftest import Open
 from tests.support.patience import wait_until
 
 
-@pytest.fixture
-def open_again(tmp_path: Path) -> Callable[[], MetadataStore]:
+@pytest.fixture(params=["local", "zookeeper"])
+def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MetadataStore]:
     """Opens the store; the same one, after it was closed."""
-    return lambda: LocalStore(tmp_path)
+    open_store: Open
+    if request.param == "local":
+        return lambda: LocalStore(tmp_path)
+    zookeeper, open_store = map(request.getfixturevalue, ("zookeeper", "open_store"))
+    return lambda: open_store(zookeeper.address)[0]
 
 
 @pytest.fixture

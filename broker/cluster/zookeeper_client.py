@@ -1,0 +1,143 @@
+"""kazoo's client as a session needs it: what it does not tell, and where it goes its own way.
+
+Owns: kazoo's options, TLS, and the places where its inside is touched:
+- a change of state and a request that is sent exclude each other (`gate`), so that no request of
+  one session goes out in the next, or after who sent it was told that it is lost;
+- the timeout that the server granted, and when it was asked for, which kazoo keeps to itself;
+- TLS that trusts what it is told to, and no more, and does not wait for bytes it has already;
+- reconnecting goes on each second or two: kazoo's own pauses grow to an hour.
+
+Imports kazoo, and so is imported only where a broker joins a cluster. Called by: zookeeper_session.
+"""
+
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.retry import KazooRetry
+
+from broker.config.broker import BrokerConfig
+from broker.config.definition import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S = 1.0
+
+
+class ZooKeeperClient(KazooClient):  # type: ignore[misc]
+    """`changed` is called with each of kazoo's states, on its thread, inside of `gate`.
+
+    Raises ConfigError where a file of TLS's cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        servers: str,
+        gate: AbstractContextManager[Any],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._gate = gate
+        self._trouble = _LastWarning()
+        logger = logging.Logger(f"{__name__}.kazoo")
+        logger.parent = _log
+        logger.addFilter(self._trouble)
+        is_tls = config.zookeeper_ssl_client_enable
+        handler = TlsHandler(_tls_context(config)) if is_tls else SequentialThreadingHandler()
+        super().__init__(
+            servers,
+            timeout=config.zookeeper_session_timeout_ms / 1000,
+            handler=handler,
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_LONGEST_PAUSE_S),
+            logger=logger,
+        )
+        self.granted_s = 0.0
+        """The session's timeout, as the server set it."""
+        self.asked_s = 0.0
+        """When the newest connection asked for its session, by the monotonic clock."""
+        self._invoke = self._connection._invoke
+        self._connection._invoke = self._invoke_and_note
+        self.add_listener(changed)
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, in kazoo's words."""
+        return self._trouble.text
+
+    @property
+    def has_given_up(self) -> bool:
+        """kazoo ends where a server says what it does not understand."""
+        return bool(self._connection.connection_stopped.is_set())
+
+    def _session_callback(self, state: str) -> None:
+        with self._gate:
+            super()._session_callback(state)
+
+    def _invoke_and_note(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        asked_s = time.monotonic()
+        answer = self._invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            connected, _ = answer
+            self.granted_s, self.asked_s = connected.time_out / 1000, asked_s
+        return answer
+
+
+class _LastWarning(logging.Filter):
+    """Keeps kazoo's warnings, one for each attempt to connect, out of the log."""
+
+    text = "no answer"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno == logging.WARNING and record.args:  # those without give no reason
+            self.text = record.getMessage()
+        return record.levelno > logging.WARNING
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Threads as kazoo has them, and connections by TLS."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **others: object
+    ) -> ssl.SSLSocket:
+        plain = socket.create_connection(address, timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            return self._context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
+
+    def select(self, readers: Any, writers: Any, others: Any, timeout: float | None) -> Any:
+        """What TLS has decrypted already no system call knows of."""
+        ready = [one for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()]
+        found = super().select(readers, writers, others, 0 if ready else timeout)
+        return ([*{*found[0], *ready}], *found[1:]) if ready else found
+
+
+def _tls_context(config: BrokerConfig) -> ssl.SSLContext:
+    key = config.zookeeper_ssl_keystore_location
+    trusted = config.zookeeper_ssl_truststore_location
+    try:
+        # Only with a file of its own does it not trust the system's certificates.
+        context = ssl.create_default_context(cafile=trusted)
+        if key is not None:
+            # Without any, the terminal would be asked.
+            context.load_cert_chain(key, password=config.zookeeper_ssl_keystore_password or "")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "zookeeper.ssl.keystore.location or zookeeper.ssl.truststore.location is no PEM file "
+            f"that can be used: {error}"
+        ) from error
+    context.check_hostname = bool(config.zookeeper_ssl_endpoint_identification_algorithm)
+    return context

@@ -1,0 +1,506 @@
+"""Sessions with a real ZooKeeper: how they end, what is written after that, and what becomes of
+commits whose answers are lost. What each store does: test_metadata_store."""
+
+import itertools
+import socket
+import ssl
+import struct
+import threading
+import time
+from contextlib import suppress
+from unittest.mock import Mock
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+
+from broker.cluster.session import SessionState
+from broker.cluster.store import (
+    ANY_VERSION,
+    BadVersionError,
+    Create,
+    Delete,
+    MetadataStoreError,
+    SessionExpiredError,
+    Set,
+    StoreConnectionError,
+)
+from broker.cluster.zookeeper_client import TlsHandler
+from broker.cluster.zookeeper_store import ZooKeeperStore
+from broker.config.broker import BrokerConfig
+from broker.config.definition import ConfigError
+from tests.support.kafka_server import CERTIFICATES
+from tests.support.patience import BUSY_S, wait_until
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.zookeeper import (
+    LONGEST_SESSION_S,
+    SHORTEST_SESSION_S,
+    ZooKeeperEnsemble,
+    ZooKeeperServer,
+    expire,
+    free_ports,
+)
+
+CONNECTED, SUSPENDED, EXPIRED = SessionState
+
+
+@pytest.fixture
+def proxy(zookeeper):
+    with TcpProxy(zookeeper.port) as between:
+        yield between
+
+
+@pytest.fixture
+def other(zookeeper, open_store):
+    """Another broker's store, in the same tree."""
+    return open_store(zookeeper.address)[0]
+
+
+def test_a_session_that_ended_is_told_of_and_nothing_is_written_in_the_next(
+    zookeeper, open_store, other
+):
+    store, events = open_store(zookeeper.address)
+    store.commit([Create("/stays"), Create("/goes", ephemeral=True)])
+    first = events.wait(CONNECTED)
+    assert first.is_new
+    expire(zookeeper.address, store._session._client.client_id)
+    second = events.wait(CONNECTED, 2)
+    assert events.states in (
+        ["connected", "expired", "connected"],
+        ["connected", "suspended", "expired", "connected"],
+    )
+    assert second.is_new
+    assert second.session_id != first.session_id == events.wait(EXPIRED).session_id
+    assert other.children("/") == ["stays"]
+
+    store.resume(first.session_id)  # late: it is about a session that has ended, too
+    for commit in (lambda: store.commit([Create("/no")]), lambda: store.ensure("/no")):
+        with pytest.raises(SessionExpiredError):
+            commit()
+    assert {type(each) for each in store.commit_each([[Create("/no")], []])} == {
+        SessionExpiredError
+    }
+    assert other.children("/") == store.children("/") == ["stays"]
+    store.resume(second.session_id)
+    store.commit([Create("/goes", ephemeral=True)])
+    assert other.children("/") == ["goes", "stays"]
+    with pytest.raises(SessionExpiredError):  # as a commit of many that began before
+        store._session.send(lambda client: client.create_async("/no"), 0, first.session_id)
+
+
+def test_a_commit_that_waits_for_the_connection_is_not_done_in_the_next_session(
+    zookeeper, proxy, open_store, other
+):
+    """Though its session came back after it was given up, and the next was gone on with."""
+    store, events = open_store(proxy.address, session_ms=2000)
+    proxy.lose(requests=True, answers=True)
+    proxy.cut()
+    events.wait(SUSPENDED)
+    caught = []
+
+    def commit():
+        with pytest.raises(SessionExpiredError) as error:
+            store.commit([Create("/late")])
+        caught.append(error)
+
+    waiting = threading.Thread(target=commit)
+    waiting.start()
+    events.wait(EXPIRED)
+    proxy.lose()
+    proxy.cut()
+    store.resume(events.wait(CONNECTED, 2).session_id)
+    waiting.join(BUSY_S)
+    assert caught
+    store.commit([Create("/after")])
+    assert other.children("/") == ["after"]
+
+
+def test_what_is_sent_as_the_connection_is_lost_is_lost_with_it(proxy, open_store):
+    """kazoo by itself would send it by the next one, when who sent it has been told already."""
+    store, events = open_store(proxy.address)
+    with store._session._gate:
+        proxy.cut()
+        time.sleep(0.3)  # enough to notice
+        sent = store._session.try_send(lambda client: client.exists_async("/"))
+    events.wait(CONNECTED, 2)
+    with pytest.raises(ConnectionLoss):
+        sent.get(timeout=BUSY_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_that_talks_nonsense_is_left(proxy, open_store):
+    """kazoo ends at that, and is started again."""
+    store, events = open_store(proxy.address, session_ms=2000)
+    first = events.wait(CONNECTED)
+    proxy.say(struct.pack("!iiqi", 16, 12345, 0, 0))  # an answer that nobody asked for
+    second = events.wait(CONNECTED, 2)
+    assert events.wait(EXPIRED).session_id == first.session_id
+    assert second.is_new
+    store.resume(second.session_id)
+    store.commit([Create("/a")])
+
+
+def test_an_owner_that_fails_when_told_does_no_harm(zookeeper, open_store, caplog):
+    def broken(event):
+        tried.append(event.state)
+        raise RuntimeError("the event loop is closed")
+
+    tried = []
+    store, _ = open_store(zookeeper.address)
+    store._on_session = broken
+    expire(zookeeper.address, store._session._client.client_id)
+    wait_until(lambda: tried[-1:] == [CONNECTED], lambda: tried)
+    store.resume(store._session.session_id)
+    store.commit([Create("/a")])
+    assert "the event loop is closed" in caplog.text
+
+
+def test_without_a_server_the_own_clock_ends_the_session(open_store):
+    with ZooKeeperServer() as server:
+        store, events = open_store(server.address, session_ms=2000)
+        store.commit([Create("/goes", ephemeral=True)])
+        seen = []
+        store.watch("/goes", lambda: seen.append(store._session.session_id))
+        server.kill()
+        stopped_s = time.monotonic()
+        first = events.wait(EXPIRED)
+        assert 1.0 < time.monotonic() - stopped_s < 2 + BUSY_S
+        assert events.states == ["connected", "suspended", "expired"]
+        with pytest.raises(SessionExpiredError):
+            store.commit([Create("/no")])
+        with pytest.raises(StoreConnectionError, match=r"within 2 s: .*[Cc]onnection refused"):
+            store.get("/goes")
+        # Started again it would give each session its whole time once more.
+        server.start()
+        second = events.wait(CONNECTED, 2)
+        assert second.is_new
+        assert second.session_id != first.session_id
+        assert events.states == ["connected", "suspended", "expired", "connected"]
+        assert not store.exists("/goes")
+        wait_until(lambda: seen, "a watch tells of the new session")
+        store.resume(second.session_id)
+        store.commit([Create("/goes", ephemeral=True)])
+        store.close()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_silent_network_ends_the_session_here_before_it_ends_there(
+    zookeeper, proxy, open_store, other, writes
+):
+    """Also where kazoo does not notice, as it does not while there is something to send."""
+    store, events = open_store(proxy.address, session_ms=2000)
+    store.commit([Create("/goes", ephemeral=True)])
+    expired_s, gone_s = [], []
+    events_call = type(events).__call__
+
+    def note(self, event):
+        events_call(self, event)
+        if event.state is EXPIRED:
+            expired_s.append(time.monotonic())
+
+    store._on_session = note.__get__(events)
+    other.watch("/goes", lambda: gone_s.append(time.monotonic()))
+
+    def write():
+        while not expired_s:
+            store._session.try_send(lambda client: client.exists_async("/"))
+            time.sleep(0.02)
+
+    proxy.lose(requests=True, answers=True)
+    if writes:
+        threading.Thread(target=write).start()
+    wait_until(lambda: gone_s, "the end of the session")
+    assert expired_s
+    assert expired_s[0] < gone_s[0] + 0.5
+    proxy.lose()
+    proxy.cut()
+    assert events.wait(CONNECTED, 2).is_new
+
+
+def test_a_session_lives_as_long_as_the_server_granted(zookeeper, open_store):
+    short, _ = open_store(zookeeper.address, session_ms=300, connection_timeout_ms="20000")
+    assert short._session.timeout_s == SHORTEST_SESSION_S
+    long, _ = open_store(zookeeper.address, session_ms=100_000)
+    assert long._session.timeout_s == LONGEST_SESSION_S
+
+
+def test_a_lost_connection_loses_no_session(proxy, open_store, other, caplog):
+    store, events = open_store(proxy.address)
+    other.commit([Create("/a", b"0"), Create("/b")])
+    calls = []
+    for name in ("/a", "/b"):
+        store.watch(name, lambda name=name: calls.append(name))
+    store.commit([Create("/stays", ephemeral=True)])
+    proxy.cut()
+    other.commit([Set("/a", b"1", 0)])  # while nobody tells
+    assert not events.wait(CONNECTED, 2).is_new
+    assert events.states == ["connected", "suspended", "connected"]
+    assert "reason='Connection dropped: socket connection broken'" in caplog.text
+    wait_until(lambda: calls == ["/a"], lambda: calls)
+    store.commit([Set("/a", b"2", 1), Set("/b", b"2", 0)])
+    assert store.exists("/stays")
+    wait_until(lambda: sorted(calls) == ["/a", "/a", "/b"], lambda: calls)
+
+
+def test_a_commit_whose_answer_is_lost_is_told_by_reading_back(proxy, open_store):
+    store, _ = open_store(proxy.address, session_ms=3000)
+    store.commit([Create("/a", b"0")])
+    proxy.lose(answers=True)
+    began_s = time.monotonic()
+    cut = threading.Timer(0.3, lambda: (proxy.lose(), proxy.cut()))
+    cut.start()
+    with pytest.raises(StoreConnectionError, match=r"^/a: .* read back") as caught:
+        store.commit([Set("/a", b"1", 0)])
+    assert not isinstance(caught.value, SessionExpiredError)
+    assert time.monotonic() - began_s < 3 + BUSY_S
+    client = store._session._client
+    client.sync_async = Mock(wraps=client.sync_async)
+    for _ in range(3):
+        assert store.get("/a").value == b"1"  # the first waits for the next connection
+    client.sync_async.assert_called_once_with("/")
+    with pytest.raises(BadVersionError):
+        store.commit([Set("/a", b"1", 0)])
+    cut.join()
+
+
+def test_a_commit_that_did_not_arrive_never_comes(proxy, open_store, other):
+    store, events = open_store(proxy.address)
+    store.commit([Create("/a", b"0")])
+    proxy.lose(requests=True)
+    cut = threading.Timer(0.3, lambda: (proxy.lose(), proxy.cut()))
+    cut.start()
+    done = store.commit_each([[Set("/a", b"%d" % n, ANY_VERSION)] for n in range(30)])
+    assert len(done) == 30
+    assert all(type(each) is StoreConnectionError for each in done)
+    assert store.get("/a").value == b"0"
+    events.wait(CONNECTED, 2)
+    store.commit([Create("/next")])
+    assert other.get("/a").version == 0
+    cut.join()
+
+
+def test_the_leader_of_an_ensemble_is_killed(open_store):
+    """A write is done, or nobody knows: then what is read back is what stays."""
+    with ZooKeeperEnsemble() as ensemble:
+        store, events = open_store(ensemble.address)
+        store.commit([Create("/counter", b"0"), Create("/stays", ephemeral=True)])
+        watched = threading.Event()
+        store.watch("/counter", watched.set)
+        killing = threading.Timer(0.2, ensemble.leader.kill)
+        killing.start()
+        lost = after = 0
+        now = store.get("/counter")
+        while after < 50:
+            was, value = now, b"%d" % (now.version + 1)
+            try:
+                (now,) = store.commit([Set("/counter", value, was.version)])
+            except StoreConnectionError as error:
+                lost += 1
+                expired = isinstance(error, SessionExpiredError)
+                now = store.get("/counter")
+            assert now == was or (now.value, now.version) == (value, was.version + 1)
+            after += events.states.count("connected") > 1
+        killing.join()
+        assert not lost or not expired
+        assert lost < 5
+        assert store.get("/counter") == now
+        assert set(events.states) == {"connected", "suspended"}
+        assert len({event.session_id for event in events.all}) == 1
+        assert [event.is_new for event in events.all].count(True) == 1
+        assert store.exists("/stays")
+        assert watched.is_set()
+        store.close()
+
+
+def test_a_tree_of_its_own_below_the_path_that_is_asked_for(zookeeper, other, chroot):
+    def store_at(path):
+        given = {"zookeeper.connect": f"localhost:1,{zookeeper.address}{path}"}
+        return ZooKeeperStore(BrokerConfig.from_properties(given), lambda event: None)
+
+    deep, beside = store_at(f"{chroot}/kafka/blue"), store_at(f"{chroot}/kafka/green")
+    assert deep.commit([Create("/topics"), Create("/n", sequence=True)])[0] == "/topics"
+    assert beside.children("/") == []
+    assert other.children("/kafka/blue")[1] == "topics"
+    for root in ("", "/"):
+        at_root = store_at(root)
+        assert at_root.exists(f"{chroot}/kafka/green")
+        assert "zookeeper" in at_root.children("/")
+        at_root.close()
+    deep.close()
+    beside.close()
+
+
+def test_a_wrong_address_is_a_clear_error_in_bounded_time(open_store):
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    began_s = time.monotonic()
+    with pytest.raises(StoreConnectionError, match="refused") as caught:
+        open_store(address, connection_timeout_ms="700")
+    assert f"no connection to ZooKeeper at {address} within 0.7 s" in str(caught.value)
+    assert time.monotonic() - began_s < 0.7 + BUSY_S
+
+
+def test_what_listens_but_is_no_zookeeper(proxy, open_store):
+    proxy.lose(requests=True, answers=True)
+    began_s = time.monotonic()
+    with pytest.raises(StoreConnectionError, match="no connection to ZooKeeper"):
+        open_store(proxy.address, session_ms=700)
+    assert time.monotonic() - began_s < 0.7 + BUSY_S
+
+
+def test_many_commits_go_together(zookeeper, open_store):
+    """As many as are asked for at most are on their way at once."""
+    store, _ = open_store(zookeeper.address, max_in_flight_requests="40")
+    waiting, most = [], 0
+    send = store._session.send
+
+    def counted(*arguments):
+        nonlocal waiting, most
+        sent = send(*arguments)
+        waiting = [one for one in [*waiting, sent] if not one.ready()]
+        most = max(most, len(waiting))
+        return sent
+
+    store._session.send = counted
+    store.commit([Create("/a", b"0")])
+    began_s = time.monotonic()
+    for n in range(200):
+        store.commit([Set("/a", b"x", n)])
+    single_s = (time.monotonic() - began_s) / 200
+    began_s = time.monotonic()
+    done = store.commit_each([[Set("/a", b"x", n)] for n in range(200, 2200)])
+    together_s = (time.monotonic() - began_s) / 2000
+    assert [node.version for (node,) in done] == list(range(201, 2201))
+    assert 2 <= most <= 40
+    assert together_s < 0.8 * single_s
+
+
+def test_of_many_commits_those_after_a_failed_one_are_done(zookeeper, open_store):
+    store, _ = open_store(zookeeper.address, max_in_flight_requests="3")
+    store.commit([Create("/a", b"0")])
+    versions = [0, 7, 1, 7, 2, 3, 7]
+    done = store.commit_each([[Create("/b"), Delete("/b", 0), Set("/a", b"", v)] for v in versions])
+    kinds = [type(each) is BadVersionError for each in done]
+    assert kinds == [v == 7 for v in versions]
+    assert store.get("/a").version == 4
+
+
+def test_an_error_without_a_name_here_is_told_as_what_it_is(other):
+    other.commit([Create("/gone-soon", ephemeral=True)])
+    with pytest.raises(MetadataStoreError, match=r"/child: NoChildrenForEphemeralsError"):
+        other.commit([Create("/gone-soon/child")])
+
+
+def test_null_is_read_as_nothing(zookeeper, other, chroot):
+    """Kafka's folders have such values."""
+    client = KazooClient(zookeeper.address)
+    client.start()
+    client.create(f"{chroot}/folder", None)
+    client.stop()
+    client.close()
+    assert other.get("/folder").value == b""
+
+
+def test_a_closed_store_says_so(zookeeper, open_store):
+    store, events = open_store(zookeeper.address)
+    store.close()
+    store.close()
+    for use in (lambda: store.get("/"), lambda: store.commit([Create("/a")])):
+        with pytest.raises(StoreConnectionError, match="closed"):
+            use()
+    assert events.states == ["connected"]
+
+
+def test_nothing_of_a_closed_store_is_left(zookeeper, open_store):
+    before = set(threading.enumerate())
+    store, _ = open_store(zookeeper.address)
+    store.watch("/", lambda: None)
+    store.close()
+    wait_until(lambda: set(threading.enumerate()) <= before, threading.enumerate)
+
+
+def test_sessions_end_one_after_the_other(zookeeper, open_store, other):
+    """And each time what was watched is told of, once it is set again."""
+    store, events = open_store(zookeeper.address)
+    changes = itertools.count()
+    told = threading.Event()
+    store.watch("/watched", told.set)
+    for number in range(2, 6):
+        told.clear()
+        expire(zookeeper.address, store._session._client.client_id)
+        store.resume(events.wait(CONNECTED, number).session_id)
+        assert told.wait(BUSY_S)
+        told.clear()
+        with suppress(MetadataStoreError):
+            other.commit([Create("/watched")])
+        other.commit([Set("/watched", b"%d" % next(changes), ANY_VERSION)])
+        assert told.wait(BUSY_S)
+    assert events.states.count("expired") == 4
+
+
+@pytest.fixture(scope="module")
+def tls_server():
+    with ZooKeeperServer(is_tls=True) as server:
+        yield server
+
+
+TLS = {
+    "ssl_client_enable": "true",
+    "ssl_keystore_location": str(CERTIFICATES / "localhost.pem"),
+    "ssl_truststore_location": str(CERTIFICATES / "trusted.pem"),
+}
+
+
+def test_tls(tls_server, open_store):
+    store, _ = open_store(f"localhost:{tls_server.tls_port}", **TLS)
+    store.commit([Create("/a", b"x" * 500_000)])
+    done = store.commit_each([[Set("/a", b"x" * 100, n)] for n in range(500)])
+    assert [node.version for (node,) in done] == list(range(1, 501))
+    assert store.get("/a").value == b"x" * 100
+
+
+def test_bytes_that_tls_has_decrypted_are_not_waited_for():
+    certificate = str(CERTIFICATES / "localhost.pem")
+    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    accepting.load_cert_chain(certificate)
+    connecting = ssl.create_default_context(cafile=TLS["ssl_truststore_location"])
+    near, far = socket.socketpair()
+
+    def answer():
+        with accepting.wrap_socket(far, server_side=True) as server:
+            server.sendall(b"two answers")
+            server.recv(1)
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    with connecting.wrap_socket(near, server_hostname="localhost") as client:
+        assert client.recv(4) == b"two "
+        readable, _, _ = TlsHandler(connecting).select([client], [], [], 0)
+        assert readable == [client]
+        client.sendall(b"x")
+        answering.join()
+
+
+@pytest.mark.parametrize(
+    ("without", "reason"),
+    [("ssl_truststore_location", "CERTIFICATE_VERIFY_FAILED"), ("ssl_keystore_location", "")],
+)
+def test_tls_with_a_peer_that_is_not_trusted(tls_server, open_store, without, reason):
+    given = {name: text for name, text in TLS.items() if name != without}
+    with pytest.raises(StoreConnectionError, match=f"no connection to ZooKeeper.*{reason}"):
+        open_store(f"localhost:{tls_server.tls_port}", connection_timeout_ms="1500", **given)
+
+
+def test_tls_with_another_hosts_certificate(tls_server, open_store):
+    """It names localhost and 127.0.0.1; only who is told so takes it for another."""
+    given = TLS | {"connection_timeout_ms": "1500"}
+    address = f"127.1:{tls_server.tls_port}"
+    with pytest.raises(StoreConnectionError, match="Hostname mismatch"):
+        open_store(address, **given)
+    open_store(address, ssl_endpoint_identification_algorithm="", **TLS)
+
+
+def test_a_file_of_tls_that_is_none(open_store, tmp_path):
+    (tmp_path / "keys").write_text("nothing")
+    given = TLS | {"ssl_keystore_location": str(tmp_path / "keys")}
+    with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.keystore\.location"):
+        open_store("localhost:1", **given)
