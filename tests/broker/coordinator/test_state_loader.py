@@ -113,9 +113,14 @@ def test_a_new_epoch_of_the_same_leader_reads_nothing_again(world):
         world.loader.lead(1, 6)
         world.check(1)
         assert world.state.leader_epoch(world.keys[1]) == 6
+        # One is read after the other: what is read after it was asked for later.
+        partition = world.replicas.partition(TopicPartition(NAME, 0))
+        world.replicas.append(partition, memoryview(bytearray(batch_of(2))), -1)
+        world.loader.lead(0, 6)
+        await eventually(lambda: not world.state.is_loading_any)
 
     asyncio.run(scenario())
-    assert world.told.states == [3]
+    assert world.told.states == [3, 2]
 
 
 def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world):

@@ -18,6 +18,7 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.records import batch_of, values_of
 from tests.support.replicas import lead, stop
 
 PLACE = TopicPartition(TOPIC, 0)
@@ -88,6 +89,20 @@ def test_the_high_watermark_stands_below_min_insync_replicas(partition):
     log.config = replace(log.config, min_insync_replicas=2)
     assert alone.commit(alone.append(batch(), 1)) == (0, 0)
     assert alone.high_watermark == 10
+
+
+def test_who_reads_committed_records_gets_none_of_an_open_transaction(partition):
+    """Also where some that are committed lie before it, in the same answer."""
+    records = bytearray(batch_of(3, producer=(7, 0, 0), transactional=True))
+    partition.commit(partition.append(memoryview(records), 1, transactional=True))
+    assert (partition.last_stable_offset, partition.high_watermark) == (10, 13)
+    wanted = FetchPartition(TOPIC, 0, 8, 0)
+    found = {
+        isolation: partition.read(wanted, 1 << 20, isolation, True).records.read()
+        for isolation in Isolation
+    }
+    offsets = {isolation: [o for o, _ in values_of(found[isolation])] for isolation in Isolation}
+    assert offsets == {HIGH_WATERMARK: [8, 9, 10, 11, 12], TXN_COMMITTED: [8, 9]}
 
 
 def test_appends_that_come_in_another_order_than_into_the_log_are_all_counted(partition):
