@@ -31,13 +31,23 @@ class Endpoint:
         """Raises ConfigError unless `text` has the form NAME://HOST:PORT."""
         name, slashes, address = text.partition("://")
         host, colon, port = address.rpartition(":")
-        if not (name and slashes and colon and port.isdigit() and int(port) < 65536):
+        is_port = port.isascii() and port.isdigit() and int(port) < 65536
+        if not (name and slashes and colon and is_port and _may_be_host(host)):
             raise ConfigError(f"invalid listener {text!r}: expected NAME://HOST:PORT")
         return cls(name.upper(), host.strip("[]"), int(port))
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
+
+
+def _may_be_host(host: str) -> bool:
+    """Whether it can be looked up at all: a name with an empty label, or a long one, cannot."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_plaintext(listener: str) -> bool:
@@ -52,7 +62,7 @@ def parse_ip_overrides(text: str) -> dict[str, int]:
     overrides = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         host, _, most = entry.rpartition(":")
-        if not (host and most.isascii() and most.isdigit()):
+        if not (host and most.isascii() and most.isdigit() and _may_be_host(host)):
             raise ConfigError(f"invalid override {entry!r}: expected HOST:CONNECTIONS")
         overrides[host.strip("[]")] = int(most)
     return overrides

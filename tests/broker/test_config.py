@@ -256,7 +256,7 @@ def test_overrides_of_an_address_are_checked():
 
     overrides = given("127.0.0.1:5, [::1]:0,host:7").max_connections_per_ip_overrides
     assert parse_ip_overrides(overrides) == {"127.0.0.1": 5, "::1": 0, "host": 7}
-    for bad in ("127.0.0.1", ":5", "host:-1", "host:many"):
+    for bad in ("127.0.0.1", ":5", "host:-1", "host:many", "a..b:5", f"{'a' * 64}:5"):
         with pytest.raises(ConfigError, match="HOST:CONNECTIONS"):
             given(bad)
 

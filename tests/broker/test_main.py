@@ -154,6 +154,10 @@ def test_a_second_broker_on_the_same_directory(tmp_path):
         (["--override=nonsense"], "PROPERTY=VALUE"),
         (["--config=/does/not/exist"], "/does/not/exist"),
         (["--listen=nowhere"], "nowhere"),
+        (["--listen=a..b:0"], "a..b"),
+        (["--listen=127.0.0.1:\u00b2"], "expected PLAINTEXT://HOST:PORT"),
+        (["--metrics-listen=.a:0"], "HOST:PORT"),
+        (["--override=advertised.listeners=PLAINTEXT://a..b:9092"], "a..b"),
         (["--exit-with-parent"], "pipe"),
     ],
 )
