@@ -10,6 +10,7 @@ import json
 import ssl
 import tempfile
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -208,11 +209,15 @@ class _ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         request = Request(self._url, urlencode(self._fields).encode(), method="POST")
         try:
             with urlopen(request, timeout=max(0.001, self._deadline.remaining_s)) as answer:
-                token = json.loads(answer.read(_LARGEST_TOKEN_ANSWER_BYTES))["access_token"]
-        except OSError as error:
+                document = answer.read(_LARGEST_TOKEN_ANSWER_BYTES)
+        except (OSError, HTTPException, UnicodeError) as error:
             if isinstance(error, HTTPError):
                 error.close()
-            raise AuthenticationError(f"{self._url} gave no OAuth token: {error}") from None
+            # What is no HTTP is quoted by the others.
+            why = error if isinstance(error, OSError | UnicodeError) else type(error).__name__
+            raise AuthenticationError(f"{self._url} gave no OAuth token: {why}") from None
+        try:
+            token = json.loads(document)["access_token"]
         except (ValueError, KeyError, TypeError):
             raise AuthenticationError(
                 f"{self._url} answered without an OAuth access_token."

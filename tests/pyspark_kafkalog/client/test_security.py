@@ -1,6 +1,7 @@
 """SASL against a scripted broker: what is sent, what a refusal says, and that no secret shows."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -22,6 +23,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     VERSIONS,
+    RawPeer,
     Request,
     ScriptedBroker,
 )
@@ -209,6 +211,24 @@ def test_an_endpoint_without_a_token_is_named_without_the_secret(document, statu
     ):
         broker.connect(**endpoint.options)
     assert PASSWORD not in str(raised.value)
+
+
+def test_an_endpoint_that_is_none_is_named_without_the_secret():
+    def greet(sock: socket.socket) -> None:
+        sock.recv(1 << 16)
+        sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+    with (
+        RawPeer(greet) as peer,
+        SaslBroker(["OAUTHBEARER"], []) as broker,
+        TokenEndpoint({}) as endpoint,
+    ):
+        for host in (f"127.0.0.1:{peer.port}", "a..b:1", "127.0.0.1:many"):
+            url = {"sasl_oauthbearer_token_endpoint_url": f"http://{host}/token"}
+            with pytest.raises(AuthenticationError, match=f"{host}/token gave no OAu") as raised:
+                broker.connect(**endpoint.options | url)
+            assert PASSWORD not in str(raised.value)
+            assert "SSH" not in str(raised.value)
 
 
 def test_oauthbearer_without_endpoint_says_which_options_to_give():
