@@ -140,11 +140,13 @@ class DeltaTarget:
 
     def forget(self, name: str) -> bool:
         with _explained(f"forget load {name!r} in {self.path}"):
+            was_there = False
             while (table := self._table()) is not None:
                 versions = self._versions(table, name)
                 held = [place for place, version in versions.items() if version != _DROPPED]
                 if not held and not self._is_lost(table, name, versions):
-                    return False
+                    return was_there
+                was_there = True
                 count = sum(rest.isdecimal() for _, rest in versions)
                 transactions = [Transaction(_app_id(name), count)]
                 transactions += [
@@ -157,7 +159,7 @@ class DeltaTarget:
                 except CommitFailedError:
                     if DeltaTable(self.path).version() == table.version():
                         raise
-            return False
+            return was_there
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with _explained(f"sweep the load target {self.path}"):

@@ -44,6 +44,7 @@ from pyspark_kafkalog.warehouse.directory_storage import last_change
 from pyspark_kafkalog.warehouse.layout import PartitionField
 from pyspark_kafkalog.warehouse.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.sql_database import Database, Tries
+from pyspark_kafkalog.warehouse.sql_records import forgotten_id
 from pyspark_kafkalog.warehouse.sql_tables import (
     Found,
     TableName,
@@ -138,22 +139,27 @@ class SqlTarget:
         if self._database.is_missing_file():
             return False
         with self._database.explained(f"forget load {name!r} in {self}"):
-            tries = Tries()
+            tries, was_there, load_id = Tries(), False, forgotten_id()
             while True:
                 with self._database.transaction() as connection:
                     records = find(connection, self._table).records(connection)
                     newest = records.newest(name)
                     if not records.has_anything_of(name):
-                        return False
+                        return was_there
+                    was_there = True
                     # The other ones may be what was lost.
                     records.create_missing()
                 try:
                     with self._database.transaction() as connection:
-                        find(connection, self._table).records(connection).forget(name, newest + 1)
+                        records = find(connection, self._table).records(connection)
+                        records.forget(name, newest + 1, load_id)
                     return True
                 except SQLAlchemyError as error:
                     with self._database.transaction() as connection:
                         records = find(connection, self._table).records(connection)
+                        if records.has_load(load_id):
+                            # Only the answer was lost.
+                            return True
                         if records.newest(name) == newest and not tries.may_go_on(error):
                             raise
                 tries.pause()

@@ -222,9 +222,10 @@ class Records:
         """Whether there is anything to forget."""
         return self.position(name) != NOWHERE or self._has_committed(name)
 
-    def forget(self, name: str, number: int) -> None:
-        """As a commit that takes `number`: a load at work finds itself overtaken."""
-        self.take_number(name, number, _FORGOTTEN + new_load_id(), 0, NOWHERE)
+    def forget(self, name: str, number: int, load_id: str) -> None:
+        """As a commit that takes `number`: a load at work finds itself overtaken. `load_id` is one
+        of `forgotten_id`."""
+        self.take_number(name, number, load_id, 0, NOWHERE)
         self.move(name, self.position(name), NOWHERE)
 
     def _has_committed(self, name: str) -> bool:
@@ -266,6 +267,11 @@ class Records:
                 self._connection.execute(table.insert(), {**place, **dict([wanted[key]])})
             else:
                 self._connection.execute(table.update().where(*of_key), dict([wanted[key]]))
+
+
+def forgotten_id() -> str:
+    """A load id for a row that says that a name was told to start over."""
+    return _FORGOTTEN + new_load_id()
 
 
 def _commits(newest: Any) -> bool:

@@ -1,6 +1,7 @@
 """A load name that starts over: its place is forgotten at once and whole, whatever is at work."""
 
 from collections import Counter
+from itertools import count
 from uuid import UUID
 
 import pytest
@@ -10,10 +11,10 @@ from pyspark_kafkalog import cli, forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import (
-    NOWHERE,
-    PendingCommit,
-)
+from pyspark_kafkalog.warehouse import delta, iceberg
+from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
+from pyspark_kafkalog.warehouse.commit_file import CommitLog
+from pyspark_kafkalog.warehouse.sql_database import Database
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
 
@@ -104,6 +105,38 @@ def test_a_load_at_work_on_a_new_partition_does_not_either(table):
         target.commit(landed)
     assert table.open().position("nightly") == NOWHERE
     assert len(table.rows()) == 5
+
+
+@pytest.mark.parametrize(
+    ("table", "owner", "step", "number"),
+    [
+        ("parquet", CommitLog, "publish", 0),
+        ("s3", CommitLog, "publish", 0),
+        ("delta", delta, "_append", 0),
+        ("iceberg", iceberg, "_commit", 0),
+        ("sqlite", Database, "transaction", 1),
+        ("duckdb", Database, "transaction", 1),
+        ("postgresql", Database, "transaction", 1),
+    ],
+    indirect=["table"],
+)
+def test_of_two_that_forget_at_once_each_did(table, owner, step, number, monkeypatch):
+    """The other one is done when this one is about to take the step of that number."""
+    load(table.open(), "nightly", 5)
+    load(table.open(), "hourly", 3)
+    really, taken = getattr(owner, step), count()
+
+    def be_late(*arguments):
+        if next(taken) == number:
+            monkeypatch.undo()
+            assert forget(table.name, "nightly")
+        return really(*arguments)
+
+    monkeypatch.setattr(owner, step, be_late)
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+    assert table.open().position("hourly").offsets == {ORDERS_0: 3, ORDERS_1: 3}
+    assert not forget(table.name, "nightly")
 
 
 @pytest.mark.parametrize("table", ["parquet", "s3", "delta", "iceberg"], indirect=True)

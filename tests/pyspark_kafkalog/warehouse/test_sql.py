@@ -4,6 +4,8 @@ import json
 import os
 import threading
 from collections import Counter
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ import sqlalchemy as sa
 from kafka.structs import TopicPartition
 from sqlalchemy.exc import DBAPIError
 
+from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
@@ -21,11 +24,8 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import sql_copy
-from pyspark_kafkalog.warehouse.commit import (
-    NOWHERE,
-    Commit,
-    PendingCommit,
-)
+from pyspark_kafkalog.warehouse.commit import NOWHERE, Commit, PendingCommit
+from pyspark_kafkalog.warehouse.sql_database import Database
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
@@ -235,6 +235,31 @@ def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch):
     monkeypatch.undo()
     assert table.rows() == expected_rows("nightly", 5)
     assert table.offsets("nightly") == {0: 5, 1: 5}
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_name_is_forgotten_once_though_the_answer_was_lost(table, loads, monkeypatch):
+    """A load of it that came after that is not forgotten, too."""
+    load(table.open(), "nightly", 3)
+    transaction = Database.transaction
+    begun = count()
+
+    @contextmanager
+    def that_loses_an_answer(database):
+        with transaction(database) as connection:
+            yield connection
+        # One looks what there is, the next one forgets.
+        if next(begun) == 1:
+            if loads:
+                load(table.open(), "nightly", 2)
+            raise DBAPIError("COMMIT", {}, ConnectionError("the connection was lost"))
+
+    monkeypatch.setattr(Database, "transaction", that_loses_an_answer)
+    assert forget(table.name, "nightly")
+    monkeypatch.undo()
+    places = {ORDERS_0: 2, ORDERS_1: 2}
+    assert table.open().position("nightly").offsets == (places if loads else {})
+    assert forget(table.name, "nightly") == loads
 
 
 @pytest.mark.parametrize("outcome", ["rollback", "commit"])
