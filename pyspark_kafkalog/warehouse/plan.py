@@ -79,20 +79,26 @@ class LoadPlan:
     def __repr__(self) -> str:
         if not self.ranges:
             return f"<LoadPlan {self.name!r} to {self.target}: nothing new>"
-        partitions = {piece.topic_partition for piece in self.ranges}
+        partitions = sorted({piece.topic_partition for piece in self.ranges})
+        shown = set(partitions[:_MOST_SHOWN])
         lines = [
             f"<LoadPlan {self.name!r} to {self.target}: {self.offset_count:,} offsets of "
             f"{len(partitions)} partitions{self._about(sum(self.bytes.values()))}, "
             f"tasks: {self.tasks}, commits: {self.commits}"
         ]
-        for piece in self.ranges[:_MOST_SHOWN]:
-            size = self._about(self.bytes.get(piece.topic_partition, 0))
+        for piece in self.ranges:
+            if piece.topic_partition not in shown:
+                continue
+            size = ""
+            # Beside a range of no offsets there may be another one of the partition.
+            if piece.offset_count:
+                size = self._about(self.bytes.get(piece.topic_partition, 0))
             lines.append(
                 f"  {piece.topic}-{piece.partition}: from {piece.start_offset} until "
                 f"{piece.until_offset}, {piece.offset_count:,} offsets{size}"
             )
-        if len(self.ranges) > _MOST_SHOWN:
-            lines.append(f"  and {len(self.ranges) - _MOST_SHOWN} more partitions")
+        if len(partitions) > _MOST_SHOWN:
+            lines.append(f"  and {len(partitions) - _MOST_SHOWN} more partitions")
         return "\n".join(lines) + ">"
 
     def _about(self, size_bytes: int) -> str:

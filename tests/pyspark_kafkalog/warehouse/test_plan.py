@@ -176,3 +176,18 @@ def test_a_plan_reads_well():
     many = tuple(OffsetRange("orders", number, 0, 1) for number in range(300))
     assert repr(LoadPlan("n", "parquet:/t", many, {}, 1, 1)).endswith("and 200 more partitions>")
     assert repr(LoadPlan("n", "parquet:/t", (), {}, 0, 0)).endswith("nothing new>")
+
+
+def test_a_partition_with_offsets_given_up_is_one_partition_of_one_size():
+    """The range of no offsets says from where on."""
+    pieces = [OffsetRange("orders", 0, 50, 50), A, EMPTY]
+    plan = LoadPlan("nightly", "parquet:/t", tuple(pieces), {A.topic_partition: 2048}, 1, 1)
+    assert repr(plan).splitlines()[1:] == [
+        "  orders-0: from 50 until 50, 0 offsets",
+        "  orders-0: from 100 until 1100, 1,000 offsets, about 2.0 KiB of the log",
+        "  payments-0: from 5 until 5, 0 offsets>",
+    ]
+    many = [
+        OffsetRange("orders", number, start, start + 1) for number in range(110) for start in (0, 2)
+    ]
+    assert repr(LoadPlan("n", "parquet:/t", tuple(many), {}, 1, 1)).endswith("10 more partitions>")
