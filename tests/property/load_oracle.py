@@ -8,7 +8,7 @@ names of its errors.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark_kafkalog.errors import (
@@ -30,10 +30,35 @@ Row = tuple[str, int, bytes]
 @dataclass(slots=True)
 class Place:
     """Where a load name is: the next offset of each partition that it has seen, and which topics
-    of that name these were."""
+    of that name these were. `away` are topics that it goes on without, each with its place."""
 
     offsets: dict[Key, int] = field(default_factory=dict)
     incarnations: dict[str, int] = field(default_factory=dict)
+    away: dict[str, "Place"] = field(default_factory=dict)
+
+    def seeing(self, keys: Iterable[Key], log: Mapping[Key, Seen]) -> "Place":
+        """The place of who sees these partitions: a very topic that is back has its place."""
+        found = Place(dict(self.offsets), dict(self.incarnations), dict(self.away))
+        for key in keys:
+            was = found.away.get(key[0])
+            if was is not None and was.incarnations[key[0]] == log[key].incarnation:
+                found.offsets |= was.offsets
+                found.incarnations |= was.incarnations
+                del found.away[key[0]]
+        return found
+
+    def only(self, topics: Collection[str]) -> "Place":
+        return Place(
+            {key: at for key, at in self.offsets.items() if key[0] in topics},
+            {topic: one for topic, one in self.incarnations.items() if topic in topics},
+        )
+
+    def after(self, now: "Place", told: "Place", gone: Collection[str]) -> "Place":
+        """The place `now` of a name that was here, which goes on without `gone` topics, and without
+        those that are away and that nobody was `told` to be back."""
+        away = {t: was for t, was in self.away.items() if t not in told.incarnations}
+        left = now.only(now.incarnations.keys() - away.keys() - set(gone))
+        return Place(left.offsets, left.incarnations, away)
 
     def start(self, key: Key, seen: Seen) -> int | None:
         """Where it goes on in a partition: of a topic that it has seen, new partitions begin at 0,
@@ -53,7 +78,7 @@ class Asked:
     """What a load is asked for: which partitions, from where at first sight, up to where.
 
     `starting` is `earliest`, `latest`, a number of offsets to count back, or an offset of each.
-    `pattern` is what topics a pattern finds, there or not.
+    `pattern` is what topics a pattern finds, there or not; `hidden` are not to be seen.
     """
 
     keys: tuple[Key, ...]
@@ -64,6 +89,7 @@ class Asked:
     until: Mapping[Key, int] | None = None
     keeps_bad: bool = False
     pattern: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,7 +107,7 @@ class Due:
 
 def due(asked: Asked, place: Place, log: Mapping[Key, Seen]) -> Due:
     found = Due() if asked.is_all_there else Due(_of_missing(asked))
-    there = {topic for topic, _ in log}
+    there = {topic for topic, _ in log} - set(asked.hidden)
     gone = {topic for topic, _ in place.offsets if topic in asked.pattern} - there
     if gone and asked.fails_on_loss:
         found.errors.add(DataLossError)

@@ -2,15 +2,24 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import pyspark_kafkalog
-from pyspark_kafkalog.errors import DataLossError, KafkalogError, LoadConflictError, TargetError
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    KafkalogError,
+    LoadConflictError,
+    TargetError,
+    UnknownTopicError,
+)
 from tests.property.killed_load import Killed
 from tests.property.load_model import NAMES, Step, World
 from tests.property.load_oracle import Account, Asked, Key, Place, due, visible
@@ -40,8 +49,10 @@ class Load(Step):
     `topics`, those of them that are there unless it `names_missing`, by `way` (subscribe, pattern,
     assign); `starting` is None, earliest, latest, -N, or N
     offsets after the beginning of each partition, `until` is None or such an N. `meanwhile` is a
-    step that is done when the tasks of commit number `at` are about to run. `kill` is the call of
-    the system before which its process is killed, then without any `meanwhile`.
+    step that is done when the tasks of commit number `at` are about to run, or, of the first and
+    only one, when they have run (`is_late`). `kill` is the call of
+    the system before which its process is killed, then without any `meanwhile`. A pattern does not
+    see the topic that it `hides`.
     """
 
     name: int = 0
@@ -60,14 +71,17 @@ class Load(Step):
     dry_run: bool = False
     meanwhile: Step | None = None
     at: int = 0
+    is_late: bool = False
     kill: int | None = None
+    hides: int | None = None
 
     def do(self, world: World) -> str:
         return LoadCheck(world, self).run()
 
     def asked(self, world: World) -> Asked:
         shorts = world.named(self.topics, self.names_missing)
-        keys = world.keys(shorts)
+        hidden = self._hidden(world, shorts)
+        keys = world.keys(tuple(short for short in shorts if short not in hidden))
         is_all_there = self.way == "pattern" or all(
             short in world.topics.topics for short in shorts
         )
@@ -95,8 +109,13 @@ class Load(Step):
         )
         keeps_bad = world.history.on_error != "fail"
         pattern = shorts if self.way == "pattern" else ()
-        how = self.fails_on_loss, self.committed, starting, until, keeps_bad, pattern
+        how = self.fails_on_loss, self.committed, starting, until, keeps_bad, pattern, hidden
         return Asked(keys, is_all_there, *how)
+
+    def _hidden(self, world: World, shorts: tuple[str, ...]) -> tuple[str, ...]:
+        is_hiding = self.way == "pattern" and self.kill is None and self.meanwhile is None
+        topic = world.topic(self.hides) if self.hides is not None and is_hiding else None
+        return tuple(short for short in shorts if topic is not None and short == topic.short)
 
     def call(self, world: World, asked: Asked, session: Any) -> Any:
         """The load itself, as a user calls it."""
@@ -161,6 +180,34 @@ class Load(Step):
         return topics
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class InTurn(Step):
+    """What one after the other does while a load is at work: `meanwhile` of one."""
+
+    steps: tuple[Step, ...] = ()
+
+    def do(self, world: World) -> str:
+        return "; ".join(step.do(world) for step in self.steps)
+
+
+@contextmanager
+def out_of_sight(topics: Collection[str]) -> Iterator[None]:
+    """Brokers do not know these topics for a while."""
+    there = Cluster.topics
+
+    def hiding(
+        cluster: Cluster, names: Sequence[str] | None = None, create: bool = False
+    ) -> dict[str, list[int]]:
+        for name in topics:
+            if names is not None and name in names:
+                raise UnknownTopicError(name)
+        found = there(cluster, names, create)
+        return {name: numbers for name, numbers in found.items() if name not in topics}
+
+    with patch.object(Cluster, "topics", hiding) if topics else nullcontext():
+        yield
+
+
 class LoadCheck:
     """One load: what was due, what came."""
 
@@ -170,18 +217,20 @@ class LoadCheck:
         self.name = picked(NAMES, step.name)
         self.asked = step.asked(world)
         self.before = world.topics.seen()
-        self.place = world.places.get(self.name, Place())
+        self.known = world.places.get(self.name, Place())
+        self.place = self.known.seeing(self.asked.keys, self.before)
         self.due = due(self.asked, self.place, self.before)
         self.rows_before = world.rows
         if world.dropped:
             self.due.errors.add(TargetError)
 
     def run(self) -> str:
-        session = TaskSession(self._before_tasks, self.step.runs_twice)
+        session = TaskSession(self._before_tasks, self._after_tasks, self.step.runs_twice)
         result: Any = None
         error: Exception | None = None
         try:
-            result = self.step.call(self.world, self.asked, session)
+            with out_of_sight([self.world.topics.name(short) for short in self.asked.hidden]):
+                result = self.step.call(self.world, self.asked, session)
         except Killed as killed:
             error = killed
             self.world.target.settle()
@@ -324,7 +373,10 @@ class LoadCheck:
         gone = self.due.gone if error is None else self.due.gone - says.incarnations.keys()
         kept = {key: at for key, at in self.place.offsets.items() if key[0] not in anew | gone}
         were = {t: one for t, one in self.place.incarnations.items() if t not in gone}
-        return Place(kept | ends, were | here)
+        now = Place(kept | ends, were | here)
+        after = self.known.after(now, now if error is None else says, gone)
+        after.away |= {topic: self.place.only({topic}) for topic in gone}
+        return after
 
     def _keeps(self, record: Record) -> bool:
         if self.step.transform == "odd" and record.offset % 2 == 0:
@@ -334,9 +386,28 @@ class LoadCheck:
         return True
 
     def _before_tasks(self, commit: int) -> None:
-        step = self.step.meanwhile
-        if step is None or commit != self.step.at:
+        if commit == self.step.at and not self.step.is_late:
+            for step in self._meanwhile():
+                self._do_before_tasks(step, commit)
+
+    def _after_tasks(self, commit: int) -> None:
+        """What happens to topics now does not matter to what has landed."""
+        if not self.step.is_late or self.step.chunk_bytes is not None or self.world.spark:
             return
+        for step in self._meanwhile():
+            if isinstance(step, Load):
+                self._rival(step)
+            else:
+                self.world.story.append(f"    meanwhile, before the commit: {step!r}")
+                step.do(self.world)
+
+    def _meanwhile(self) -> Sequence[Step]:
+        step = self.step.meanwhile
+        if isinstance(step, InTurn):
+            return step.steps
+        return [] if step is None else [step]
+
+    def _do_before_tasks(self, step: Step, commit: int) -> None:
         world = self.world
         unread = {key: start for key, (start, _) in self.due.ranges.items()}
         if commit:
@@ -365,8 +436,12 @@ class LoadCheck:
         world.story.append(f"    meanwhile: {step!r}")
         told = step.do(world)
         world.story.append(f"        -> {told}")
-        now = world.places.get(self.name, Place())
-        if any(now.offsets.get(key) != self.place.offsets.get(key) for key in self.due.ranges):
-            self.due.errors.add(LoadConflictError)
+        self.known = world.places.get(self.name, Place())
+        now = self.known.seeing(self.asked.keys, self.before)
+        for key in self.due.ranges:
+            planned = self.place.incarnations.get(key[0], self.before[key].incarnation)
+            is_other = now.incarnations.get(key[0], planned) != planned
+            if is_other or now.offsets.get(key) != self.place.offsets.get(key):
+                self.due.errors.add(LoadConflictError)
         self.rows_before = world.rows
         self.place = now

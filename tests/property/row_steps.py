@@ -109,7 +109,8 @@ class RowwiseCheck:
         self.topics = world.named(step.topics, step.names_missing)
         self.keys = world.keys(self.topics)
         self.before = world.topics.seen()
-        self.place = world.places.get(self.name, Place())
+        self.known = world.places.get(self.name, Place())
+        self.place = self.known.seeing(self.keys, self.before)
         self.errors: set[type[Exception]] = set()
         self.maybe: set[type[Exception]] = set()
         self.query = query_of(world, self.name)
@@ -285,4 +286,4 @@ class RowwiseCheck:
         gaps = world.new_gaps()
         assert not gaps, f"nothing was to be given up, and the target says {gaps}"
         world.rows = now
-        world.moved(self.name, moved)
+        world.moved(self.name, self.known.after(moved, says, ()))

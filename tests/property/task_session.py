@@ -25,13 +25,18 @@ from pyspark_kafkalog import DefaultSource, LoadSink
 
 class TaskSession:
     """A SparkSession to `load` without a DataFrame transform. `before_tasks(n)` is called before
-    the tasks of the n-th commit run; with `runs_twice` each task runs again, and that one counts.
+    the tasks of the n-th commit run, `after_tasks(n)` when they have; with `runs_twice` each task
+    runs again, and that one counts.
     """
 
     def __init__(
-        self, before_tasks: Callable[[int], None] = lambda number: None, runs_twice: bool = False
+        self,
+        before_tasks: Callable[[int], None] = lambda number: None,
+        after_tasks: Callable[[int], None] = lambda number: None,
+        runs_twice: bool = False,
     ) -> None:
         self._before_tasks = before_tasks
+        self._after_tasks = after_tasks
         self._runs_twice = runs_twice
         self._commits = 0
         self.conf = SimpleNamespace(get=lambda name: "UTC")
@@ -57,6 +62,7 @@ class TaskSession:
                 except Exception:
                     raise PythonException(traceback.format_exc()) from None
             rows.append(SimpleNamespace(landed=landed))
+        self._after_tasks(self._commits - 1)
         return rows
 
 

@@ -97,6 +97,7 @@ def replay(
 PLACES = st.sampled_from([0, 0, 1, 2, -1])
 TOPICS = st.sampled_from([("a", "b"), ("a", "b"), ("a",), ("b",)])
 NAME = st.sampled_from([0, 0, 0, 0, 1])
+WAY = st.sampled_from(["subscribe", "subscribe", "pattern", "assign"])
 MOSTLY = st.sampled_from([True, True, True, False])
 SELDOM = st.sampled_from([False, False, False, False, True])
 KEEP = st.integers(0, 3)
@@ -123,10 +124,15 @@ DELETE_RECORDS = st.builds(topic_steps.DeleteRecords, partition=PLACES, keep=KEE
 RECREATE = st.builds(
     topic_steps.Recreate, topic=PLACES, partitions=st.integers(1, 2), records=st.integers(0, 6)
 )
-MEANWHILE = st.one_of(DELETE_RECORDS, DELETE_RECORDS, RECREATE, produce(), load(name=st.just(0)))
+RIVAL = load(name=st.just(0))
+OVERTAKEN = st.builds(
+    load_steps.InTurn,
+    steps=st.tuples(RECREATE, load(name=st.just(0), fails_on_loss=st.just(False))),
+)
+MEANWHILE = st.one_of(DELETE_RECORDS, DELETE_RECORDS, RECREATE, produce(), RIVAL, OVERTAKEN)
 LOAD = load(
     names_missing=SELDOM,
-    way=st.sampled_from(["subscribe", "subscribe", "pattern", "assign"]),
+    way=WAY,
     committed=MOSTLY,
     says_isolation=SELDOM,
     starting=maybe(st.sampled_from(["earliest", -2, 0, 1, 3])),
@@ -138,6 +144,7 @@ LOAD = load(
     dry_run=SELDOM,
     meanwhile=maybe(MEANWHILE, 2),
     at=st.sampled_from([0, 0, 1, 2]),
+    is_late=SELDOM,
     kill=maybe(st.integers(1, 120), 4),
 )
 ROWWISE = st.builds(
@@ -194,7 +201,35 @@ PATTERN = load(
     fails_on_loss=st.booleans(),
     kill=maybe(st.integers(1, 120), 4),
 )
+SEEING = load(
+    name=st.just(0),
+    topics=st.just(("a", "b")),
+    way=st.just("pattern"),
+    names_missing=st.just(True),
+)
+HIDING = load(
+    name=st.just(0),
+    topics=st.just(("a", "b")),
+    way=st.just("pattern"),
+    names_missing=st.just(True),
+    fails_on_loss=SELDOM,
+    hides=st.sampled_from([0, -1, -1]),
+)
 SOME = st.integers(2, 6)
+
+
+def overtaken_at(records: int) -> st.SearchStrategy:
+    """A rival of a load that has landed finds its topic created again, and ends where that did."""
+    again = topic_steps.Recreate(topic=-1, partitions=1, records=records)
+    goes_on = load(name=st.just(0), topics=st.just(("a", "b")), fails_on_loss=st.just(False))
+    steps = st.builds(load_steps.InTurn, steps=st.tuples(st.just(again), goes_on))
+    overtaken = load(
+        name=st.just(0), topics=TOPICS, way=WAY, meanwhile=steps, is_late=st.just(True)
+    )
+    news = produce(partition=NEWEST, how=st.just("plain"))
+    return told(st.just(again), goes_on, news, overtaken, load(name=st.just(0)))
+
+
 # What often goes together, so that it does: a step alone, or a few that are about one thing.
 EPISODES = st.one_of(
     told(produce()),
@@ -224,6 +259,22 @@ EPISODES = st.one_of(
         st.builds(topic_steps.Delete, topic=NEWEST),
         PATTERN,
         PATTERN,
+        LOADS,
+    ),
+    # It does not see one for a while; what comes into it after that may go with it.
+    told(
+        SEEING,
+        HIDING,
+        SEEING,
+        produce(partition=NEWEST),
+        st.builds(topic_steps.Delete, topic=NEWEST),
+        SEEING,
+    ),
+    told(produce(partition=NEWEST), SEEING, HIDING, LOADS, produce(partition=NEWEST), LOADS),
+    st.integers(0, 2).flatmap(overtaken_at),
+    told(
+        produce(),
+        load(name=st.just(0), meanwhile=st.one_of(OVERTAKEN, RIVAL, HIDING), is_late=st.just(True)),
         LOADS,
     ),
     # Retention is faster than a load of many commits.
