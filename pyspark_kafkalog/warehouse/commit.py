@@ -219,11 +219,12 @@ class PendingCommit:
 
     def _is_topic(self, topic: str, now: UUID | None) -> bool:
         """Whether offsets with the id `now` are those of the topic that was planned from. It may
-        have been marked meanwhile as one to go on without, or have got its id by a rival."""
+        have been marked meanwhile as one to go on without, or be back, or have got its id by a
+        rival."""
         planned = self.planned_from.topic_ids.get(topic)
         if planned is None:
             return now in (None, self.topic_ids.get(topic))
-        return now in (planned, deleted(planned))
+        return now == deleted(planned) or (now is not None and _is_same(planned, now))
 
     def step_from(self, current: Position) -> "Step":
         """What becomes of the name when it goes on at `current`."""

@@ -355,6 +355,31 @@ def test_a_loader_that_was_overtaken_publishes_nothing(load, path, topics, monke
     assert load(subscribe=topic).records == 0
 
 
+def test_a_loader_that_was_overtaken_in_a_topic_created_again_publishes_nothing(
+    load, path, topics, monkeypatch
+):
+    """The rival ends at the offset at which the old topic did when this one was planned."""
+    topic = topics.create()
+    topics.fill(topic, 10)
+    load(subscribe=topic)
+    topics.fill(topic, 5)
+    commit_really = ParquetTarget.commit
+
+    def commit_after_another_load(target, pending):
+        monkeypatch.setattr(ParquetTarget, "commit", commit_really)
+        create_again(topics.servers, topic)
+        topics.fill(topic, 10)
+        assert load(subscribe=topic, failOnDataLoss="false").records == 10
+        return commit_really(target, pending)
+
+    monkeypatch.setattr(ParquetTarget, "commit", commit_after_another_load)
+    with pytest.raises(LoadConflictError, match=f"it found {topic} created again"):
+        load(subscribe=topic)
+    assert landed(path) == offsets_of(topic, 10) + offsets_of(topic, 10)
+    topics.fill(topic, 1)
+    assert load(subscribe=topic).records == 1
+
+
 def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
     load, path, topics, monkeypatch
 ):

@@ -162,6 +162,50 @@ def test_a_load_that_was_overtaken_publishes_nothing(table):
     assert table.offsets("nightly") == {0: 7, 1: 7}
 
 
+WAS = UUID(int=1)
+
+
+def landing(table, start, until_offset, topic_id, number=0):
+    """A load of one partition that has landed and not committed."""
+    target = table.open()
+    last, piece = target.position("nightly"), OffsetRange("orders", number, start, until_offset)
+    stage = target.stage(row_schema())
+    files = write_rows(stage, "nightly", piece) if piece.offset_count else []
+    ids = {} if topic_id is None else {"orders": topic_id}
+    return target, PendingCommit(stage, "nightly", last, [piece], files, ids)
+
+
+def land(table, *of):
+    target, landed = landing(table, *of)
+    return target.commit(landed)
+
+
+@pytest.mark.parametrize(("before", "rival"), [(WAS, deleted(WAS)), (deleted(WAS), WAS)])
+def test_that_a_topic_is_gone_or_back_disturbs_no_load_of_it(table, before, rival):
+    """It is the same topic: one load sees it, another one did not."""
+    land(table, 0, 5, WAS)
+    land(table, 5, 5, before)
+    target, landed = landing(table, 5, 7, WAS)
+    land(table, 5, 5, rival)
+    assert target.commit(landed).gaps == ()
+    assert table.open().position("nightly") == Position({ORDERS_0: 7}, {"orders": WAS})
+    target, landed = landing(table, 7, 7, deleted(WAS))
+    land(table, 7, 7, WAS)
+    target.commit(landed)
+    assert table.open().position("nightly").without_deleted() == NOWHERE
+
+
+def test_first_loads_of_one_topic_and_other_partitions_do_not_conflict(table):
+    target, landed = landing(table, 0, 5, WAS)
+    land(table, 0, 3, WAS, 1)
+    target.commit(landed)
+    there = Position({ORDERS_0: 5, ORDERS_1: 3}, {"orders": WAS})
+    assert table.open().position("nightly") == there
+    target, landed = landing(table, 5, 6, WAS)
+    land(table, 3, 4, WAS, 1)
+    target.commit(landed)
+
+
 def test_a_load_of_another_name_does_not_disturb(table):
     target, landed = begin(table)
     load(table.open(), "hourly", 4)

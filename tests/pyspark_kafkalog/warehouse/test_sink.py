@@ -291,6 +291,22 @@ def test_a_recreated_topic_is_refused_where_brokers_are_named(table, monkeypatch
     assert table.rows() == expected(3, 1) + expected(3)
 
 
+def test_a_query_that_was_overtaken_in_a_topic_created_again_is_refused(table, monkeypatch):
+    """Its rows are of the old topic, also where both end at one offset."""
+    brokers = Brokers(None)
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
+    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    run(table, [[(0, 0), (0, 1)]], **asks)
+    message = planned(table, **asks).write(iter([rows((0, 2))]))
+    brokers.ids["orders"] = UUID(int=2)
+    run(table, [[(0, 0), (0, 1)]], failOnDataLoss="false", **asks)
+    with pytest.raises(LoadConflictError, match="found orders created again"):
+        a_writer(table, **asks).commit([message], 1)
+    assert table.rows() == expected(2) + expected(2)
+    run(table, [[(0, 2)]], 1, **asks)
+    assert table.rows() == expected(2) + expected(3)
+
+
 def test_what_retention_took_before_a_query_began_again_is_refused(table, monkeypatch):
     """Without its checkpoint, and told to begin at the beginning."""
     brokers = Brokers(None)
