@@ -48,16 +48,16 @@ class MetadataCache:
 
     def _put(self, name: str, topic_id: uuid.UUID, changed: dict[int, PartitionMetadata]) -> None:
         known = self._topics.get(name)
-        partitions = {}
-        if known is not None and known.topic_id == topic_id:
-            partitions = dict(enumerate(known.partitions))
+        is_same = known is not None and known.topic_id == topic_id
+        partitions = dict(enumerate(known.partitions)) if known and is_same else {}
         partitions |= changed
         stay = {
             index: state
             for index, state in partitions.items()
             if state.leader != LEADER_DURING_DELETE
         }
-        self._remove(name)
+        if stay or is_same:  # and not what is left of one whose name another has by now
+            self._remove(name)
         if stay:
             # They have no gaps: partitions are added, and taken back, at the end.
             whole = tuple(stay[index] for index in sorted(stay))

@@ -43,6 +43,16 @@ def test_a_topic_on_its_way_out_is_gone():
     assert metadata.update(told(topic, leader=LEADER_DURING_DELETE)) == ["t"]
 
 
+def test_a_deletion_that_comes_late_leaves_the_topic_made_anew():
+    """It has the name alone in common."""
+    metadata = MetadataCache("cluster", ONE)
+    before, after = new_topic("t", 3, 1), new_topic("t", 1, 1)
+    metadata.update(told(before))
+    metadata.update(told(after))
+    assert metadata.update(told(before, leader=LEADER_DURING_DELETE)) == []
+    assert metadata.topic("t") == metadata.topic_by_id(after.topic_id) == after
+
+
 def test_partitions_that_are_taken_back_leave_the_topic():
     metadata = MetadataCache("cluster", ONE)
     grown = new_topic("t", 3, 1)
