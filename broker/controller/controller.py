@@ -19,6 +19,7 @@ from dataclasses import replace
 from kafka.errors import (
     BrokerResponseError,
     InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -134,9 +135,9 @@ class Controller:
             if not await self._run_blocking(lambda: self._records.create_topic(topic, configs)):
                 raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
             self._context.topics[name] = topic
-            created = topic.topic_partitions()
-            answers = self._announce(self._context.states(created), created)
-        error = await self._not_made(created, answers)
+            created = self._context.states(topic.topic_partitions())
+            answers = self._announce(created, created)
+        error = await _not_made(created, answers)
         if error is not None:
             await self._delete_topic(topic)  # no space for its logs: no topic either
             raise error
@@ -165,31 +166,32 @@ class Controller:
             present = len(topic.partitions)
             if partition_count <= present:
                 raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
+            additional = partition_count - present
             if assignment is None:
-                assignment = place_more(
-                    list(self._context.brokers), topic.partitions, partition_count - present
+                assignment = place_more(list(self._context.brokers), topic.partitions, additional)
+            elif len(assignment) != additional:
+                raise InvalidReplicationAssignmentError(
+                    f"Attempted to add {additional} additional partition(s), but only "
+                    f"{len(assignment)} assignment(s) were specified."
                 )
             grown = replace(topic, partitions=topic.partitions + self._first_states(assignment))
             await self._run_blocking(lambda: self._records.add_partitions(topic, grown))
             self._context.topics[name] = grown
-            added = grown.topic_partitions()[present:]
-            answers = self._announce(self._context.states(added), added)
-        error = await self._not_made(added, answers)
-        if error is not None:
-            await self._take_back(grown, topic)
-            raise error
+            added = self._context.states(grown.topic_partitions()[present:])
+            error = await _not_made(added, self._announce(added, added))
+            if error is not None:
+                # No space for the logs: no partitions either, and none after them until then.
+                await self._take_back(added, grown, topic)
+                raise error
         _log.info("topic.grown topic=%r partitions=%d", name, len(grown.partitions))
 
-    async def _take_back(self, grown: TopicMetadata, topic: TopicMetadata) -> None:
-        """No space for the logs: no partitions either."""
-        async with self._event:
-            added = grown.topic_partitions()[len(topic.partitions) :]
-            states = self._context.states(added)
-            going = _during_delete(states)
-            self._channels.update_metadata(going)
-            await failures_of(self._channels.delete_replicas(states))
-            await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
-            self._context.topics[topic.name] = topic
+    async def _take_back(
+        self, added: Partitions, grown: TopicMetadata, topic: TopicMetadata
+    ) -> None:
+        self._channels.update_metadata(_during_delete(added))
+        await failures_of(self._channels.delete_replicas(added))
+        await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
+        self._context.topics[topic.name] = topic
 
     def _announce(
         self, changed: Partitions, created: Collection[TopicPartition] = ()
@@ -201,17 +203,6 @@ class Controller:
             node_id: [told[node_id], heard] if node_id in told else [heard]
             for node_id, heard in self._channels.update_metadata(changed).items()
         }
-
-    async def _not_made(
-        self, created: Sequence[TopicPartition], answers: Mapping[int, Sequence[Answer]]
-    ) -> BrokerResponseError | None:
-        """Why one of the new partitions has no replica at all."""
-        failures = await failures_of(answers)
-        for topic_partition, state in self._context.states(created).items():
-            errors = [failures.get(node_id, {}).get(topic_partition) for node_id in state.isr]
-            if None not in errors:
-                return errors[0]
-        return None
 
     async def delete_topic(self, topic: TopicMetadata) -> None:
         """Returns when the topic is gone for clients and for a restart.
@@ -245,6 +236,18 @@ class Controller:
             del self._context.topics[name]
             self._context.deleting.discard(name)
         _log.info("topic.deleted topic=%r", name)
+
+
+async def _not_made(
+    created: Partitions, answers: Mapping[int, Sequence[Answer]]
+) -> BrokerResponseError | None:
+    """Why one of the new partitions has no replica at all."""
+    failures = await failures_of(answers)
+    for topic_partition, state in created.items():
+        errors = [failures.get(node_id, {}).get(topic_partition) for node_id in state.isr]
+        if None not in errors:
+            return errors[0]
+    return None
 
 
 def _during_delete(states: Partitions) -> Partitions:

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from kafka.errors import (
     InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
     KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -301,6 +302,42 @@ def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
         assert len(world.logs.all_logs()) == 4
 
     run(world, scenario)
+
+
+def test_partitions_are_taken_back_before_others_are_added(world, monkeypatch):
+    """Those of a client whose turn comes while the first one's logs find no space."""
+    create = world.logs.create
+
+    def full(topic_partition: TopicPartition, topic_id: UUID) -> None:
+        if topic_partition.partition == 2:
+            monkeypatch.undo()
+            raise OSError(28, "No space left on device")
+        create(topic_partition, topic_id)
+
+    async def scenario() -> None:
+        await world.create("t")
+        monkeypatch.setattr(world.logs, "create", full)
+        first = asyncio.ensure_future(world.controller.add_partitions("t", 3))
+        second = asyncio.ensure_future(world.controller.add_partitions("t", 5))
+        with pytest.raises(KafkaStorageError):
+            await first
+        await second
+
+    run(world, scenario)
+    assert len(world.metadata.topic("t").partitions) == 5
+    assert world.stored_topics() == world.metadata.topics()
+    assert len(world.logs.all_logs()) == 5
+
+
+def test_an_assignment_of_partitions_that_others_have_added_meanwhile_is_refused(world):
+    async def scenario() -> None:
+        await world.create("t")
+        await world.controller.add_partitions("t", 2)
+        with pytest.raises(InvalidReplicationAssignmentError):
+            await world.controller.add_partitions("t", 3, [(1,), (1,)])
+
+    run(world, scenario)
+    assert len(world.metadata.topic("t").partitions) == 2
 
 
 def test_changes_of_one_topic_come_one_after_the_other(world):
