@@ -68,10 +68,11 @@ class StateLoader(Generic[S]):
             try:
                 state = await loop.run_in_executor(None, self._topic.kind.read, log)
             except (OSError, BrokerResponseError, CorruptRecordError) as error:
+                del self._loading[place.partition]
                 self._give_up(place, error)
                 return
-            finally:
-                self._loading.pop(place.partition, None)
+        # Not where this is cancelled: by then it may be the next one's.
+        del self._loading[place.partition]
         self._coordinator.take_over(state)
         self._topic.loaded(place.partition)
         _log.info("state.loaded topic=%r partition=%d", *place)

@@ -1,6 +1,8 @@
 """State that a broker takes over, and gives up, with the partitions that hold it."""
 
 import asyncio
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -17,10 +19,11 @@ from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
 from broker.config.broker import BrokerConfig
 from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic, StateTopicKind
+from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
-from tests.support.patience import eventually
+from tests.support.patience import EVENT_S, eventually
 from tests.support.records import batch_of
 from tests.support.replicas import lead
 
@@ -57,6 +60,7 @@ class World:
         self.metadata = MetadataCache("cluster", ME)
         self.know(self.topic)
         self.error: Exception | None = None
+        self.on_read: Callable[[Log], int] | None = None
         kind = StateTopicKind(NAME, 2, {}, self.read, NotCoordinatorError)
         self.state = StateTopic(kind, self.metadata, self.create, self.replicas, lambda: 0)
         self.told = Told()
@@ -74,7 +78,7 @@ class World:
     def read(self, log) -> int:
         if self.error is not None:
             raise self.error
-        return log.log_end_offset
+        return log.log_end_offset if self.on_read is None else self.on_read(log)
 
     def check(self, partition: int) -> None:
         self.state.check_coordinates(self.keys[partition])
@@ -136,6 +140,35 @@ def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world):
 
     asyncio.run(scenario())
     assert (world.told.states, world.told.resigned) == ([3], [1])
+
+
+def test_what_is_led_again_and_no_more_while_it_is_read_is_for_nobody_either(world):
+    """The read that was broken off first is over before the second one is."""
+    reading, gate = threading.Event(), threading.Event()
+
+    def read(log) -> int:
+        reading.set()
+        assert gate.wait(EVENT_S)
+        return int(log.log_end_offset)
+
+    async def scenario() -> None:
+        world.on_read = read
+        world.loader.lead(1, 5)
+        await eventually(reading.is_set)
+        world.loader.resign(1)
+        reading.clear()
+        world.loader.lead(1, 6)
+        await eventually(reading.is_set)
+        world.loader.resign(1)
+        gate.set()
+        # What is asked for later is read later.
+        partition = world.replicas.partition(TopicPartition(NAME, 0))
+        world.replicas.append(partition, memoryview(bytearray(batch_of(2))), -1)
+        world.loader.lead(0, 6)
+        await eventually(lambda: not world.state.is_loading_any)
+
+    asyncio.run(scenario())
+    assert world.told.states == [2]
 
 
 def test_a_partition_that_cannot_be_read_is_not_served(world):
