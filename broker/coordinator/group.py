@@ -192,6 +192,8 @@ class GroupCoordinator:
             del self._groups[group.group_id]
             for producer_id in group.pending_offsets:
                 self._transactions[producer_id].discard(group.group_id)
+                if not self._transactions[producer_id]:
+                    del self._transactions[producer_id]
             self._timers.cancel(("join", group.group_id))
             self._timers.cancel(("sync", group.group_id))
             for member_id in (*group.members, *group.pending_members):

@@ -172,6 +172,7 @@ def test_what_could_not_be_written_is_not_pending(coordinated):
 def test_a_coordinator_that_resigned_knows_no_transaction(coordinated):
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.groups.resign(0)
+    assert not coordinated.groups._transactions
     coordinated.groups.complete_transaction(1, [0], is_commit=True)
     assert coordinated.committed() == {}
 
