@@ -19,11 +19,11 @@ from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
 from broker.api.errors import code_of
-from broker.api.later import when_done
 from broker.api.request import ApiContext
 from broker.api.response import Response
 from broker.log.conversion import message_set_of
 from broker.replica.delayed import DelayedFetch
+from broker.replica.later import when_done
 from broker.replica.manager import FetchLimits, is_urgent, storage_error
 from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (

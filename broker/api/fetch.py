@@ -31,10 +31,10 @@ from broker.api.fetch_session import (
     FetchSession,
     name_topic,
 )
-from broker.api.later import when_done
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.replica.delayed import DelayedFetch
+from broker.replica.later import when_done
 from broker.replica.manager import FetchLimits, FetchResult
 from broker.replica.partition import Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (

@@ -41,7 +41,6 @@ from kafka.errors import (
 )
 
 from broker.api.errors import wire_error
-from broker.api.later import when_done
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.api.transaction_partitions import TransactionSupport, join_transaction
@@ -53,6 +52,7 @@ from broker.log.log import LogAppendInfo
 from broker.log.record_errors import RefusedRecordsError
 from broker.network.connection import CloseConnection
 from broker.replica.delayed import DelayedProduce
+from broker.replica.later import when_done
 from broker.replica.manager import LARGE_BYTES
 from broker.replica.partition import ACKS_ALL, Partition
 from pyspark_kafkalog.protocol.produce import (
