@@ -39,6 +39,7 @@ BY_MYPYC = [
     "broker.api.produce",
     "broker.api.request_stats",
     "broker.api.response",
+    "broker.api.transactional_produce",
     "broker.histogram",
     "broker.log.conversion",
     "broker.log.index_file",

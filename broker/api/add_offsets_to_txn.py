@@ -29,7 +29,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
             frozenset((TopicPartition(CONSUMER_OFFSETS, partition),)),
             client_version=0,
         )
-        await context.transactions_topic.wait_for_flush(wanted.transactional_id)
+        await context.transactions_topic.wait_committed(wanted.transactional_id)
     except ProducerFencedError as raised:
         error = raised if request.version >= _FENCED_VERSION else InvalidProducerEpochError()
     except BrokerResponseError as raised:

@@ -92,7 +92,7 @@ async def _add(
         context.transactions.add_partitions(
             transactional_id, producer, frozenset(places), client_version
         )
-        await context.transactions_topic.wait_for_flush(transactional_id)
+        await context.transactions_topic.wait_committed(transactional_id)
     except BrokerResponseError as raised:
         error = raised
         if version < _FENCED_VERSION and isinstance(raised, ProducerFencedError):
@@ -111,9 +111,13 @@ async def _verify(
     if refused:
         return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
     try:
-        return context.transactions.verify_partitions(transactional_id, producer, frozenset(places))
+        errors = context.transactions.verify_partitions(
+            transactional_id, producer, frozenset(places)
+        )
+        await context.transactions_topic.wait_committed(transactional_id)
     except BrokerResponseError as error:
         return dict.fromkeys(places, error)
+    return errors
 
 
 def _refused(

@@ -27,7 +27,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     ask = _ask(request)
     try:
         answer = context.consumer_groups.heartbeat(ask)
-        await context.offsets_topic.wait_for_flush(ask.group_id)
+        await context.offsets_topic.wait_committed(ask.group_id)
     except BrokerResponseError as error:
         code, message = wire_error(error)
         response = ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)

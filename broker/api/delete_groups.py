@@ -15,7 +15,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
         error: BrokerResponseError | None = None
         try:
             context.groups.delete(group_id)
-            await context.offsets_topic.wait_for_flush(group_id)
+            await context.offsets_topic.wait_committed(group_id)
         except BrokerResponseError as raised:
             error = raised
         results.append(

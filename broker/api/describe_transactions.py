@@ -1,15 +1,17 @@
 """DescribeTransactions (key 65), versions 0-0: what the coordinator knows of transactional ids.
 
 An id that is named twice is told of once: an answer grows with what is stored, not with a request's
-repetitions.
+repetitions. Answered when what is told is committed.
 """
+
+from collections.abc import Collection
 
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
-from broker.api.response import Response
+from broker.api.response import Outcome, Response
 from broker.coordinator.transaction_metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -19,17 +21,37 @@ from broker.coordinator.transaction_metadata import (
 _STATE = DescribeTransactionsResponse.TransactionState
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = request.decode(DescribeTransactionsRequest)
-    states = []
+    states = {}
+    uncommitted = []
     for transactional_id in dict.fromkeys(wanted.transactional_ids):
         try:
             transaction = context.transactions.transaction(transactional_id)
+            if context.transactions_topic.awaits_commit(transactional_id):
+                uncommitted.append(transactional_id)
         except BrokerResponseError as error:
-            states.append(_failed(transactional_id, error))
+            states[transactional_id] = _failed(transactional_id, error)
         else:
-            states.append(_described(transactional_id, transaction))
-    return DescribeTransactionsResponse(transaction_states=states)
+            states[transactional_id] = _described(transactional_id, transaction)
+    if uncommitted:
+        return _answer_when_committed(states, uncommitted, context)
+    return _answer(states)
+
+
+async def _answer_when_committed(
+    states: dict[str, object], uncommitted: Collection[str], context: ApiContext
+) -> Response:
+    for transactional_id in uncommitted:
+        try:
+            await context.transactions_topic.wait_committed(transactional_id)
+        except BrokerResponseError as error:
+            states[transactional_id] = _failed(transactional_id, error)
+    return _answer(states)
+
+
+def _answer(states: dict[str, object]) -> Response:
+    return DescribeTransactionsResponse(transaction_states=list(states.values()))
 
 
 def _described(transactional_id: str, transaction: TransactionMetadata) -> object:

@@ -32,7 +32,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
             EPOCH_BUMP_VERSION if request.version >= _EPOCH_BUMP_REQUEST else 0,
             is_commit=wanted.committed,
         )
-        await context.transactions_topic.wait_for_flush(wanted.transactional_id)
+        await context.transactions_topic.wait_committed(wanted.transactional_id)
     except ProducerFencedError as raised:
         error = raised if request.version >= _FENCED_VERSION else InvalidProducerEpochError()
     except BrokerResponseError as raised:

@@ -68,7 +68,7 @@ async def _initialize(
     producer = context.transactions.initialize(
         transactional_id, wanted.transaction_timeout_ms, expected
     )
-    await context.transactions_topic.wait_for_flush(transactional_id)
+    await context.transactions_topic.wait_committed(transactional_id)
     return producer
 
 

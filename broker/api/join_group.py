@@ -1,6 +1,7 @@
 """JoinGroup (key 11), versions 0-9: a member joins, or joins again; the answer begins a generation.
 
-The answer comes when every member has joined, or a timeout says that enough have been waited for.
+The answer comes when every member has joined, or a timeout says that enough have been waited for,
+and what the group has written down is committed.
 Version 0 has no rebalance timeout: the session's counts. Since version 4 a new member is first told
 its id, with MEMBER_ID_REQUIRED, and asks again; 5 adds static members (KIP-345), 9 tells a leader
 that it need not assign (KIP-814).
@@ -9,6 +10,7 @@ that it need not assign (KIP-814).
 import asyncio
 import functools
 
+from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse
 
 from broker.api.errors import code_of
@@ -26,6 +28,11 @@ async def handle(request: Request, context: ApiContext) -> Response:
     answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
     context.groups.join(ask, functools.partial(settle, answer))
     joined = await answer
+    if joined.error is None:
+        try:
+            await context.offsets_topic.wait_committed(ask.group_id)
+        except BrokerResponseError as error:
+            joined = JoinResult(joined.member_id, error)
     protocol_name = joined.protocol_name
     if protocol_name is None and request.version < 7:
         protocol_name = ""

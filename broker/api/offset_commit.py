@@ -51,7 +51,7 @@ async def _commit_all(
         if request.version == 0:  # its clients look for no coordinator
             await context.offsets_topic.ensure()
         errors = context.groups.commit(ask)
-        await context.offsets_topic.wait_for_flush(ask.group_id)
+        await context.offsets_topic.wait_committed(ask.group_id)
     except BrokerResponseError as error:
         return [error] * len(offsets)
     return errors

@@ -24,7 +24,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     known = [place for place, error in errors.items() if error is None]
     try:
         errors |= dict(zip(known, context.groups.delete_offsets(group_id, known), strict=True))
-        await context.offsets_topic.wait_for_flush(group_id)
+        await context.offsets_topic.wait_committed(group_id)
     except BrokerResponseError as error:
         code = code_of(error)
         return OffsetDeleteResponse(error_code=code, topics=[])

@@ -3,8 +3,8 @@
 Since version 2 all topics may be asked for (null), since 8 several groups. What is asked for twice
 is answered once: an answer grows with what is stored, not with a request's repetitions. Since 7 an
 offset that an open transaction may change is refused where the client wants stable ones. Members of
-KIP-848 say their epoch since version 9, and a stale one is refused. Left out: version 10 (topic
-ids).
+KIP-848 say their epoch since version 9, and a stale one is refused. Answered when what is told is
+committed: a coordinator that takes over tells nothing older. Left out: version 10 (topic ids).
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,13 +35,13 @@ _Offsets = dict[str, dict[int, CommittedOffset | None]]
 async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(OffsetFetchRequest)
     if request.version >= _GROUPS_VERSION:
-        return _groups(context, wanted)
+        return await _groups(context, wanted)
     topics: list[object] = []
     error: BrokerResponseError | None = None
     try:
         if request.version == 0:  # its clients look for no coordinator
             await context.offsets_topic.ensure()
-        topics = _topics(_found(context, wanted, wanted))
+        topics = _topics(await _found(context, wanted, wanted))
     except BrokerResponseError as raised:
         error = raised
         if request.version < _GROUP_ERROR_VERSION:
@@ -51,7 +51,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchResponse:
+async def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchResponse:
     groups = []
     for group in {group.group_id: group for group in wanted.groups}.values():
         topics: list[object] = []
@@ -68,7 +68,7 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
                         for item in parts.items()
                     ],
                 )
-                for name, parts in _found(context, wanted, group).items()
+                for name, parts in (await _found(context, wanted, group)).items()
             ]
         except BrokerResponseError as raised:
             error = raised
@@ -76,13 +76,16 @@ def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchRespo
     return OffsetFetchResponse(groups=groups)
 
 
-def _found(context: ApiContext, wanted: OffsetFetchRequest, group: Any) -> _Offsets:
-    """What one group has committed; `group` has its id and the topics asked for."""
+async def _found(context: ApiContext, wanted: OffsetFetchRequest, group: Any) -> _Offsets:
+    """What one group has committed, once no other coordinator could tell otherwise; `group` has its
+    id and the topics asked for."""
     committed = context.groups.committed(group.group_id)
     unstable: AbstractSet[TopicPartition] = frozenset()
     if wanted.require_stable:
         unstable = context.groups.unstable(group.group_id)
-    return _offsets(committed, group.topics, unstable)
+    found = _offsets(committed, group.topics, unstable)
+    await context.offsets_topic.wait_committed(group.group_id)
+    return found
 
 
 def _offsets(

@@ -25,17 +25,9 @@ from uuid import UUID
 
 from kafka.errors import (
     BrokerResponseError,
-    ConcurrentTransactionsError,
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    InvalidProducerIdMappingError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
-    NotCoordinatorError,
-    NotEnoughReplicasError,
-    OutOfOrderSequenceNumberError,
-    TransactionalIdAuthorizationFailedError,
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
 )
@@ -43,9 +35,9 @@ from kafka.errors import (
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
-from broker.api.transaction_partitions import TransactionSupport, join_transaction
+from broker.api.transaction_partitions import join, join_at_once
+from broker.api.transactional_produce import Joining, refuse, refuse_ended, to_join, watched
 from broker.cluster.metadata import INTERNAL_TOPICS
-from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.log.clock import system_clock_ms
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import LogAppendInfo
@@ -70,7 +62,6 @@ from pyspark_kafkalog.record.batch import (
     MAGIC_POSITION,
     TRANSACTIONAL_BIT,
     batch_size,
-    read_header,
 )
 from pyspark_kafkalog.record.compression import Codec
 
@@ -78,16 +69,7 @@ _NO_ANSWER: Final = 0
 # The first version that carries record batches alone, and the first that may carry zstd (KIP-110).
 _RECORD_BATCH_VERSION: Final = 3
 _ZSTD_VERSION: Final = 7
-# The first version whose clients know TRANSACTION_ABORTABLE, and the first that adds partitions to
-# a transaction.
-_ABORTABLE_VERSION: Final = 11
-_IMPLICIT_ADD_VERSION: Final = 12
 _ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
-_COORDINATOR_IS_BUSY: Final = (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-)
 
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
@@ -151,14 +133,19 @@ async def _convert_and_append(
             places[index] = error
         except BrokerResponseError as error:
             places[index] = error
+    _look_again(wanted, places, context)
+    outcome = _join_and_append(wanted, places, transactional, context)
+    return await outcome if isinstance(outcome, Coroutine) else outcome
+
+
+def _look_again(wanted: ProduceRequest, places: list[_Place], context: ApiContext) -> None:
+    """After a wait: topics may have gone meanwhile, and others have their names."""
     for index, place in enumerate(places):
         if isinstance(place, Partition):
-            try:  # topics may have gone meanwhile, and others have their names
+            try:
                 places[index] = _served(wanted.partitions[index], context)
             except BrokerResponseError as error:
                 places[index] = error
-    outcome = _join_and_append(wanted, places, transactional, context)
-    return await outcome if isinstance(outcome, Coroutine) else outcome
 
 
 def _join_and_append(
@@ -167,15 +154,36 @@ def _join_and_append(
     """The parts numbered `transactional` become part of their producer's transaction first. From
     there to the append nobody must come between who could end it, unless in a greater epoch."""
     joins = [index for index in transactional if isinstance(places[index], Partition)]
-    if joins:
-        try:
-            has_added = _join(wanted, places, joins, context)
-        except BrokerResponseError as error:
-            places = [error] * len(places)
-        else:
-            if has_added:
-                return _append_when_flushed(wanted, places, context)
-    return _append_all(wanted, places, context, transactional=bool(joins))
+    if not joins:
+        return _append_all(wanted, places, context)
+    try:
+        joining = to_join(wanted, places, joins)
+    except BrokerResponseError as error:
+        return _append_all(wanted, [error] * len(places), context)
+    if joining.new:
+        errors = join_at_once(
+            joining.transactional_id, joining.producer, joining.new, joining.support, context
+        )
+        if errors is None:
+            return _append_when_joined(wanted, places, joining, context)
+        refuse(places, joining, errors)
+    return _append_all(wanted, places, context, transactional=True)
+
+
+async def _append_when_joined(
+    wanted: ProduceRequest, places: list[_Place], joining: Joining, context: ApiContext
+) -> Response:
+    """What is to be in a transaction is written after the transaction's record is committed. Whose
+    transaction ends meanwhile, in an epoch that does not tell, tries again."""
+    with watched(joining) as watches:
+        errors = await join(
+            joining.transactional_id, joining.producer, joining.new, joining.support, context
+        )
+    refuse(places, joining, errors)
+    refuse_ended(places, joining, watches)
+    _look_again(wanted, places, context)
+    outcome = _append_all(wanted, places, context, transactional=True)
+    return await outcome if isinstance(outcome, Coroutine) else outcome
 
 
 def _append_large_aside(
@@ -197,69 +205,6 @@ def _append_large_aside(
             if aside is not None:
                 appending[index] = aside
     return _append_all(wanted, places, context, appending=appending)
-
-
-async def _append_when_flushed(
-    wanted: ProduceRequest, places: list[_Place], context: ApiContext
-) -> Response:
-    """What is to be in a transaction goes to disk after the transaction's record."""
-    assert wanted.transactional_id is not None
-    try:
-        await context.transactions_topic.wait_for_flush(wanted.transactional_id)
-    except BrokerResponseError as error:
-        places = [error] * len(places)
-    outcome = _append_all(wanted, places, context, transactional=True)
-    return await outcome if isinstance(outcome, Coroutine) else outcome
-
-
-def _join(
-    wanted: ProduceRequest, places: list[_Place], joins: list[int], context: ApiContext
-) -> bool:
-    """Whether partitions were added, which is not on disk as the flush policy wants it. Refused
-    ones are so in `places`; raises why all are."""
-    transactional_id = wanted.transactional_id
-    if transactional_id is None:
-        raise TransactionalIdAuthorizationFailedError("a transactional batch names no transaction")
-    headers = [read_header(_view(wanted.partitions[index])) for index in joins]
-    producer = ProducerIdAndEpoch(headers[0].producer_id, headers[0].producer_epoch)
-    if any((each.producer_id, each.producer_epoch) != producer for each in headers):
-        raise InvalidProducerIdMappingError("transactional batches of more than one producer")
-    partitions = [
-        (index, place) for index in joins if isinstance(place := places[index], Partition)
-    ]
-    # What is open in the log has been added.
-    new = {
-        partition.topic_partition
-        for _, partition in partitions
-        if not partition.log.producers.is_in_transaction(*producer)
-    }
-    if not new:
-        return False
-    support = TransactionSupport.of(wanted.version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
-    errors = join_transaction(transactional_id, producer, new, support, context)
-    adds = support is TransactionSupport.ADDS_IMPLICITLY
-    for (index, partition), header in zip(partitions, headers, strict=True):
-        error = errors.get(partition.topic_partition)
-        if error is not None:
-            places[index] = _retriable(error, support)
-        elif adds and header.base_sequence and not partition.log.producers.knows(producer[0]):
-            # The batches before it were refused, and will be sent again.
-            places[index] = OutOfOrderSequenceNumberError(
-                f"producer {header.producer_id} begins with sequence {header.base_sequence}"
-            )
-    if not adds or all(errors.values()):
-        return False
-    return context.transactions_topic.awaits_flush(transactional_id)
-
-
-def _retriable(error: BrokerResponseError, support: TransactionSupport) -> BrokerResponseError:
-    """A coordinator's errors as a producer expects them in answer to Produce."""
-    if isinstance(error, _COORDINATOR_IS_BUSY) or (
-        isinstance(error, ConcurrentTransactionsError)
-        and support is not TransactionSupport.ADDS_IMPLICITLY
-    ):
-        return NotEnoughReplicasError(f"the transaction cannot be verified now: {error}")
-    return error
 
 
 def _append_all(

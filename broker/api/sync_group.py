@@ -1,13 +1,13 @@
 """SyncGroup (key 14), versions 0-5: the leader says who gets what; each member asks for its part.
 
-The answer comes when the leader has said it. Version 3 adds static members, 5 the protocol's type
-and name, which must be the group's (KIP-559).
+The answer comes when the leader has said it, and that is committed. Version 3 adds static members,
+5 the protocol's type and name, which must be the group's (KIP-559).
 """
 
 import asyncio
 import functools
 
-from kafka.errors import InconsistentGroupProtocolError
+from kafka.errors import BrokerResponseError, InconsistentGroupProtocolError
 from kafka.protocol.consumer import SyncGroupRequest, SyncGroupResponse
 
 from broker.api.errors import code_of
@@ -35,7 +35,13 @@ async def handle(request: Request, context: ApiContext) -> Response:
     )
     answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
     context.groups.sync(ask, functools.partial(settle, answer))
-    return _answer(await answer, request)
+    synced = await answer
+    if synced.error is None:
+        try:
+            await context.offsets_topic.wait_committed(ask.group_id)
+        except BrokerResponseError as error:
+            synced = SyncResult(error)
+    return _answer(synced, request)
 
 
 def _answer(synced: SyncResult, request: Request) -> Response:

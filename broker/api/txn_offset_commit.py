@@ -21,7 +21,7 @@ from kafka.structs import TopicPartition
 from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
-from broker.api.transaction_partitions import TransactionSupport, join_transaction
+from broker.api.transaction_partitions import TransactionSupport, join, join_at_once
 from broker.cluster.metadata import CONSUMER_OFFSETS, TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
 from broker.coordinator.offset_records import CommittedOffset
@@ -63,7 +63,7 @@ async def _commit_all(
     try:
         await _join(wanted, producer, request.version, context)
         errors = context.groups.commit_transactional(ask, producer)
-        await context.offsets_topic.wait_for_flush(ask.group_id)
+        await context.offsets_topic.wait_committed(ask.group_id)
     except CoordinatorLoadInProgressError as error:
         is_known = request.version >= _LOADING_VERSION
         return [error if is_known else CoordinatorNotAvailableError()] * len(offsets)
@@ -87,14 +87,24 @@ async def _join(
     context.offsets_topic.check_coordinates(group_id)
     partition = context.offsets_topic.partition_of(group_id)
     place = TopicPartition(CONSUMER_OFFSETS, partition)
-    if context.replicas.partition(place).log.producers.is_in_transaction(*producer):
+    producers = context.replicas.partition(place).log.producers
+    if producers.is_in_transaction(*producer):
         return
     support = TransactionSupport.of(version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
-    error = join_transaction(wanted.transactional_id, producer, [place], support, context)[place]
+    asked = wanted.transactional_id, producer, [place], support
+    errors = join_at_once(*asked, context)
+    if errors is None:
+        watch = producers.watch(producer.producer_id)
+        try:
+            errors = await join(*asked, context)
+        finally:
+            producers.unwatch(producer.producer_id, watch)
+        if watch.has_ended and support is not TransactionSupport.ADDS_IMPLICITLY:
+            # Offsets that come after the end would open a transaction that nobody ends.
+            raise CoordinatorNotAvailableError("the transaction ended while it was verified")
+    error = errors[place]
     if error is not None:
         raise error
-    if support is TransactionSupport.ADDS_IMPLICITLY:
-        await context.transactions_topic.wait_for_flush(wanted.transactional_id)
 
 
 def _commit(part: TxnOffsetCommitRequest, topic: TopicMetadata) -> CommittedOffset:

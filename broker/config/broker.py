@@ -616,6 +616,14 @@ class BrokerConfig:
         4096,
         "Longest text that a client may store with a committed offset.",
     )
+    offsets_commit_timeout_ms: int = option(
+        "offsets.commit.timeout.ms",
+        INT,
+        5_000,
+        "How long an offset commit waits for all replicas in sync before its client is told to try "
+        "again.",
+        at_least(1),
+    )
     offsets_retention_minutes: int = option(
         "offsets.retention.minutes",
         INT,
@@ -681,6 +689,13 @@ class BrokerConfig:
         100 << 20,
         "segment.bytes of __transaction_state.",
         at_least(1),
+    )
+    request_timeout_ms: int = option(
+        "request.timeout.ms",
+        INT,
+        30_000,
+        "How long brokers wait for one another's answers, and a transaction's change for all "
+        "replicas in sync, before the client is told to try again.",
     )
     transaction_max_timeout_ms: int = option(
         "transaction.max.timeout.ms",

@@ -189,7 +189,6 @@ num.io.threads|INT|8|1..|all
 num.network.threads|INT|3|1..|all
 num.replica.alter.log.dirs.threads|INT|~||
 num.replica.fetchers|INT|1|1..|all
-offsets.commit.timeout.ms|INT|5000|1..|
 offsets.load.buffer.size|INT|5242880|1..|
 offsets.topic.compression.codec|INT|0||
 principal.builder.class|CLASS|org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder||one
@@ -237,7 +236,6 @@ replica.socket.receive.buffer.bytes|INT|65536||
 replica.socket.timeout.ms|INT|30000||
 replication.quota.window.num|INT|11|1..|
 replication.quota.window.size.seconds|INT|1|1..|
-request.timeout.ms|INT|30000||
 sasl.client.callback.handler.class|CLASS|~||
 sasl.enabled.mechanisms|LIST|GSSAPI||one
 sasl.jaas.config|PASSWORD|~||one

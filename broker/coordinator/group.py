@@ -2,9 +2,9 @@
 
 Owns: every group whose partition of `__consumer_offsets` this broker leads, and the timers of
 their members, rebalances and syncs. What a group decides is appended to that topic first and then
-told; after a restart it is read from there. Called by: the event loop's thread only; nothing here
-blocks or waits: an answer that must wait for other members is a callback that is called once,
-perhaps before the call returns.
+answered; who hands an answer on sees to it that the append is committed. After a restart all is
+read from there. Called by: the event loop's thread only; nothing here blocks or waits: an answer
+that must wait for other members is a callback that is called once, perhaps before the call returns.
 
 States and checks, their order and error codes are those of Apache Kafka 4.3. A request for a group
 of another broker is refused with NotCoordinatorError, while the group is being loaded with

@@ -42,6 +42,7 @@ def offsets_topic_kind(config: BrokerConfig) -> StateTopicKind[Groups]:
         },
         read=read_groups,
         too_large=InvalidCommitOffsetSizeError,
+        commit_timeout_ms=config.offsets_commit_timeout_ms,
     )
 
 

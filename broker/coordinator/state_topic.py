@@ -2,8 +2,9 @@
 
 Owns: the topic's creation at first use, which of its partitions has which key (Java's hash of the
 key, modulo the partitions), which of them this broker leads and has read, and what is appended to
-them. `state_loader` reads them. Never knows what the records say, or what a coordinator decides.
-Called by: the event loop's thread only, but for `read_batches`.
+them. What is appended counts at once, as it stays while this broker leads the partition; who tells
+of it waits until it is committed. `state_loader` reads the partitions. Never knows what the records
+say, or what a coordinator decides. Called by: the event loop's thread only, but for `read_batches`.
 """
 
 import asyncio
@@ -22,9 +23,9 @@ from kafka.errors import (
     KafkaStorageError,
     MessageSizeTooLargeError,
     NotCoordinatorError,
+    NotLeaderForPartitionError,
     RecordListTooLargeError,
     TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
 )
 from kafka.structs import TopicPartition
 
@@ -32,6 +33,8 @@ from broker.cluster.cache import MetadataCache
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
+from broker.replica.delayed import DelayedProduce
+from broker.replica.later import when_done
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL
 from pyspark_kafkalog.record.batch import BatchHeader, batches, check_crc
@@ -39,6 +42,8 @@ from pyspark_kafkalog.record.batch import BatchHeader, batches, check_crc
 _log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
+# After which a record that acts when it is committed is looked at again.
+_RETRY_S = 0.5
 _INT_MIN = -(2**31)
 
 S = TypeVar("S")
@@ -49,7 +54,8 @@ class StateTopicKind(Generic[S]):
     """Which topic, and how its records become a partition's state.
 
     `read` runs in a thread; it raises OSError, CorruptRecordError, and BrokerResponseError where
-    the log is cut meanwhile. `too_large`: what a client hears whose state does not fit a batch.
+    the log is cut meanwhile. `too_large`: what a client hears whose state does not fit a batch;
+    `commit_timeout_ms`: how long one waits until it is told that its records are not committed.
     """
 
     name: str
@@ -57,6 +63,7 @@ class StateTopicKind(Generic[S]):
     configs: Mapping[str, str]
     read: Callable[[Log], S]
     too_large: type[BrokerResponseError]
+    commit_timeout_ms: int
 
 
 class CreateTopic(Protocol):
@@ -202,42 +209,77 @@ class StateTopic(Generic[S]):
                 transactional=producer is not None,
                 numbered=False,
             ).first_offset
-        except InvalidProducerEpochError:
-            raise
-        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
-            raise self.kind.too_large(str(error)) from error
-        except (KafkaStorageError, UnknownTopicOrPartitionError) as error:
-            raise NotCoordinatorError(str(error)) from error
         except BrokerResponseError as error:
-            raise CoordinatorNotAvailableError(str(error)) from error
+            raise self._as_told(error) from error
 
-    async def wait_for_flush(self, key: str) -> None:
-        """Returns when the flush policy allows what was appended to be acknowledged."""
-        log = self._replicas.log_that_awaits_flush(self._place_of(key))
-        if log is not None:
-            await asyncio.get_running_loop().run_in_executor(None, log.flush)
+    def awaits_commit(self, key: str) -> bool:
+        """Whether `wait_committed` would wait. Raises what the key's client is to hear."""
+        try:
+            partition = self._replicas.partition(self._place_of(key))
+        except BrokerResponseError as error:
+            raise self._as_told(error) from error
+        log = partition.log
+        return log.awaits_flush or partition.high_watermark < log.log_end_offset
 
-    def when_flushed(self, key: str, run: Callable[[], None]) -> None:
-        """Calls `run` when `wait_for_flush` would return, and never when the disk refuses; at once
-        where there is nothing to wait for."""
-        if not self.awaits_flush(key):
+    async def wait_committed(self, key: str) -> None:
+        """Returns when all that the key's partition has now is in all replicas in sync, and on
+        disk as the flush policy wants it: nobody hears of anything before.
+
+        Raises what the key's client is to hear where that is not known in time: it asks again, as
+        what was appended may yet be committed.
+        """
+        try:
+            partition = self._replicas.partition(self._place_of(key))
+            log = partition.log
+            end_offset = log.log_end_offset
+            awaits_flush = log.awaits_flush
+            if partition.high_watermark >= end_offset and not awaits_flush:
+                return
+            replicated = DelayedProduce([(partition, end_offset)])
+            if awaits_flush:
+                await asyncio.get_running_loop().run_in_executor(None, log.flush)
+            (failure,) = await when_done(
+                self._replicas, replicated, self.kind.commit_timeout_ms, lambda: replicated.errors
+            )
+            if failure is not None:
+                raise failure
+        except BrokerResponseError as error:
+            raise self._as_told(error) from error
+
+    def when_committed(self, key: str, run: Callable[[], None]) -> None:
+        """Calls `run` when `wait_committed` would return, however long that takes; at once where
+        there is nothing to wait for, and never where this broker does not serve the partition any
+        more."""
+        if not self.awaits_commit(key):
             run()
             return
 
         async def wait() -> None:
-            try:
-                await self.wait_for_flush(key)
-            except BrokerResponseError:
-                return  # the log has said so, and takes nothing more
-            run()
+            while self.partition_of(key) in self._leader_epochs:
+                try:
+                    await self.wait_committed(key)
+                except NotCoordinatorError:
+                    return  # or its disk has refused, and takes nothing more
+                except BrokerResponseError as error:
+                    _log.warning("state.not_committed topic=%r reason=%r", self.kind.name, error)
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    run()
+                    return
 
         task = asyncio.get_running_loop().create_task(wait())
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
 
-    def awaits_flush(self, key: str) -> bool:
-        """Whether `wait_for_flush` would wait. Raises UnknownTopicOrPartitionError."""
-        return self._replicas.log_that_awaits_flush(self._place_of(key)) is not None
+    def _as_told(self, error: BrokerResponseError) -> BrokerResponseError:
+        """A partition's error as Apache Kafka's coordinators tell it."""
+        if isinstance(error, (InvalidProducerEpochError, NotCoordinatorError)):
+            return error
+        if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+            return self.kind.too_large(str(error))
+        if isinstance(error, (KafkaStorageError, NotLeaderForPartitionError)):
+            return NotCoordinatorError(str(error))
+        return CoordinatorNotAvailableError(str(error))
 
     def _place_of(self, key: str) -> TopicPartition:
         return TopicPartition(self.kind.name, self.partition_of(key))

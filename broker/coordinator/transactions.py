@@ -1,10 +1,11 @@
 """TransactionCoordinator: which transactions are open, of whom, and how they end.
 
 Owns: every transactional id whose partition of `__transaction_state` this broker leads, and the
-timers of their transactions. A change is appended to that topic first and counts from then on; a
-decision is on disk, as far as the flush policy wants it, before its first marker is written. After
-a restart all is read from there: what was decided is carried out again, what was open has its time
-again. Called by: the event loop's thread only; nothing here blocks or waits.
+timers of their transactions. A change is appended to that topic first and counts from then on, and
+who hands on what is said of it sees to it that it is committed; a decision is, before its first
+marker is written. After a restart all is read from there: what was decided is carried out again,
+what was open has its time again. Called by: the event loop's thread only; nothing here blocks or
+waits.
 
 States, checks and errors are those of `transaction_metadata`. A request for an id of another broker
 is refused with NotCoordinatorError, while ids are being loaded with CoordinatorLoadInProgressError;
@@ -73,7 +74,7 @@ class TransactionLog(Protocol):
         """Since when this broker leads the id's partition."""
         ...
 
-    def when_flushed(self, transactional_id: str, run: Callable[[], None]) -> None:
+    def when_committed(self, transactional_id: str, run: Callable[[], None]) -> None:
         """Calls `run` when what was appended may be acted on; perhaps before this returns."""
         ...
 
@@ -272,7 +273,7 @@ class TransactionCoordinator:
         def complete() -> None:
             self._complete(transactional_id, prepared)
 
-        self._log.when_flushed(transactional_id, write_markers)
+        self._log.when_committed(transactional_id, write_markers)
 
     def _end_of(
         self,
@@ -404,6 +405,7 @@ def transactions_topic_kind(config: BrokerConfig) -> StateTopicKind[Transactions
         },
         read=read_transactions,
         too_large=UnknownError,
+        commit_timeout_ms=config.request_timeout_ms,
     )
 
 

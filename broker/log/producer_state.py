@@ -93,6 +93,16 @@ class ProducerStateEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
+class TransactionWatch:
+    """Whether a producer's transaction has ended in a log, perhaps one that wrote nothing there,
+    since the watch began."""
+
+    __slots__ = ("has_ended",)
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+
 class ProducerStateManager:
     """The producers of one log."""
 
@@ -103,6 +113,7 @@ class ProducerStateManager:
         # First offset to producer id, ascending, since a transaction begins at the log's end.
         self._open: dict[int, int] = {}
         self._completed: list[CompletedTransaction] = []
+        self._watches: dict[int, list[TransactionWatch]] = {}
 
     @property
     def entries(self) -> dict[int, ProducerStateEntry]:
@@ -195,6 +206,19 @@ class ProducerStateManager:
             and entry.producer_epoch == producer_epoch
         )
 
+    def watch(self, producer_id: int) -> TransactionWatch:
+        """For who asks a coordinator whether the producer's transaction is open: it may end before
+        the answer is there. `unwatch` is to follow."""
+        watch = TransactionWatch()
+        self._watches.setdefault(producer_id, []).append(watch)
+        return watch
+
+    def unwatch(self, producer_id: int, watch: TransactionWatch) -> None:
+        watches = self._watches[producer_id]
+        watches.remove(watch)
+        if not watches:
+            del self._watches[producer_id]
+
     def aborts(self, producer_id: int, marker: TransactionMarker) -> bool:
         """Whether the marker would abort records of this log."""
         entry = self._entries.get(producer_id)
@@ -246,6 +270,8 @@ class ProducerStateManager:
     def _end_transaction(
         self, header: BatchHeader, entry: ProducerStateEntry, marker: TransactionMarker
     ) -> CompletedTransaction | None:
+        for watch in self._watches.get(header.producer_id, ()):
+            watch.has_ended = True
         entry.coordinator_epoch = marker.coordinator_epoch
         first_offset = entry.current_txn_first_offset
         if first_offset < 0:  # a transaction that wrote nothing here

@@ -133,12 +133,12 @@ def test_what_the_log_refuses_has_not_happened(broker):
 
 def test_no_marker_is_written_before_the_decision_is_safe(broker):
     producer = begin(broker)
-    broker.state.unflushed = []
+    broker.state.uncommitted = []
     broker.coordinator.end(ID, producer, 0, is_commit=True)
     assert broker.stable_offset(PLACE) == 0
     with pytest.raises(ConcurrentTransactionsError):
         broker.coordinator.end(ID, producer, 0, is_commit=True)
-    (run,) = broker.state.unflushed
+    (run,) = broker.state.uncommitted
     run()
     assert broker.committed(PLACE) == [b"x"]
     assert state(broker) is TransactionState.COMPLETE_COMMIT
@@ -184,10 +184,10 @@ def test_a_transaction_of_many_partitions_lets_others_have_their_turn():
 
 def test_the_completion_is_tried_again(broker):
     producer = begin(broker)
-    broker.state.unflushed = []
+    broker.state.uncommitted = []
     broker.coordinator.end(ID, producer, 0, is_commit=True)
     broker.state.error = CoordinatorNotAvailableError()
-    broker.state.unflushed[0]()
+    broker.state.uncommitted[0]()
     assert state(broker) is TransactionState.PREPARE_COMMIT
     broker.state.error = None
     broker.time.advance(1)
@@ -279,7 +279,7 @@ def test_who_was_in_a_transaction_when_its_topic_was_deleted_is_fenced(broker):
 
 def test_a_decision_that_was_not_safe_yet_is_carried_out_when_its_topic_is_deleted(broker):
     producer = begin(broker)
-    broker.state.unflushed = []
+    broker.state.uncommitted = []
     broker.coordinator.end(ID, producer, 0, is_commit=True)
     broker.coordinator.topic_deleted()
     for place in (PLACE, OTHER):

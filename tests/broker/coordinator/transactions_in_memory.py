@@ -72,7 +72,7 @@ class StateLog:
         self.error: BrokerResponseError | None = None
         self.is_loading_any = False
         self.epoch = 0
-        self.unflushed: list[Callable[[], None]] | None = None
+        self.uncommitted: list[Callable[[], None]] | None = None
         self._steps = steps
 
     def check_coordinates(self, transactional_id: str) -> None:
@@ -91,13 +91,13 @@ class StateLog:
     def leader_epoch(self, transactional_id: str) -> int:
         return self.epoch
 
-    def when_flushed(self, transactional_id: str, run: Callable[[], None]) -> None:
-        if self.unflushed is None:
+    def when_committed(self, transactional_id: str, run: Callable[[], None]) -> None:
+        if self.uncommitted is None:
             run()
         else:
-            self.unflushed.append(run)
+            self.uncommitted.append(run)
 
-    def awaits_flush(self, transactional_id: str) -> bool:
+    def awaits_commit(self, transactional_id: str) -> bool:
         return False
 
 

@@ -1,0 +1,185 @@
+"""What is appended to a state topic counts when all replicas in sync have it."""
+
+import asyncio
+
+import pytest
+from kafka.errors import (
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    UnknownError,
+)
+
+from broker.cluster.metadata import TRANSACTION_STATE
+from broker.coordinator.state_records import StateRecord
+from tests.support.patience import eventually
+from tests.support.replicated_broker import (
+    TRANSACTIONS,
+    replicated_broker,
+    settle,
+)
+
+KEY = "key"
+RECORD = StateRecord(b"k", b"v")
+
+
+def run(scenario, **properties):
+    async def main():
+        with replicated_broker(properties) as broker:
+            await scenario(broker, broker.transactions_topic)
+
+    asyncio.run(main())
+
+
+def no_suspension(waiting):
+    """Whether awaiting it takes no turn of the loop."""
+    try:
+        waiting.send(None)
+    except StopIteration:
+        return True
+    waiting.close()
+    return False
+
+
+def set_isr(broker, *isr):
+    """Those in sync with the partition of transactions."""
+    broker.replicas.partition(TRANSACTIONS).isr = isr
+
+
+def test_it_is_waited_for_until_the_other_replica_has_it():
+    async def scenario(broker, topic):
+        assert not topic.awaits_commit(KEY)
+        topic.append(KEY, [RECORD])
+        assert topic.awaits_commit(KEY)
+        waiting = asyncio.ensure_future(topic.wait_committed(KEY))
+        await settle()
+        assert not waiting.done()
+        broker.replicate(TRANSACTIONS)
+        await settle()
+        assert waiting.done()
+        assert not topic.awaits_commit(KEY)
+
+    run(scenario)
+
+
+def test_who_waits_does_not_wait_for_what_comes_later():
+    async def scenario(broker, topic):
+        topic.append(KEY, [RECORD])
+        waiting = asyncio.ensure_future(topic.wait_committed(KEY))
+        await settle()
+        partition = broker.replicas.partition(TRANSACTIONS)
+        end_offset = partition.log.log_end_offset
+        topic.append(KEY, [RECORD])
+        broker.purgatory.became_visible(TRANSACTIONS, *partition.advance_high_watermark(end_offset))
+        await settle()
+        assert waiting.done()
+        assert topic.awaits_commit(KEY)
+
+    run(scenario)
+
+
+def test_alone_nothing_is_waited_for():
+    async def scenario(broker, topic):
+        set_isr(broker, 1)
+        topic.append(KEY, [RECORD])
+        assert no_suspension(topic.wait_committed(KEY))
+        tasks = asyncio.all_tasks()
+        ran = []
+        topic.when_committed(KEY, lambda: ran.append(1))
+        assert (ran, asyncio.all_tasks()) == ([1], tasks)
+
+    run(scenario)
+
+
+def test_who_waited_too_long_is_to_ask_again():
+    async def scenario(broker, topic):
+        topic.append(KEY, [RECORD])
+        with pytest.raises(CoordinatorNotAvailableError):
+            await topic.wait_committed(KEY)
+        assert broker.waiting == 0
+
+    run(scenario, **{"request.timeout.ms": "30"})
+
+
+def test_the_offsets_topic_has_a_time_of_its_own():
+    async def scenario(broker, _):
+        broker.offsets_topic.append(KEY, [RECORD])
+        with pytest.raises(CoordinatorNotAvailableError):
+            await broker.offsets_topic.wait_committed(KEY)
+
+    run(scenario, **{"offsets.commit.timeout.ms": "30"})
+
+
+def test_who_waits_when_the_partition_goes_asks_its_next_leader():
+    async def scenario(broker, topic):
+        topic.append(KEY, [RECORD])
+        waiting = asyncio.ensure_future(topic.wait_committed(KEY))
+        await settle()
+        broker.lose(TRANSACTION_STATE)
+        await settle()
+        with pytest.raises(NotCoordinatorError):
+            waiting.result()
+        with pytest.raises(CoordinatorNotAvailableError):  # there is no such partition
+            topic.awaits_commit(KEY)
+
+    run(scenario)
+
+
+def test_replicas_that_become_too_few_are_no_success():
+    async def scenario(broker, topic):
+        topic.append(KEY, [RECORD])
+        waiting = asyncio.ensure_future(topic.wait_committed(KEY))
+        await settle()
+        set_isr(broker)
+        broker.replicate(TRANSACTIONS)
+        await settle()
+        with pytest.raises(CoordinatorNotAvailableError):
+            waiting.result()
+
+    run(scenario)
+
+
+def test_replicas_that_are_too_few_are_told_before_the_append():
+    async def scenario(broker, topic):
+        set_isr(broker)
+        with pytest.raises(CoordinatorNotAvailableError):
+            topic.append(KEY, [RECORD])
+        assert broker.replicas.partition(TRANSACTIONS).log.log_end_offset == 0
+
+    run(scenario)
+
+
+def test_a_record_that_is_too_large_is_the_clients_fault():
+    async def scenario(_, topic):
+        with pytest.raises(UnknownError):
+            topic.append(KEY, [StateRecord(b"k", bytes(2 << 20))])
+
+    run(scenario)
+
+
+def test_what_acts_when_it_is_committed_waits_as_long_as_it_takes():
+    ran = []
+
+    async def scenario(broker, topic):
+        topic.append(KEY, [RECORD])
+        topic.when_committed(KEY, lambda: ran.append(1))
+        await asyncio.sleep(0.1)  # several times as long as a client would wait
+        assert ran == []
+        broker.replicate(TRANSACTIONS)
+        await eventually(lambda: ran)
+
+    run(scenario, **{"request.timeout.ms": "20"})
+
+
+def test_what_acts_when_it_is_committed_does_not_where_the_partition_goes():
+    ran = []
+
+    async def scenario(broker, topic):
+        topic.append(KEY, [RECORD])
+        topic.when_committed(KEY, lambda: ran.append(1))
+        await settle()
+        broker.lose(TRANSACTION_STATE)
+        await settle()
+        assert not topic._waits
+
+    run(scenario)
+    assert ran == []

@@ -1,0 +1,222 @@
+"""A broker that leads partitions of which another keeps replicas in sync: its coordinators and
+handlers, over logs in memory, without sockets. `replicate` is what the other broker does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from broker.api.request import Api, Request
+from broker.cluster.cache import MetadataCache
+from broker.cluster.control import Stamp, UpdateMetadata
+from broker.cluster.metadata import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    BrokerNode,
+    TopicMetadata,
+    new_topic,
+)
+from broker.config.broker import BrokerConfig
+from broker.coordinator.consumer_groups import ConsumerGroupCoordinator, GroupsOfBothProtocols
+from broker.coordinator.group import GroupCoordinator
+from broker.coordinator.offsets import OffsetsTopic, offsets_topic_kind
+from broker.coordinator.state_loader import StateLoader
+from broker.coordinator.state_topic import StateTopic
+from broker.coordinator.timers import Timers
+from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transactions import (
+    TransactionCoordinator,
+    TransactionsTopic,
+    transactions_topic_kind,
+)
+from broker.log.clock import system_clock_ms
+from broker.log.manager import LogManager
+from broker.replica.delayed import DelayedProduce
+from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import Purgatory, Timer
+from pyspark_kafkalog.protocol.frames import RequestHeader
+from tests.broker.log.memory_files import MemoryFiles
+from tests.support.replicas import lead, stop
+
+ME, OTHER = BrokerNode(1, "host", 9092), BrokerNode(2, "other", 9092)
+TOPIC = "t"
+OFFSETS = TopicPartition(CONSUMER_OFFSETS, 0)
+TRANSACTIONS = TopicPartition(TRANSACTION_STATE, 0)
+
+
+class ReplicatedBroker:
+    """Broker 1, which leads `t` (two partitions) and both coordinators' topics (one each)."""
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        defaults = {"log.dirs": "/data", "group.initial.rebalance.delay.ms": "0"}
+        self.config = BrokerConfig.from_properties(defaults | (properties or {}))
+        self.logs = LogManager(self.config, files=MemoryFiles())
+        self.logs.open()
+        self.purgatory = Purgatory(self._call_later)
+        self.replicas = ReplicaManager(self.logs, self.purgatory)
+        self.metadata = MetadataCache("cluster", ME)
+        self.topics: dict[str, TopicMetadata] = {}
+        for name, count in ((TOPIC, 2), (CONSUMER_OFFSETS, 1), (TRANSACTION_STATE, 1)):
+            self.add_topic(name, count)
+        self._build_coordinators()
+
+    def add_topic(self, name: str, partition_count: int) -> None:
+        topic = new_topic(name, partition_count, ME.node_id)
+        shared = (replace(each, isr=(1, 2), replicas=(1, 2)) for each in topic.partitions)
+        topic = self.topics[name] = replace(topic, partitions=tuple(shared))
+        lead(self.replicas, topic)
+        self.tell(topic)
+
+    def tell(self, topic: TopicMetadata) -> None:
+        """The controller says what a topic is."""
+        states = dict(zip(topic.topic_partitions(), topic.partitions, strict=True))
+        told = UpdateMetadata(Stamp(1, 1, 1), [ME, OTHER], states, {topic.name: topic.topic_id})
+        self.metadata.update(told)
+
+    def _build_coordinators(self) -> None:
+        self.offsets_topic: OffsetsTopic = StateTopic(
+            offsets_topic_kind(self.config), self.metadata, _no_topic, self.replicas, _clock_ms
+        )
+        self.transactions_topic: TransactionsTopic = StateTopic(
+            transactions_topic_kind(self.config), self.metadata, _no_topic, self.replicas, _clock_ms
+        )
+        self.timers = Timers(self._call_later, _now_s)
+        self.groups = GroupCoordinator(self.config, self.offsets_topic, self.timers, _clock_ms)
+        self.consumer_groups = ConsumerGroupCoordinator(
+            self.config,
+            self.groups,
+            self.offsets_topic,
+            self.timers,
+            _clock_ms,
+            self.metadata,
+            lambda function, done: done(function()),
+        )
+        self.markers = MarkerWriter(self.replicas, self.groups, self._call_later)
+        self.next_id = 0
+        self.transactions = TransactionCoordinator(
+            self.config,
+            self.transactions_topic,
+            self.markers,
+            self.timers,
+            _clock_ms,
+            self._take_id,
+        )
+        both = GroupsOfBothProtocols(self.groups, self.consumer_groups)
+        self.group_loader = StateLoader(self.offsets_topic, self.replicas, both)
+        self.transaction_loader = StateLoader(
+            self.transactions_topic, self.replicas, self.transactions
+        )
+        self.context: Any = SimpleNamespace(
+            config=self.config,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            groups=self.groups,
+            consumer_groups=self.consumer_groups,
+            offsets_topic=self.offsets_topic,
+            transactions=self.transactions,
+            transactions_topic=self.transactions_topic,
+            markers=self.markers,
+            producer_ids=SimpleNamespace(ensure=_nothing),
+        )
+        self.group_loader.lead(0, 0)
+        self.transaction_loader.lead(0, 0)
+
+    def _take_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    def _call_later(self, delay_s: float, run: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay_s, run)
+
+    # Requests.
+
+    def send(self, api: Api, message: Any, version: int) -> Any:
+        """What the handler returns: an answer, or what it is awaited by."""
+        body = message if isinstance(message, bytes) else bytes(message.encode(version=version))
+        header = RequestHeader(api.key, version, 1, "test", 0)
+        return api.handle(Request(header, memoryview(bytearray(body)), "1.2.3.4:5"), self.context)
+
+    async def ask(self, api: Api, message: Any, version: int) -> Any:
+        """The answer, when it comes."""
+        outcome = self.send(api, message, version)
+        return await outcome if isinstance(outcome, Awaitable) else outcome
+
+    async def begin(self, api: Api, message: Any, version: int) -> "asyncio.Task[Any]":
+        """The answer, which waits, or is there."""
+        task = asyncio.get_running_loop().create_task(self.ask(api, message, version))
+        await settle()
+        return task
+
+    # The other broker.
+
+    def replicate(self, place: TopicPartition) -> None:
+        """It has all that the partition's log has."""
+        partition = self.replicas.partition(place)
+        visible = partition.advance_high_watermark(partition.log.log_end_offset)
+        self.purgatory.became_visible(place, *visible)
+
+    async def replicating(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """The answer to what waits for replicas, again and again perhaps."""
+        task = asyncio.get_running_loop().create_task(answer)
+        while not task.done():
+            for topic in self.topics.values():
+                for place in topic.topic_partitions():
+                    self.replicate(place)
+            await settle()
+        return await task
+
+    def lose(self, name: str) -> None:
+        """A topic of which this broker keeps nothing any more."""
+        if name == CONSUMER_OFFSETS:
+            self.group_loader.resign(0)
+        elif name == TRANSACTION_STATE:
+            self.transaction_loader.resign(0)
+        stop(self.replicas, self.topics[name])
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for the other broker."""
+        return self.purgatory.count(DelayedProduce)
+
+    def close(self) -> None:
+        self.markers.close()
+        self.group_loader.close()
+        self.transaction_loader.close()
+        self.timers.cancel_all()
+        self.logs.close()
+
+
+@contextmanager
+def replicated_broker(properties: dict[str, str] | None = None) -> Iterator[ReplicatedBroker]:
+    """To be used in a loop that runs."""
+    broker = ReplicatedBroker(properties)
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+async def settle() -> None:
+    """Whatever can go on now has."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def _no_topic(*_: object) -> None:
+    raise AssertionError("it is there")
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _clock_ms() -> int:
+    return system_clock_ms()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
