@@ -46,6 +46,7 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
+from broker.coordinator.to_brokers import ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transactions import (
     TransactionCoordinator,
@@ -240,7 +241,14 @@ class BrokerServer:
             self._replicas,
             system_clock_ms,
         )
-        self._markers = MarkerWriter(self._replicas, self._groups, self._loop.call_later)
+        self._markers = MarkerWriter(
+            self._replicas,
+            self._groups,
+            self._metadata,
+            ask_nobody,
+            self._loop.call_later,
+            self._config.request_timeout_ms,
+        )
         self._transactions = TransactionCoordinator(
             self._config,
             self._transactions_topic,

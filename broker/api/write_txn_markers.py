@@ -1,11 +1,14 @@
-"""WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, without a coordinator.
+"""WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions that this broker leads.
 
-Sent by kafka-transactions to abort a hanging transaction: one that is open in a log though its
-coordinator does not know of it. Coordinator epoch -1 stands for one that is not known. Many markers
-are written over several turns of the loop.
+Sent by their coordinators, on other brokers, and by kafka-transactions to abort a hanging
+transaction: one that is open in a log though its coordinator does not know of it. Coordinator epoch
+-1 stands for one that is not known. Many markers are written over several turns of the loop;
+answered when they are committed.
 """
 
 import asyncio
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from kafka.errors import (
     BrokerResponseError,
@@ -18,8 +21,9 @@ from kafka.structs import TopicPartition
 from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
+from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch
-from broker.coordinator.transaction_markers import EndOfTransaction
+from broker.coordinator.transaction_markers import AppendedMarker
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _TRANSACTION_VERSION_REQUEST = 2
@@ -27,41 +31,65 @@ _RESULT = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _TOPIC = _RESULT.WritableTxnMarkerTopicResult
 _PARTITION = _TOPIC.WritableTxnMarkerPartitionResult
 
+_Key: TypeAlias = tuple[int, TopicPartition]
+"""A marker of the request, by its number, and a partition that it goes to."""
+
 
 async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(WriteTxnMarkersRequest)
     has_version = request.version >= _TRANSACTION_VERSION_REQUEST
-    results = []
-    for marker in wanted.markers:
+    errors: dict[_Key, BrokerResponseError | None] = {}
+    uncommitted: dict[_Key, AppendedMarker] = {}
+    for number, marker in enumerate(wanted.markers):
         end = EndOfTransaction(
             ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
             TransactionMarker(marker.transaction_result, marker.coordinator_epoch),
             marker.transaction_version if has_version else 0,
         )
-        topics = [
-            _TOPIC(
-                name=topic.name,
-                partitions=[
-                    await _write(TopicPartition(topic.name, index), end, context)
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in marker.topics
-        ]
-        results.append(_RESULT(producer_id=marker.producer_id, topics=topics))
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                await asyncio.sleep(0)
+                key = number, TopicPartition(topic.name, index)
+                errors[key] = None
+                try:
+                    appended = context.markers.append(key[1], end)
+                except CoordinatorLoadInProgressError:
+                    # As a broker that asks knows it: try again.
+                    errors[key] = NotLeaderForPartitionError()
+                except BrokerResponseError as error:
+                    errors[key] = error
+                else:
+                    if not context.markers.is_committed(appended):
+                        uncommitted[key] = appended
+    if uncommitted:
+        failures = await context.markers.wait_committed(list(uncommitted.values()))
+        errors |= dict(zip(uncommitted, failures, strict=True))
+    return _answer(wanted, errors)
+
+
+def _answer(
+    wanted: WriteTxnMarkersRequest, errors: Mapping[_Key, BrokerResponseError | None]
+) -> Response:
+    results = [
+        _RESULT(
+            producer_id=marker.producer_id,
+            topics=[
+                _TOPIC(
+                    name=topic.name,
+                    partitions=[
+                        _PARTITION(
+                            partition_index=index,
+                            error_code=code_of(errors[number, TopicPartition(topic.name, index)]),
+                        )
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in marker.topics
+            ],
+        )
+        for number, marker in enumerate(wanted.markers)
+    ]
     return WriteTxnMarkersResponse(markers=results)
-
-
-async def _write(place: TopicPartition, end: EndOfTransaction, context: ApiContext) -> object:
-    await asyncio.sleep(0)
-    error: BrokerResponseError | None = None
-    try:
-        context.markers.write_one(place, end)
-    except CoordinatorLoadInProgressError:
-        error = NotLeaderForPartitionError()  # as a broker that asks knows it: try again
-    except BrokerResponseError as raised:
-        error = raised
-    return _PARTITION(partition_index=place.partition, error_code=code_of(error))
 
 
 API = Api(key=27, min_version=1, max_version=2, handle=handle)

@@ -1,50 +1,75 @@
 """Writes the markers that end a transaction into the partitions that it has touched.
 
-Owns: which markers are still to be written, and when a disk that refused is tried again. The one
-place from which markers go: all partitions are this broker's now; those of others will be sent to
-their leaders from here. A marker that is written twice changes nothing; one that is lost leaves its
-transaction open for ever once the coordinator holds it for ended, so markers are on disk, as far as
-the flush policy wants it, before it hears that they are written. Called by: the event loop's thread
-only; a transaction of many partitions is written over several turns of the loop.
+Owns: which markers are still to be written, and when those that were refused are tried again. The
+one place from which markers go: into the partitions that this broker leads, and by WriteTxnMarkers
+to the leaders of all others. A marker that is written twice changes nothing; one that is lost
+leaves its transaction open for ever once the coordinator holds it for ended, so markers are in all
+replicas in sync, and on disk as far as the flush policy wants it, before it hears that they are
+written. Which errors end that, and which are tried again, is as in Apache Kafka. Called by: the
+event loop's thread only; a transaction of many partitions is written over several turns of the
+loop.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 from kafka.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
     InvalidProducerEpochError,
+    KafkaConnectionError,
+    KafkaStorageError,
+    NetworkExceptionError,
+    NotLeaderForPartitionError,
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
+    UnsupportedForMessageFormatError,
+    UnsupportedVersionError,
 )
+from kafka.protocol.producer import WriteTxnMarkersResponse
 from kafka.structs import TopicPartition
 
+from broker.cluster.cache import MetadataCache
+from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import CONSUMER_OFFSETS
-from broker.coordinator.state_records import ProducerIdAndEpoch
-from broker.log.log import Log
+from broker.coordinator.marker_messages import (
+    WRITE_TXN_MARKERS_VERSION,
+    EndOfTransaction,
+    marker_errors,
+    markers_message,
+)
+from broker.coordinator.to_brokers import AskBroker, Batches
+from broker.replica.delayed import DelayedProduce
+from broker.replica.later import when_done
 from broker.replica.manager import ReplicaManager
+from broker.replica.partition import Partition
 from broker.replica.purgatory import CallLater
-from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
 
-_MARKERS_A_TURN = 16
-_RETRY_S = 0.5
+_MARKERS_A_TURN: Final = 16
+_MARKERS_A_REQUEST: Final = 5_000
+_LEAST_BACKOFF_S: Final = 0.1
+_MOST_BACKOFF_S: Final = 1.0
+# After these a partition can have the marker no more: somebody has ended the transaction there in
+# the name of a later epoch, or it never took transactions.
+_FINAL: Final = (
+    InvalidProducerEpochError,
+    TransactionCoordinatorFencedError,
+    UnsupportedForMessageFormatError,
+    UnsupportedVersionError,
+)
+_PERHAPS_LED_ELSEWHERE: Final = (
+    KafkaStorageError,
+    NotLeaderForPartitionError,
+    UnknownTopicOrPartitionError,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class EndOfTransaction:
-    """What every marker of one transaction says."""
-
-    producer: ProducerIdAndEpoch
-    marker: TransactionMarker
-    transaction_version: int
+AppendedMarker: TypeAlias = tuple[Partition, int]
+"""A partition that this broker leads, and where its log ended with the marker."""
 
 
 class OffsetsOfTransactions(Protocol):
@@ -61,35 +86,72 @@ class OffsetsOfTransactions(Protocol):
         ...
 
 
+class _Ending:
+    """A transaction whose markers are on their way: `left` are the partitions whose is not known to
+    be there, `refused` those of them that are to be tried again."""
+
+    __slots__ = ("backoff_s", "done", "end", "is_wanted", "left", "refused")
+
+    def __init__(
+        self,
+        places: Collection[TopicPartition],
+        end: EndOfTransaction,
+        done: Callable[[], None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.left = set(places)
+        self.end = end
+        self.done = done
+        self.is_wanted = is_wanted
+        self.refused: deque[TopicPartition] = deque()
+        self.backoff_s = _LEAST_BACKOFF_S
+
+
 class MarkerWriter:
-    """Writes the markers of ended transactions, and calls back when all of one are on disk.
+    """Writes the markers of ended transactions, and calls back when all of one are committed.
 
     The event loop's thread only.
     """
 
     def __init__(
-        self, replicas: ReplicaManager, offsets: OffsetsOfTransactions, call_later: CallLater
+        self,
+        replicas: ReplicaManager,
+        offsets: OffsetsOfTransactions,
+        metadata: MetadataCache,
+        ask: AskBroker,
+        call_later: CallLater,
+        timeout_ms: int,
     ) -> None:
+        """`ask` reaches the brokers that lead the other partitions; `timeout_ms`: how long replicas
+        in sync are waited for at most, until the marker is tried again."""
         self._replicas = replicas
         self._offsets = offsets
+        self._metadata = metadata
+        self._ask = ask
         self._call_later = call_later
+        self._timeout_ms = timeout_ms
         self._is_closed = False
-        self._flushes: set[asyncio.Task[None]] = set()
+        self._to_leaders: Batches[tuple[_Ending, TopicPartition]] = Batches(self._send)
+        self._waits: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         """Writes nothing any more."""
         self._is_closed = True
-        for flush in self._flushes:
-            flush.cancel()
+        self._to_leaders.close()
+        for wait in self._waits:
+            wait.cancel()
 
-    def write_one(self, place: TopicPartition, end: EndOfTransaction) -> None:
-        """Raises UnknownTopicOrPartitionError, KafkaStorageError, InvalidProducerEpochError,
-        TransactionCoordinatorFencedError and, while its groups are being read,
-        CoordinatorLoadInProgressError."""
+    # Into this broker's partitions.
+
+    def append(self, place: TopicPartition, end: EndOfTransaction) -> AppendedMarker:
+        """Writes one marker. Raises UnknownTopicOrPartitionError, NotLeaderForPartitionError,
+        KafkaStorageError, InvalidProducerEpochError, TransactionCoordinatorFencedError and, while
+        its groups are being read, CoordinatorLoadInProgressError."""
         is_offsets = place.topic == CONSUMER_OFFSETS
         if is_offsets and self._offsets.is_loading(place.partition):
             # Who reads the log might not see the marker, and has no offsets yet to complete.
             raise CoordinatorLoadInProgressError()
+        partition = self._replicas.partition(place)
         self._replicas.append_end_marker(
             place,
             end.producer.producer_id,
@@ -101,69 +163,143 @@ class MarkerWriter:
             self._offsets.complete_transaction(
                 end.producer.producer_id, (place.partition,), is_commit=end.marker.is_commit
             )
+        return partition, partition.log.log_end_offset
+
+    @staticmethod
+    def is_committed(appended: AppendedMarker) -> bool:
+        """Whether there is nothing to wait for."""
+        partition, end_offset = appended
+        return partition.high_watermark >= end_offset and not partition.log.awaits_flush
+
+    async def wait_committed(
+        self, appended: Sequence[AppendedMarker]
+    ) -> list[BrokerResponseError | None]:
+        """Returns when all markers are committed; for each why it is not known to be, if so."""
+        replicated = DelayedProduce(appended)
+        refused: dict[TopicPartition, BrokerResponseError] = {}
+        for partition, _ in appended:
+            log = partition.log
+            if log.awaits_flush:
+                try:
+                    await asyncio.get_running_loop().run_in_executor(None, log.flush)
+                except BrokerResponseError as error:  # the log has said so
+                    refused[partition.topic_partition] = error
+        errors = await when_done(
+            self._replicas, replicated, self._timeout_ms, lambda: replicated.errors
+        )
+        return [
+            refused.get(partition.topic_partition, error)
+            for (partition, _), error in zip(appended, errors, strict=True)
+        ]
+
+    # Wherever they belong.
 
     def write(
-        self, places: Collection[TopicPartition], end: EndOfTransaction, done: Callable[[], None]
-    ) -> None:
-        """Calls `done` when each of `places` has its marker, or can have none any more; perhaps
-        before this returns. A partition whose disk refuses is tried again until it does not."""
-        self._write(deque(sorted(places)), deque(), end, lambda: self._when_flushed(places, done))
-
-    def _write(
         self,
-        places: deque[TopicPartition],
-        refused: deque[TopicPartition],
+        places: Collection[TopicPartition],
         end: EndOfTransaction,
         done: Callable[[], None],
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        if self._is_closed:
-            return
-        for _ in range(min(_MARKERS_A_TURN, len(places))):
-            place = places.popleft()
-            try:
-                self.write_one(place, end)
-            except UnknownTopicOrPartitionError:
-                pass  # the topic was deleted: its records are gone with it
-            except (InvalidProducerEpochError, TransactionCoordinatorFencedError) as error:
-                # Somebody has ended it there by hand, in the name of a later epoch.
-                _log.warning("marker.fenced topic=%r partition=%d reason=%r", *place, str(error))
-            except BrokerResponseError as error:
-                _log.warning("marker.refused topic=%r partition=%d reason=%r", *place, str(error))
-                refused.append(place)
+        """Calls `done` when each of `places` has its marker, or can have none any more; perhaps
+        before this returns. What is refused is tried again until it is not, or the markers are not
+        wanted any more."""
         if places:
-            self._call_later(0, lambda: self._write(places, refused, end, done))
-        elif refused:
-            self._call_later(_RETRY_S, lambda: self._write(refused, places, end, done))
+            self._write(_Ending(places, end, done, is_wanted), deque(sorted(places)))
         else:
             done()
 
-    def _when_flushed(self, places: Collection[TopicPartition], done: Callable[[], None]) -> None:
-        if self._is_closed:
+    def _write(self, ending: _Ending, places: deque[TopicPartition]) -> None:
+        if self._is_closed or not ending.is_wanted():
             return
-        logs = self._unflushed(places)
-        if not logs:
-            done()
-            return
-
-        async def flush() -> None:
-            loop = asyncio.get_running_loop()
+        uncommitted: list[AppendedMarker] = []
+        for _ in range(min(_MARKERS_A_TURN, len(places))):
+            place = places.popleft()
             try:
-                for log in logs:
-                    await loop.run_in_executor(None, log.flush)
-            except BrokerResponseError:  # the log has said so; perhaps its topic will be deleted
-                self._call_later(_RETRY_S, lambda: self._when_flushed(places, done))
+                appended = self.append(place, ending.end)
+            except BrokerResponseError as error:
+                self._look_elsewhere(ending, place, error)
+                continue
+            if self.is_committed(appended):
+                self._take_answer(ending, place, None)
             else:
-                done()
+                uncommitted.append(appended)
+        if uncommitted:
+            wait = asyncio.get_running_loop().create_task(self._wait(ending, uncommitted))
+            self._waits.add(wait)
+            wait.add_done_callback(self._waits.discard)
+        if places:
+            self._call_later(0, lambda: self._write(ending, places))
 
-        task = asyncio.get_running_loop().create_task(flush())
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
+    async def _wait(self, ending: _Ending, uncommitted: Sequence[AppendedMarker]) -> None:
+        errors = await self.wait_committed(uncommitted)
+        for (partition, _), error in zip(uncommitted, errors, strict=True):
+            self._take_answer(ending, partition.topic_partition, error)
 
-    def _unflushed(self, places: Collection[TopicPartition]) -> list[Log]:
-        logs = []
-        for place in places:
-            with contextlib.suppress(BrokerResponseError):  # it is gone
-                log = self._replicas.log_that_awaits_flush(place)
-                if log is not None:
-                    logs.append(log)
-        return logs
+    def _look_elsewhere(
+        self, ending: _Ending, place: TopicPartition, error: BrokerResponseError
+    ) -> None:
+        """This broker could not write a marker. Perhaps another one can."""
+        if isinstance(error, _PERHAPS_LED_ELSEWHERE):
+            topic = self._metadata.topic(place.topic)
+            if topic is None or place.partition >= len(topic.partitions):
+                self._take_answer(ending, place, None)  # its records are gone with it
+                return
+            leader = topic.partitions[place.partition].leader
+            if leader not in (NO_LEADER, self._metadata.broker.node_id):
+                self._to_leaders.add(leader, (ending, place))
+                return
+        self._take_answer(ending, place, error)
+
+    async def _send(
+        self, node_id: int, items: list[tuple[_Ending, TopicPartition]]
+    ) -> list[tuple[_Ending, TopicPartition]]:
+        """Asks a broker to write markers; those that are to wait for the next request."""
+        chosen: dict[int, tuple[_Ending, list[TopicPartition]]] = {}
+        left = items[_MARKERS_A_REQUEST:]
+        for ending, place in items[:_MARKERS_A_REQUEST]:
+            if not ending.is_wanted():
+                continue
+            producer_id = ending.end.producer.producer_id
+            first, places = chosen.setdefault(producer_id, (ending, []))
+            if first is ending:
+                places.append(place)
+            else:
+                left.append((ending, place))
+        if not chosen:
+            return left
+        message = markers_message((ending.end, places) for ending, places in chosen.values())
+        try:
+            response = await self._ask(
+                node_id, message, WRITE_TXN_MARKERS_VERSION, WriteTxnMarkersResponse
+            )
+        except KafkaConnectionError as error:
+            _log.warning("markers.not_sent broker=%d reason=%r", node_id, str(error))
+            errors = {}
+        else:
+            errors = dict(marker_errors(response))
+        for producer_id, (ending, places) in chosen.items():
+            for place in places:
+                answer = errors.get((producer_id, place), NetworkExceptionError())
+                self._take_answer(ending, place, answer)
+        return left
+
+    def _take_answer(
+        self, ending: _Ending, place: TopicPartition, error: BrokerResponseError | None
+    ) -> None:
+        """What became of one marker."""
+        if error is not None:
+            _log.warning("marker.refused topic=%r partition=%d reason=%r", *place, error)
+        if error is None or isinstance(error, _FINAL):
+            ending.left.discard(place)
+            if not ending.left and not self._is_closed:
+                ending.done()
+            return
+        ending.refused.append(place)
+        if len(ending.refused) == 1:
+            self._call_later(ending.backoff_s, lambda: self._write_again(ending))
+            ending.backoff_s = min(2 * ending.backoff_s, _MOST_BACKOFF_S)
+
+    def _write_again(self, ending: _Ending) -> None:
+        refused, ending.refused = ending.refused, deque()
+        self._write(ending, refused)

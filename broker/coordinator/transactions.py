@@ -31,10 +31,11 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import TRANSACTION_STATE
 from broker.config.broker import BrokerConfig
+from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, decode_records
 from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches
 from broker.coordinator.timers import Timers
-from broker.coordinator.transaction_markers import EndOfTransaction, MarkerWriter
+from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_metadata import (
     TakeId,
     TransactionMetadata,
@@ -263,12 +264,15 @@ class TransactionCoordinator:
     def _carry_out(self, transactional_id: str, prepared: TransactionMetadata) -> None:
         """Writes the markers, once the decision is safe."""
 
+        def is_ours() -> bool:
+            return self._transactions.get(transactional_id) is prepared
+
         def write_markers() -> None:
-            if self._transactions.get(transactional_id) is prepared:
+            if is_ours():
                 end = self._end_of(
                     transactional_id, prepared.producer, prepared, is_commit=prepared.is_commit
                 )
-                self._markers.write(prepared.partitions, end, complete)
+                self._markers.write(prepared.partitions, end, complete, is_ours)
 
         def complete() -> None:
             self._complete(transactional_id, prepared)

@@ -48,6 +48,21 @@ OFFSETS = TopicPartition(CONSUMER_OFFSETS, 0)
 TRANSACTIONS = TopicPartition(TRANSACTION_STATE, 0)
 
 
+class OtherBrokers:
+    """What other brokers are asked: their answers are the test's to give."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Any, int]] = []
+        """Of each request the broker, the message and its version."""
+        self.answers: list[asyncio.Future[Any]] = []
+
+    async def ask(self, node_id: int, message: Any, version: int, response_class: Any) -> Any:
+        self.asked.append((node_id, message, version))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        answer = await self.answers[-1]
+        return response_class.decode(answer.encode(version=version), version=version)
+
+
 class ReplicatedBroker:
     """Broker 1, which leads `t` (two partitions) and both coordinators' topics (one each)."""
 
@@ -62,6 +77,7 @@ class ReplicatedBroker:
         self.topics: dict[str, TopicMetadata] = {}
         for name, count in ((TOPIC, 2), (CONSUMER_OFFSETS, 1), (TRANSACTION_STATE, 1)):
             self.add_topic(name, count)
+        self.brokers = OtherBrokers()
         self._build_coordinators()
 
     def add_topic(self, name: str, partition_count: int) -> None:
@@ -95,7 +111,14 @@ class ReplicatedBroker:
             self.metadata,
             lambda function, done: done(function()),
         )
-        self.markers = MarkerWriter(self.replicas, self.groups, self._call_later)
+        self.markers = MarkerWriter(
+            self.replicas,
+            self.groups,
+            self.metadata,
+            self.brokers.ask,
+            self._call_later,
+            self.config.request_timeout_ms,
+        )
         self.next_id = 0
         self.transactions = TransactionCoordinator(
             self.config,

@@ -45,8 +45,8 @@ from broker.api import (
 )
 from broker.api.consumer_group_messages import ConsumerGroupHeartbeatRequest
 from broker.api.response import count_errors
+from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch
-from broker.coordinator.transaction_markers import EndOfTransaction
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
     ProduceRequest,
@@ -421,7 +421,7 @@ def test_offsets_whose_transaction_ends_while_it_is_verified_are_refused():
 
 
 def end_marker(broker, place, producer):
-    broker.markers.write_one(place, EndOfTransaction(producer, TransactionMarker(True, 0), 0))
+    broker.markers.append(place, EndOfTransaction(producer, TransactionMarker(True, 0), 0))
 
 
 def test_who_waits_too_long_is_to_ask_again_and_finds_what_was_done():

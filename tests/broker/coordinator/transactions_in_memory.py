@@ -7,6 +7,7 @@ before a step that would change something on disk; `restart` goes on with what w
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,14 @@ from kafka.structs import TopicPartition
 
 from broker.api import produce
 from broker.api.request import Request
-from broker.cluster.metadata import TopicMetadata, new_topic
+from broker.cluster.cache import MetadataCache
+from broker.cluster.control import Stamp, UpdateMetadata
+from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
 from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord
 from broker.coordinator.timers import Timers
+from broker.coordinator.to_brokers import ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transactions import TransactionCoordinator, TransactionReplay
 from broker.log.log import Log, LogAppendInfo
@@ -174,6 +178,15 @@ class TransactionBroker:
             self.files.make_directory(self._directory(place))
         self._open()
 
+    def tell(self, topic: TopicMetadata, leader: int | None = None) -> None:
+        """The controller says what a topic is; who leads it all now, if that is another."""
+        states = {
+            place: state if leader is None else replace(state, leader=leader)
+            for place, state in zip(topic.topic_partitions(), topic.partitions, strict=True)
+        }
+        ids = {topic.name: topic.topic_id}
+        self.metadata.update(UpdateMetadata(Stamp(1, 1, 1), [self.metadata.broker], states, ids))
+
     def _directory(self, place: TopicPartition) -> Path:
         return Path(f"/data/{place.topic}-{place.partition}")
 
@@ -192,7 +205,12 @@ class TransactionBroker:
         for topic_metadata in self.topics.values():
             lead(self.replicas, topic_metadata, make_logs=False)
         self.offsets = _NoOffsets()
-        self.markers = MarkerWriter(self.replicas, self.offsets, self.time.call_later)
+        self.metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
+        for topic_metadata in self.topics.values():
+            self.tell(topic_metadata)
+        self.markers = MarkerWriter(
+            self.replicas, self.offsets, self.metadata, ask_nobody, self.time.call_later, 1000
+        )
         self.coordinator = TransactionCoordinator(
             self.config,
             self.state,
