@@ -651,7 +651,8 @@ class BrokerConfig:
         "offsets.topic.replication.factor",
         SHORT,
         3,
-        "Replicas of __consumer_offsets; no more than there are brokers.",
+        "Replicas of __consumer_offsets, which is not made while there are fewer brokers; a broker "
+        "alone keeps one.",
         at_least(1),
     )
     offsets_topic_segment_bytes: int = option(
@@ -673,7 +674,8 @@ class BrokerConfig:
         "transaction.state.log.replication.factor",
         SHORT,
         3,
-        "Replicas of __transaction_state; no more than there are brokers.",
+        "Replicas of __transaction_state, which is not made while there are fewer brokers; a "
+        "broker alone keeps one.",
         at_least(1),
     )
     transaction_state_log_min_isr: int = option(

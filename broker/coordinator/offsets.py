@@ -22,7 +22,7 @@ from broker.coordinator.offset_records import (
     decode_key,
 )
 from broker.coordinator.state_records import NO_TIMESTAMP, StateRecord, decode_records
-from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches
+from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches, replicas_of
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import decode_marker
 
@@ -35,6 +35,7 @@ def offsets_topic_kind(config: BrokerConfig) -> StateTopicKind[Groups]:
     return StateTopicKind(
         name=CONSUMER_OFFSETS,
         partition_count=config.offsets_topic_num_partitions,
+        replication_factor=replicas_of(config, config.offsets_topic_replication_factor),
         configs={
             "cleanup.policy": "compact",
             "compression.type": "producer",

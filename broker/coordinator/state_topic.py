@@ -25,11 +25,12 @@ from kafka.errors import (
     NotCoordinatorError,
     NotLeaderForPartitionError,
     RecordListTooLargeError,
-    TopicAlreadyExistsError,
 )
 from kafka.structs import TopicPartition
 
 from broker.cluster.cache import MetadataCache
+from broker.cluster.metadata import BrokerNode
+from broker.config.broker import BrokerConfig
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
@@ -60,6 +61,7 @@ class StateTopicKind(Generic[S]):
 
     name: str
     partition_count: int
+    replication_factor: int
     configs: Mapping[str, str]
     read: Callable[[Log], S]
     too_large: type[BrokerResponseError]
@@ -124,6 +126,17 @@ class StateTopic(Generic[S]):
         if partition not in self._leader_epochs:  # led by others, or it could not be read
             raise NotCoordinatorError()
 
+    def coordinator_of(self, key: str) -> BrokerNode:
+        """The broker that leads the key's partition. Raises CoordinatorNotAvailableError where
+        there is none, as far as is known."""
+        topic = self._metadata.topic(self.kind.name)
+        if topic is not None:
+            leader = topic.partitions[self.partition_of(key)].leader
+            for node in self._metadata.brokers:
+                if node.node_id == leader:
+                    return node
+        raise CoordinatorNotAvailableError("the partition has no leader")
+
     def leader_epoch(self, key: str) -> int:
         """Since when this broker leads the key's partition, which it does."""
         return self._leader_epochs[self.partition_of(key)]
@@ -164,7 +177,7 @@ class StateTopic(Generic[S]):
     # Creating it.
 
     async def ensure(self) -> None:
-        """Makes the topic if it is not there yet. Raises BrokerResponseError."""
+        """Makes the topic if it is not there yet. Raises CoordinatorNotAvailableError."""
         if self._metadata.topic(self.kind.name) is not None:
             return
         if self._creation is None:
@@ -175,12 +188,13 @@ class StateTopic(Generic[S]):
     async def _create(self) -> None:
         kind = self.kind
         try:
-            await self._create_topic(kind.name, kind.partition_count, 1, kind.configs)
-        except TopicAlreadyExistsError:
-            # A client is creating it, just now.
-            raise CoordinatorNotAvailableError() from None
-        except KafkaStorageError as error:
-            raise CoordinatorNotAvailableError(str(error)) from None
+            await self._create_topic(
+                kind.name, kind.partition_count, kind.replication_factor, kind.configs
+            )
+        except BrokerResponseError as error:
+            # Others are creating it just now, or there are not enough brokers yet: who asks again
+            # has it tried again.
+            raise CoordinatorNotAvailableError(str(error)) from error
 
     def _created(self, creation: "asyncio.Task[object]") -> None:
         self._creation = None
@@ -283,6 +297,12 @@ class StateTopic(Generic[S]):
 
     def _place_of(self, key: str) -> TopicPartition:
         return TopicPartition(self.kind.name, self.partition_of(key))
+
+
+def replicas_of(config: BrokerConfig, wanted: int) -> int:
+    """How many replicas a topic gets where `wanted` are set: a broker alone has no more than one
+    of anything."""
+    return 1 if config.zookeeper_connect is None else wanted
 
 
 def java_hash_magnitude(text: str) -> int:

@@ -33,7 +33,7 @@ from broker.cluster.metadata import TRANSACTION_STATE
 from broker.config.broker import BrokerConfig
 from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, decode_records
-from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches
+from broker.coordinator.state_topic import StateTopic, StateTopicKind, read_batches, replicas_of
 from broker.coordinator.timers import Timers
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_metadata import (
@@ -395,11 +395,12 @@ class TransactionCoordinator:
 
 def transactions_topic_kind(config: BrokerConfig) -> StateTopicKind[Transactions]:
     """Transactions' last words are kept, and nothing else of them; never compressed."""
-    # One broker has one replica.
-    min_insync_replicas = min(config.transaction_state_log_min_isr, 1)
+    replication_factor = replicas_of(config, config.transaction_state_log_replication_factor)
+    min_insync_replicas = min(config.transaction_state_log_min_isr, replication_factor)
     return StateTopicKind(
         name=TRANSACTION_STATE,
         partition_count=config.transaction_state_log_num_partitions,
+        replication_factor=replication_factor,
         configs={
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",

@@ -61,7 +61,7 @@ class World:
         self.know(self.topic)
         self.error: Exception | None = None
         self.on_read: Callable[[Log], int] | None = None
-        kind = StateTopicKind(NAME, 2, {}, self.read, NotCoordinatorError, 1000)
+        kind = StateTopicKind(NAME, 2, 1, {}, self.read, NotCoordinatorError, 1000)
         self.state = StateTopic(kind, self.metadata, self.create, self.replicas, lambda: 0)
         self.told = Told()
         self.loader = StateLoader(self.state, self.replicas, self.told)
