@@ -48,6 +48,7 @@ from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
 from broker.coordinator.to_brokers import ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import (
     TransactionCoordinator,
     Transactions,
@@ -257,6 +258,13 @@ class BrokerServer:
             system_clock_ms,
             self._producer_ids.take,
         )
+        self._transaction_partitions = TransactionPartitions(
+            self._transactions,
+            self._transactions_topic,
+            self._metadata.broker,
+            ask_nobody,
+            lambda: self._configs.current.transaction_partition_verification_enable,
+        )
         return StateLoader(self._transactions_topic, self._replicas, self._transactions)
 
     def _api_context(self) -> ApiContext:
@@ -274,6 +282,7 @@ class BrokerServer:
             offsets_topic=self._offsets_topic,
             transactions=self._transactions,
             transactions_topic=self._transactions_topic,
+            transaction_partitions=self._transaction_partitions,
             markers=self._markers,
             convert=self._convert,
             fetch_sessions=FetchSessionCache(
@@ -295,6 +304,7 @@ class BrokerServer:
         await self._network.close()
         # No timer of theirs writes to a log that is closed.
         self._markers.close()
+        self._transaction_partitions.close()
         self._coordinators.close()
         await self._controller.stop()
         for configs in (self._configs, self._topic_configs, self._group_configs, self._users):

@@ -1,7 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-5: partitions that a producer is about to write to.
 
 Before version 4 one transaction of a client; where one of its partitions cannot be added, none is.
-Since then several (as brokers ask one another), each of which may be asked to be verified alone.
+Since then several (as brokers ask one another), each of which may be asked to be verified alone;
+one that is named twice counts once, as answers name it alone.
 Clients of transaction version 2 send none: their Produce adds the partitions (KIP-890).
 """
 
@@ -36,34 +37,56 @@ _Errors = Mapping[TopicPartition, BrokerResponseError | None]
 
 async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AddPartitionsToTxnRequest)
-    if request.version < _BATCH_VERSION:
-        places = _places(wanted.v3_and_below_topics)
-        producer = ProducerIdAndEpoch(
-            wanted.v3_and_below_producer_id, wanted.v3_and_below_producer_epoch
-        )
-        transactional_id = wanted.v3_and_below_transactional_id
-        errors = await _add(transactional_id, producer, places, request.version, context)
-        response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
-        return response
-    results = []
+    if request.version >= _BATCH_VERSION:
+        return await _answer_brokers(wanted, request.version, context)
+    places = _places(wanted.v3_and_below_topics)
+    producer = ProducerIdAndEpoch(
+        wanted.v3_and_below_producer_id, wanted.v3_and_below_producer_epoch
+    )
+    transactional_id = wanted.v3_and_below_transactional_id
+    try:
+        errors = _add(transactional_id, producer, places, request.version, context)
+        if not any(errors.values()):
+            await context.transactions_topic.wait_committed(transactional_id)
+    except BrokerResponseError as error:
+        is_unknown = request.version < _FENCED_VERSION and isinstance(error, ProducerFencedError)
+        errors = dict.fromkeys(places, InvalidProducerEpochError() if is_unknown else error)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
+
+
+async def _answer_brokers(
+    wanted: AddPartitionsToTxnRequest, version: int, context: ApiContext
+) -> Response:
+    """All are done before any is waited for, which are so together."""
+    topic = context.transactions_topic
+    results: dict[str, _Errors] = {}
+    uncommitted = []
     for transaction in wanted.transactions:
         await asyncio.sleep(0)  # each one of many may cost milliseconds
+        transactional_id = transaction.transactional_id
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+        places = _places(transaction.topics)
         answer = _verify if transaction.verify_only else _add
-        errors = await answer(
-            transaction.transactional_id,
-            producer,
-            _places(transaction.topics),
-            request.version,
-            context,
-        )
-        results.append(
+        try:
+            results[transactional_id] = answer(transactional_id, producer, places, version, context)
+            if not all(results[transactional_id].values()) and topic.awaits_commit(
+                transactional_id
+            ):
+                uncommitted.append(transactional_id)
+        except BrokerResponseError as error:
+            results[transactional_id] = dict.fromkeys(places, error)
+    if uncommitted:
+        for transactional_id, failure in (await topic.failures(uncommitted)).items():
+            results[transactional_id] = dict.fromkeys(results[transactional_id], failure)
+    return AddPartitionsToTxnResponse(
+        error_code=0,
+        results_by_transaction=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=transaction.transactional_id, topic_results=_topics(errors)
+                transactional_id=transactional_id, topic_results=_topics(errors)
             )
-        )
-    response = AddPartitionsToTxnResponse(error_code=0, results_by_transaction=results)
-    return response
+            for transactional_id, errors in results.items()
+        ],
+    )
 
 
 def _places(topics: object) -> list[TopicPartition]:
@@ -76,48 +99,36 @@ def _each_place(topics: object) -> Iterator[TopicPartition]:
             yield TopicPartition(topic.name, partition)
 
 
-async def _add(
+def _add(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     places: list[TopicPartition],
     version: int,
     context: ApiContext,
 ) -> _Errors:
+    """Raises why none is added."""
     refused = _refused(places, version, context)
     if refused:
         return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
     client_version = EPOCH_BUMP_VERSION if version >= _BATCH_VERSION else 0
-    error: BrokerResponseError | None = None
-    try:
-        context.transactions.add_partitions(
-            transactional_id, producer, frozenset(places), client_version
-        )
-        await context.transactions_topic.wait_committed(transactional_id)
-    except BrokerResponseError as raised:
-        error = raised
-        if version < _FENCED_VERSION and isinstance(raised, ProducerFencedError):
-            error = InvalidProducerEpochError()
-    return dict.fromkeys(places, error)
+    context.transactions.add_partitions(
+        transactional_id, producer, frozenset(places), client_version
+    )
+    return dict.fromkeys(places)
 
 
-async def _verify(
+def _verify(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     places: list[TopicPartition],
     version: int,
     context: ApiContext,
 ) -> _Errors:
+    """Raises why none is verified."""
     refused = _refused(places, version, context)
     if refused:
         return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
-    try:
-        errors = context.transactions.verify_partitions(
-            transactional_id, producer, frozenset(places)
-        )
-        await context.transactions_topic.wait_committed(transactional_id)
-    except BrokerResponseError as error:
-        return dict.fromkeys(places, error)
-    return errors
+    return context.transactions.verify_partitions(transactional_id, producer, frozenset(places))
 
 
 def _refused(

@@ -42,11 +42,9 @@ def handle(request: Request, context: ApiContext) -> Outcome:
 async def _answer_when_committed(
     states: dict[str, object], uncommitted: Collection[str], context: ApiContext
 ) -> Response:
-    for transactional_id in uncommitted:
-        try:
-            await context.transactions_topic.wait_committed(transactional_id)
-        except BrokerResponseError as error:
-            states[transactional_id] = _failed(transactional_id, error)
+    failures = await context.transactions_topic.failures(uncommitted)
+    for transactional_id, error in failures.items():
+        states[transactional_id] = _failed(transactional_id, error)
     return _answer(states)
 
 

@@ -35,7 +35,6 @@ from kafka.errors import (
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
-from broker.api.transaction_partitions import join, join_at_once
 from broker.api.transactional_produce import Joining, refuse, refuse_ended, to_join, watched
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.log.clock import system_clock_ms
@@ -160,10 +159,8 @@ def _join_and_append(
         joining = to_join(wanted, places, joins)
     except BrokerResponseError as error:
         return _append_all(wanted, [error] * len(places), context)
-    if joining.new:
-        errors = join_at_once(
-            joining.transactional_id, joining.producer, joining.new, joining.support, context
-        )
+    if joining.ask.places:
+        errors = context.transaction_partitions.join_at_once(joining.ask)
         if errors is None:
             return _append_when_joined(wanted, places, joining, context)
         refuse(places, joining, errors)
@@ -176,9 +173,7 @@ async def _append_when_joined(
     """What is to be in a transaction is written after the transaction's record is committed. Whose
     transaction ends meanwhile, in an epoch that does not tell, tries again."""
     with watched(joining) as watches:
-        errors = await join(
-            joining.transactional_id, joining.producer, joining.new, joining.support, context
-        )
+        errors = await context.transaction_partitions.join(joining.ask)
     refuse(places, joining, errors)
     refuse_ended(places, joining, watches)
     _look_again(wanted, places, context)

@@ -27,6 +27,7 @@ from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic
 from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
 from broker.replica.manager import ReplicaManager
@@ -82,6 +83,7 @@ class ApiContext:
     offsets_topic: OffsetsTopic
     transactions: TransactionCoordinator
     transactions_topic: TransactionsTopic
+    transaction_partitions: TransactionPartitions
     markers: MarkerWriter
     convert: RunBlocking
     fetch_sessions: FetchSessionCache

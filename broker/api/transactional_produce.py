@@ -15,6 +15,7 @@ from kafka.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     InvalidProducerIdMappingError,
+    NetworkExceptionError,
     NotCoordinatorError,
     NotEnoughReplicasError,
     OutOfOrderSequenceNumberError,
@@ -22,8 +23,8 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from broker.api.transaction_partitions import TransactionSupport
 from broker.coordinator.state_records import ProducerIdAndEpoch
+from broker.coordinator.transaction_partitions import JoinAsk, TransactionSupport
 from broker.log.producer_state import TransactionWatch
 from broker.replica.partition import Partition
 from pyspark_kafkalog.protocol.produce import ProduceRequest
@@ -36,6 +37,7 @@ _IMPLICIT_ADD_VERSION: Final = 12
 _COORDINATOR_IS_BUSY: Final = (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    NetworkExceptionError,
     NotCoordinatorError,
 )
 
@@ -49,14 +51,11 @@ class JoiningPart(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """Parts that are to be in a transaction; `new`: partitions that have none open, and may not be
-    known to its coordinator."""
+    """Parts that are to be in a transaction, and what its coordinator is to be asked: of partitions
+    that have none open, as it may not know of these."""
 
-    transactional_id: str
-    producer: ProducerIdAndEpoch
     parts: list[JoiningPart]
-    new: set[TopicPartition]
-    support: TransactionSupport
+    ask: JoinAsk
 
 
 def to_join(
@@ -83,7 +82,7 @@ def to_join(
         if not each.partition.log.producers.is_in_transaction(*producer)
     }
     support = TransactionSupport.of(wanted.version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
-    return Joining(transactional_id, producer, parts, new, support)
+    return Joining(parts, JoinAsk(transactional_id, producer, new, support))
 
 
 def refuse(
@@ -92,11 +91,11 @@ def refuse(
     errors: Mapping[TopicPartition, BrokerResponseError | None],
 ) -> None:
     """Puts the errors where parts may not be in the transaction."""
-    adds = joining.support is TransactionSupport.ADDS_IMPLICITLY
+    adds = joining.ask.adds
     for number, partition, header in joining.parts:
         error = errors.get(partition.topic_partition)
         if error is not None:
-            places[number] = _retriable(error, joining.support)
+            places[number] = _retriable(error, adds=adds)
         elif (
             adds and header.base_sequence and not partition.log.producers.knows(header.producer_id)
         ):
@@ -106,11 +105,10 @@ def refuse(
             )
 
 
-def _retriable(error: BrokerResponseError, support: TransactionSupport) -> BrokerResponseError:
+def _retriable(error: BrokerResponseError, *, adds: bool) -> BrokerResponseError:
     """A coordinator's errors as a producer expects them in answer to Produce."""
     if isinstance(error, _COORDINATOR_IS_BUSY) or (
-        isinstance(error, ConcurrentTransactionsError)
-        and support is not TransactionSupport.ADDS_IMPLICITLY
+        isinstance(error, ConcurrentTransactionsError) and not adds
     ):
         return NotEnoughReplicasError(f"the transaction cannot be verified now: {error}")
     return error
@@ -120,7 +118,7 @@ def _retriable(error: BrokerResponseError, support: TransactionSupport) -> Broke
 def watched(joining: Joining) -> Iterator[Sequence[TransactionWatch]]:
     """For each part, whether its partition saw the end of the producer's transaction while it was
     asked for."""
-    producer_id = joining.producer.producer_id
+    producer_id = joining.ask.producer.producer_id
     logs = [each.partition.log for each in joining.parts]
     watches = [log.producers.watch(producer_id) for log in logs]
     try:
@@ -137,7 +135,7 @@ def refuse_ended(
 ) -> None:
     """A batch that comes after its transaction's end would open one that nobody ends, where the
     epoch stays the same over many transactions (KIP-890)."""
-    if joining.support is TransactionSupport.ADDS_IMPLICITLY:
+    if joining.ask.adds:
         return
     for (number, _, _), watch in zip(joining.parts, watches, strict=True):
         if watch.has_ended:

@@ -14,6 +14,7 @@ from kafka.errors import (
     CoordinatorNotAvailableError,
     InvalidGroupIdError,
     InvalidRequestError,
+    NetworkExceptionError,
 )
 from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kafka.structs import TopicPartition
@@ -21,11 +22,11 @@ from kafka.structs import TopicPartition
 from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
-from broker.api.transaction_partitions import TransactionSupport, join, join_at_once
 from broker.cluster.metadata import CONSUMER_OFFSETS, TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
 from broker.coordinator.offset_records import CommittedOffset
 from broker.coordinator.state_records import ProducerIdAndEpoch
+from broker.coordinator.transaction_partitions import JoinAsk, TransactionSupport
 from broker.log.clock import system_clock_ms
 
 _TOPIC = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
@@ -91,18 +92,21 @@ async def _join(
     if producers.is_in_transaction(*producer):
         return
     support = TransactionSupport.of(version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
-    asked = wanted.transactional_id, producer, [place], support
-    errors = join_at_once(*asked, context)
+    ask = JoinAsk(wanted.transactional_id, producer, [place], support)
+    errors = context.transaction_partitions.join_at_once(ask)
     if errors is None:
         watch = producers.watch(producer.producer_id)
         try:
-            errors = await join(*asked, context)
+            errors = await context.transaction_partitions.join(ask)
         finally:
             producers.unwatch(producer.producer_id, watch)
-        if watch.has_ended and support is not TransactionSupport.ADDS_IMPLICITLY:
+        if watch.has_ended and not ask.adds:
             # Offsets that come after the end would open a transaction that nobody ends.
             raise CoordinatorNotAvailableError("the transaction ended while it was verified")
     error = errors[place]
+    if isinstance(error, NetworkExceptionError):
+        # Older clients would not try again, newer ones look for the group's coordinator first.
+        raise CoordinatorLoadInProgressError(str(error))
     if error is not None:
         raise error
 

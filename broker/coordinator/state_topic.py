@@ -11,8 +11,9 @@ import asyncio
 import logging
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 from kafka.errors import (
@@ -260,6 +261,25 @@ class StateTopic(Generic[S]):
         except BrokerResponseError as error:
             raise self._as_told(error) from error
 
+    async def failures(self, keys: Iterable[str]) -> dict[str, BrokerResponseError]:
+        """As `wait_committed` for several keys at once: those that are not committed in time, and
+        what their clients are to hear."""
+        by_partition: dict[int, list[str]] = {}
+        for key in keys:
+            by_partition.setdefault(self.partition_of(key), []).append(key)
+
+        async def failure(key: str) -> BrokerResponseError | None:
+            try:
+                await self.wait_committed(key)
+            except BrokerResponseError as error:
+                return error
+            return None
+
+        groups = list(by_partition.values())
+        found = await asyncio.gather(*(failure(group[0]) for group in groups))
+        pairs = zip(groups, found, strict=True)
+        return {key: error for group, error in pairs if error is not None for key in group}
+
     def when_committed(self, key: str, run: Callable[[], None]) -> None:
         """Calls `run` when `wait_committed` would return, however long that takes; at once where
         there is nothing to wait for, and never where this broker does not serve the partition any
@@ -305,6 +325,7 @@ def replicas_of(config: BrokerConfig, wanted: int) -> int:
     return 1 if config.zookeeper_connect is None else wanted
 
 
+@lru_cache(1024)
 def java_hash_magnitude(text: str) -> int:
     """Java's String.hashCode, without its sign, as Kafka places groups by it."""
     number = 0

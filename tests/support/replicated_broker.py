@@ -2,7 +2,7 @@
 handlers, over logs in memory, without sockets. `replicate` is what the other broker does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
+from broker.api.apis import APIS
 from broker.api.request import Api, Request
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
@@ -28,6 +29,7 @@ from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import (
     TransactionCoordinator,
     TransactionsTopic,
@@ -49,43 +51,61 @@ TRANSACTIONS = TopicPartition(TRANSACTION_STATE, 0)
 
 
 class OtherBrokers:
-    """What other brokers are asked: their answers are the test's to give."""
+    """What other brokers are asked: their answers are the test's to give, but for those that are
+    `connected`."""
 
     def __init__(self) -> None:
+        self.connected: dict[int, ReplicatedBroker] = {}
         self.asked: list[tuple[int, Any, int]] = []
         """Of each request the broker, the message and its version."""
         self.answers: list[asyncio.Future[Any]] = []
 
     async def ask(self, node_id: int, message: Any, version: int, response_class: Any) -> Any:
         self.asked.append((node_id, message, version))
+        other = self.connected.get(node_id)
+        if other is not None:
+            (api,) = (each for each in APIS if each.key == message.API_KEY)
+            answered = await other.ask(api, message, version)
+            return response_class.decode(answered.encode(version=version), version=version)
         self.answers.append(asyncio.get_running_loop().create_future())
         answer = await self.answers[-1]
         return response_class.decode(answer.encode(version=version), version=version)
 
 
 class ReplicatedBroker:
-    """Broker 1, which leads `t` (two partitions) and both coordinators' topics (one each)."""
+    """A broker of two. Of `t` (two partitions) and both coordinators' topics (one each) broker 1
+    leads all that `led_by` does not name."""
 
-    def __init__(self, properties: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        properties: dict[str, str] | None = None,
+        node: BrokerNode = ME,
+        led_by: Mapping[str, BrokerNode] | None = None,
+    ) -> None:
+        self.node = node
         defaults = {"log.dirs": "/data", "group.initial.rebalance.delay.ms": "0"}
         self.config = BrokerConfig.from_properties(defaults | (properties or {}))
         self.logs = LogManager(self.config, files=MemoryFiles())
         self.logs.open()
         self.purgatory = Purgatory(self._call_later)
         self.replicas = ReplicaManager(self.logs, self.purgatory)
-        self.metadata = MetadataCache("cluster", ME)
+        self.metadata = MetadataCache("cluster", node)
         self.topics: dict[str, TopicMetadata] = {}
         for name, count in ((TOPIC, 2), (CONSUMER_OFFSETS, 1), (TRANSACTION_STATE, 1)):
-            self.add_topic(name, count)
+            self.add_topic(name, count, (led_by or {}).get(name, ME))
         self.brokers = OtherBrokers()
         self._build_coordinators()
 
-    def add_topic(self, name: str, partition_count: int) -> None:
-        topic = new_topic(name, partition_count, ME.node_id)
+    def add_topic(self, name: str, partition_count: int, leader: BrokerNode = ME) -> None:
+        topic = new_topic(name, partition_count, leader.node_id)
         shared = (replace(each, isr=(1, 2), replicas=(1, 2)) for each in topic.partitions)
         topic = self.topics[name] = replace(topic, partitions=tuple(shared))
-        lead(self.replicas, topic)
+        if leader == self.node:
+            lead(self.replicas, topic)
         self.tell(topic)
+
+    def leads(self, name: str) -> bool:
+        return self.topics[name].partitions[0].leader == self.node.node_id
 
     def tell(self, topic: TopicMetadata) -> None:
         """The controller says what a topic is."""
@@ -128,6 +148,13 @@ class ReplicatedBroker:
             _clock_ms,
             self._take_id,
         )
+        self.transaction_partitions = TransactionPartitions(
+            self.transactions,
+            self.transactions_topic,
+            self.metadata.broker,
+            self.brokers.ask,
+            lambda: self.config.transaction_partition_verification_enable,
+        )
         both = GroupsOfBothProtocols(self.groups, self.consumer_groups)
         self.group_loader = StateLoader(self.offsets_topic, self.replicas, both)
         self.transaction_loader = StateLoader(
@@ -142,11 +169,14 @@ class ReplicatedBroker:
             offsets_topic=self.offsets_topic,
             transactions=self.transactions,
             transactions_topic=self.transactions_topic,
+            transaction_partitions=self.transaction_partitions,
             markers=self.markers,
             producer_ids=SimpleNamespace(ensure=_nothing),
         )
-        self.group_loader.lead(0, 0)
-        self.transaction_loader.lead(0, 0)
+        if self.leads(CONSUMER_OFFSETS):
+            self.group_loader.lead(0, 0)
+        if self.leads(TRANSACTION_STATE):
+            self.transaction_loader.lead(0, 0)
 
     def _take_id(self) -> int:
         self.next_id += 1
@@ -186,11 +216,15 @@ class ReplicatedBroker:
         """The answer to what waits for replicas, again and again perhaps."""
         task = asyncio.get_running_loop().create_task(answer)
         while not task.done():
-            for topic in self.topics.values():
-                for place in topic.topic_partitions():
-                    self.replicate(place)
+            self.replicate_all()
             await settle()
         return await task
+
+    def replicate_all(self) -> None:
+        for name, topic in self.topics.items():
+            if self.leads(name):
+                for place in topic.topic_partitions():
+                    self.replicate(place)
 
     def lose(self, name: str) -> None:
         """A topic of which this broker keeps nothing any more."""
@@ -207,6 +241,7 @@ class ReplicatedBroker:
 
     def close(self) -> None:
         self.markers.close()
+        self.transaction_partitions.close()
         self.group_loader.close()
         self.transaction_loader.close()
         self.timers.cancel_all()
@@ -214,9 +249,13 @@ class ReplicatedBroker:
 
 
 @contextmanager
-def replicated_broker(properties: dict[str, str] | None = None) -> Iterator[ReplicatedBroker]:
+def replicated_broker(
+    properties: dict[str, str] | None = None,
+    node: BrokerNode = ME,
+    led_by: Mapping[str, BrokerNode] | None = None,
+) -> Iterator[ReplicatedBroker]:
     """To be used in a loop that runs."""
-    broker = ReplicatedBroker(properties)
+    broker = ReplicatedBroker(properties, node, led_by)
     try:
         yield broker
     finally:

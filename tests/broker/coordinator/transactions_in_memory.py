@@ -27,6 +27,7 @@ from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord
 from broker.coordinator.timers import Timers
 from broker.coordinator.to_brokers import ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import TransactionCoordinator, TransactionReplay
 from broker.log.log import Log, LogAppendInfo
 from broker.replica.manager import ReplicaManager
@@ -85,6 +86,10 @@ class StateLog:
     def partition_of(self, transactional_id: str) -> int:
         """Every id lives in the same."""
         return 0
+
+    def coordinator_of(self, transactional_id: str) -> BrokerNode:
+        """This broker."""
+        return BrokerNode(1, "host", 9092)
 
     def append(self, transactional_id: str, records: Sequence[StateRecord]) -> None:
         if self.error is not None:
@@ -222,8 +227,13 @@ class TransactionBroker:
         self._context: Any = SimpleNamespace(
             config=self.config,
             replicas=self.replicas,
-            transactions=self.coordinator,
-            transactions_topic=self.state,
+            transaction_partitions=TransactionPartitions(
+                self.coordinator,
+                self.state,  # type: ignore[arg-type]
+                self.metadata.broker,
+                ask_nobody,
+                lambda: self.config.transaction_partition_verification_enable,
+            ),
         )
 
     def _take_id(self) -> int:
