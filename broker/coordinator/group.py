@@ -760,14 +760,16 @@ class GroupCoordinator:
         partitions: Iterable[TopicPartition],
         more: Sequence[StateRecord] = (),
     ) -> None:
-        """Writes tombstones, `more` behind them, and then forgets the offsets; pending ones with
-        them."""
+        """Writes tombstones, `more` behind them, and forgets the offsets as they are written;
+        pending ones with them."""
         known = group.known_partitions
         gone = [each for each in partitions if each in known]
         records = [commit_tombstone(OffsetKey(group.group_id, each)) for each in gone]
+        written = 0
         for part in _parts([*records, *more]):
             self._log.append(group.group_id, part)
-        group.forget_offsets(gone)
+            group.forget_offsets(gone[written : written + len(part)])
+            written += len(part)
 
     def expire(self) -> Iterator[None]:
         """Drops what nobody needs any more: offsets by offsets.retention.minutes, and groups

@@ -265,6 +265,28 @@ def test_an_empty_group_is_empty_after_a_restart(coordinated):
     assert group.state_timestamp_ms == coordinated.time.clock_ms()
 
 
+def test_what_is_deleted_in_parts_is_what_the_log_says(coordinated, monkeypatch):
+    """The disk is full after the first part."""
+    monkeypatch.setattr("broker.coordinator.group._PART_BYTES", 1)
+    coordinated.commit({PLACE: 1, OTHER: 2})
+    append = coordinated.log.append
+
+    def append_once(*args):
+        coordinated.log.append = append
+        coordinated.log.error = None
+        offset = append(*args)
+        coordinated.log.error = CoordinatorNotAvailableError()
+        return offset
+
+    coordinated.log.append = append_once
+    with pytest.raises(CoordinatorNotAvailableError):
+        coordinated.groups.delete_offsets(GROUP, [PLACE, OTHER])
+    assert coordinated.committed() == {OTHER: 2}
+    coordinated.log.error = None
+    coordinated.restart()
+    assert coordinated.committed() == {OTHER: 2}
+
+
 def test_a_deleted_group_stays_away(coordinated):
     coordinated.commit({PLACE: 1, OTHER: 2})
     coordinated.groups.delete(GROUP)
