@@ -9,10 +9,13 @@ import asyncio
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+from kafka.errors import NotControllerError
 
 from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
@@ -22,11 +25,10 @@ from broker.boot.adoption import adopt_logs, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.broker_configs import ConfigManager, load_dynamic
 from broker.cluster.cache import MetadataCache
+from broker.cluster.control import IsrChange
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import (
-    BrokerNode,
-)
+from broker.cluster.metadata import BrokerNode, PartitionMetadata
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
@@ -60,6 +62,8 @@ from broker.log.manager import LogManager
 from broker.network.connection import ConnectionLimits
 from broker.network.connection_quotas import ConnectionLimitOptions, resolve_overrides
 from broker.network.server import NetworkServer, SocketOptions
+from broker.replica.fetchers import Fetcher, ReplicaFetchers
+from broker.replica.isr import ReplicaHost
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
@@ -146,7 +150,10 @@ class BrokerServer:
         self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
         self._records.register(self._metadata.broker)
         purgatory = Purgatory(self._loop.call_later)
-        self._replicas = ReplicaManager(self._logs, purgatory)
+        self._replicas = ReplicaManager(
+            self._logs, purgatory, self._replica_host(), self._alter_isr
+        )
+        self._fetchers = ReplicaFetchers(self._fetcher)
         if adopt_logs(self._logs, self._records, self._topic_configs, self._config):
             self._first_producer_id = last_producer_id(self._logs) + 1
         return Endpoint(listener.name, host, port)
@@ -165,6 +172,7 @@ class BrokerServer:
             self._metadata,
             self._topic_configs,
             self._replicas,
+            self._fetchers,
             self._run_blocking,
             self._coordinators,
         )
@@ -413,6 +421,40 @@ class BrokerServer:
         return BrokerNode(
             self._config.broker_id, endpoint.host, endpoint.port or port, self._config.broker_rack
         )
+
+    def _replica_host(self) -> ReplicaHost:
+        metadata = self._metadata
+        return ReplicaHost(
+            self._config.broker_id,
+            self._config.replica_lag_time_max_ms,
+            lambda node_id: any(node.node_id == node_id for node in metadata.brokers),
+            metadata.has_partition,
+            lambda: time.monotonic_ns() // 1_000_000,
+        )
+
+    def _fetcher(self, leader: BrokerNode) -> Fetcher:
+        # Here, since a broker alone follows nobody.
+        from broker.network.broker_client import BrokerClient
+        from broker.replica.fetcher import FetcherOptions, ReplicaFetcher
+
+        config = self._config
+        timeout_s = config.replica_socket_timeout_ms / 1000
+        client_id = f"broker-{config.broker_id}-fetcher-0"
+        return ReplicaFetcher(
+            config.broker_id,
+            lambda: self._state_changes.broker_epoch,
+            BrokerClient(leader.host, leader.port, client_id, timeout_s),
+            FetcherOptions(
+                config.replica_fetch_max_bytes,
+                config.replica_fetch_response_max_bytes,
+                config.replica_fetch_min_bytes,
+                config.replica_fetch_wait_max_ms,
+                config.replica_fetch_backoff_ms,
+            ),
+        )
+
+    async def _alter_isr(self, change: IsrChange) -> PartitionMetadata:
+        raise NotControllerError("no controller")
 
     def _schedule_checkpoint(self) -> None:
         interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000

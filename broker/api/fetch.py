@@ -5,7 +5,8 @@ is sent whole, whatever the limits say (from version 3 on), so that a consumer a
 Fetch sessions are kept by `fetch_session`. From version 13 on topics have ids; one that is not
 known here is UNKNOWN_TOPIC_ID (INCONSISTENT_TOPIC_ID cannot happen: ids are looked up each time).
 Versions 0-3 cannot carry record batches: `down_conversion` answers them.
-Left out: replicas' fetches and rack awareness.
+A broker that follows sees all there is in the log, and by what it asks for its leader knows what it
+has. Left out: rack awareness.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from broker.api.response import Outcome, Response
 from broker.replica.delayed import DelayedFetch
 from broker.replica.later import when_done
 from broker.replica.manager import FetchLimits, FetchResult
-from broker.replica.partition import Isolation, PartitionRead
+from broker.replica.partition import Isolation, LogEnd, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -86,8 +87,9 @@ class _Fetch:
         self._cached: list[CachedPartition] = []
         self._limits = FetchLimits(
             max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
-            isolation=Isolation.of(wanted.isolation_level),
+            isolation=_isolation(wanted),
             zstd=request.version >= _ZSTD_VERSION,
+            follower_id=wanted.replica_id,
         )
 
     @property
@@ -115,7 +117,11 @@ class _Fetch:
         self._request = Request(self._request.header, memoryview(b""))
         keys: list[Hashable] = [session]
         if session is None:
-            keys = [(each.topic, each.partition) for each in self._wanted.partitions]
+            is_follower = self._wanted.replica_id >= 0
+            keys = [
+                LogEnd(each.topic, each.partition) if is_follower else (each.topic, each.partition)
+                for each in self._wanted.partitions
+            ]
         delayed = DelayedFetch(keys, missing_bytes, self._limits.isolation)
         max_wait_ms = context.longest_wait_ms(self._wanted.max_wait_ms)
         return when_done(context.replicas, delayed, max_wait_ms, self._read_and_answer)
@@ -131,7 +137,8 @@ class _Fetch:
         self._context.replicas.answered(result)
         if session is None:
             told = zip(self._wanted.partitions, result.reads, strict=True)
-            if self._wanted.session_epoch == INITIAL_EPOCH:
+            is_follower = self._wanted.replica_id >= 0  # whose every fetch is whole
+            if self._wanted.session_epoch == INITIAL_EPOCH and not is_follower:
                 session = self._context.fetch_sessions.open(
                     self._wanted.partitions, result.reads, self._limits.isolation
                 )
@@ -148,8 +155,8 @@ class _Fetch:
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = decode_fetch_request(request.body, request.version)
     try:
-        if wanted.replica_id >= 0:
-            raise InvalidRequestError("this broker has no replicas")
+        if wanted.replica_id >= 0 and request.version <= MAX_VERSION_WITH_NAMES:
+            raise InvalidRequestError("brokers fetch by topic ids")
         if request.version < down_conversion.RECORD_BATCH_VERSION:
             return down_conversion.answer(wanted, context)
         fetch = _Fetch(request, context, wanted, _session(wanted, context))
@@ -161,6 +168,10 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     if done or not context.replicas.may_wait:
         return fetch.answer(result)
     return fetch.wait(missing_bytes)
+
+
+def _isolation(wanted: FetchRequest) -> Isolation:
+    return Isolation.LOG_END if wanted.replica_id >= 0 else Isolation.of(wanted.isolation_level)
 
 
 def _session(wanted: FetchRequest, context: ApiContext) -> FetchSession | None:

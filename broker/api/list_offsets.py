@@ -61,7 +61,8 @@ def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsReques
         for topic in wanted.topics or ()
         for ask in topic.partitions or ()
     )
-    isolation = Isolation.of(wanted.isolation_level)
+    is_follower = wanted.replica_id >= 0
+    isolation = Isolation.LOG_END if is_follower else Isolation.of(wanted.isolation_level)
     topics = []
     for topic in wanted.topics or ():
         partitions = []

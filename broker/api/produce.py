@@ -42,7 +42,7 @@ from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import LogAppendInfo
 from broker.log.record_errors import RefusedRecordsError
 from broker.network.connection import CloseConnection
-from broker.replica.delayed import DelayedProduce
+from broker.replica.delayed import Appended, DelayedProduce
 from broker.replica.later import when_done
 from broker.replica.manager import LARGE_BYTES
 from broker.replica.partition import ACKS_ALL, Partition
@@ -73,7 +73,7 @@ _ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
 _Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response]"
-_Kept: TypeAlias = "list[tuple[int, Partition, int]]"
+_Kept: TypeAlias = "list[tuple[int, Appended]]"
 """Results by number that are not acknowledged before their partition has the records on disk, as
 the flush policy wants it, and in all replicas in sync up to an offset; 0 where they are there."""
 
@@ -243,7 +243,8 @@ def _note(
         return
     is_committed = acks != ACKS_ALL or partition.high_watermark > appended.last_offset
     if not is_committed or partition.log.awaits_flush:
-        to_keep.append((number, partition, 0 if is_committed else appended.last_offset + 1))
+        end_offset = 0 if is_committed else appended.last_offset + 1
+        to_keep.append((number, Appended(partition, end_offset, partition.leadership)))
 
 
 async def _answer_when_appended(
@@ -275,18 +276,19 @@ async def _answer_when_kept(
 ) -> Response:
     """What is not on disk, or not in all replicas in sync, is not acknowledged."""
     loop = asyncio.get_running_loop()
-    for number, partition, _ in to_keep:
-        if partition.log.awaits_flush:
+    for number, appended in to_keep:
+        log = appended.partition.log
+        if log.awaits_flush:
             try:
-                await loop.run_in_executor(None, partition.log.flush)
+                await loop.run_in_executor(None, log.flush)
             except BrokerResponseError as error:
                 results[number] = _failed(results[number], error)
-    uncommitted = [each for each in to_keep if each[2]]
+    uncommitted = [each for each in to_keep if each[1].end_offset]
     if uncommitted:
-        delayed = DelayedProduce([(partition, offset) for _, partition, offset in uncommitted])
+        delayed = DelayedProduce([each[1] for each in uncommitted])
         timeout_ms = max(0, wanted.timeout_ms)
         errors = await when_done(context.replicas, delayed, timeout_ms, lambda: delayed.errors)
-        for (number, _, _), failure in zip(uncommitted, errors, strict=True):
+        for (number, _), failure in zip(uncommitted, errors, strict=True):
             if failure is not None and not results[number].error_code:
                 results[number] = _failed(results[number], failure)
     return _answer(results, wanted)

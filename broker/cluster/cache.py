@@ -5,6 +5,8 @@ Called by: the event loop's thread only; never blocks.
 
 import uuid
 
+from kafka.structs import TopicPartition
+
 from broker.cluster.control import LEADER_DURING_DELETE, UpdateMetadata
 from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
 
@@ -29,6 +31,11 @@ class MetadataCache:
 
     def topic(self, name: str) -> TopicMetadata | None:
         return self._topics.get(name)
+
+    def has_partition(self, topic_partition: TopicPartition) -> bool:
+        """Whether there is such a partition, on any broker."""
+        topic = self._topics.get(topic_partition.topic)
+        return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
         name = self._names.get(topic_id)

@@ -1,4 +1,5 @@
-"""What a controller tells brokers: LeaderAndIsr, StopReplica and UpdateMetadata, as values.
+"""What a controller tells brokers: LeaderAndIsr, StopReplica and UpdateMetadata, as values; and
+what leaders ask of it: AlterPartition.
 
 Within one process they are handed over as they are; to other brokers they go as Kafka's messages.
 Each names the controller and its epoch, by which a broker knows those of a controller of the past,
@@ -72,3 +73,28 @@ class UpdateMetadata:
 
 
 ControlRequest: TypeAlias = LeaderAndIsr | StopReplica | UpdateMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """What a leader asks of the controller: another ISR for a partition that it leads in that
+    epoch, and that nobody has changed since that partition epoch (KIP-497)."""
+
+    topic_id: uuid.UUID
+    partition: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartition:
+    """Changes of ISRs, from the broker that leads the partitions."""
+
+    broker_id: int
+    broker_epoch: int
+    changes: Sequence[IsrChange]
+
+
+IsrAnswer: TypeAlias = PartitionMetadata | BrokerResponseError
+"""What a partition is now, or why it stays as it was."""

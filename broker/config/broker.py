@@ -539,6 +539,47 @@ class BrokerConfig:
         "How often producers to forget are looked for.",
         at_least(1),
     )
+    replica_lag_time_max_ms: int = option(
+        "replica.lag.time.max.ms",
+        LONG,
+        30_000,
+        "How long a follower may be behind before it leaves the ISR.",
+        at_least(1),
+    )
+    replica_fetch_max_bytes: int = option(
+        "replica.fetch.max.bytes",
+        INT,
+        1 << 20,
+        "Largest part of a partition in one fetch of a follower; a larger batch comes whole.",
+        at_least(0),
+    )
+    replica_fetch_response_max_bytes: int = option(
+        "replica.fetch.response.max.bytes",
+        INT,
+        10 << 20,
+        "Largest answer to one fetch of a follower.",
+        at_least(0),
+    )
+    replica_fetch_min_bytes: int = option(
+        "replica.fetch.min.bytes", INT, 1, "What a follower's fetch waits for."
+    )
+    replica_fetch_wait_max_ms: int = option(
+        "replica.fetch.wait.max.ms", INT, 500, "How long a follower's fetch waits for that."
+    )
+    replica_fetch_backoff_ms: int = option(
+        "replica.fetch.backoff.ms",
+        INT,
+        1000,
+        "How long a follower holds back a partition after an error.",
+        at_least(0),
+    )
+    replica_socket_timeout_ms: int = option(
+        "replica.socket.timeout.ms",
+        INT,
+        30_000,
+        "How long another broker may take to answer.",
+        at_least(1),
+    )
     replica_high_watermark_checkpoint_interval_ms: int = option(
         "replica.high.watermark.checkpoint.interval.ms",
         LONG,

@@ -35,7 +35,7 @@ from broker.config.broker import BrokerConfig
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
 from broker.log.clock import Clock
 from broker.log.log import Log
-from broker.replica.delayed import DelayedProduce
+from broker.replica.delayed import Appended, DelayedProduce
 from broker.replica.later import when_done
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL
@@ -250,7 +250,7 @@ class StateTopic(Generic[S]):
             awaits_flush = log.awaits_flush
             if partition.high_watermark >= end_offset and not awaits_flush:
                 return
-            replicated = DelayedProduce([(partition, end_offset)])
+            replicated = DelayedProduce([Appended(partition, end_offset, partition.leadership)])
             if awaits_flush:
                 await asyncio.get_running_loop().run_in_executor(None, log.flush)
             (failure,) = await when_done(

@@ -514,6 +514,36 @@ class Log:
         self._leader_epochs.truncate_from_end(offset)
         rebuild_producers(self._producers, self._segments, offset, self._clock())
 
+    def restart_at(self, offset: int) -> None:
+        """Drops everything: the log is empty and goes on at `offset`, as that of a follower does
+        whose leader has nothing that belongs behind it. On disk when it returns."""
+        with self._lock:
+            self._check_usable()
+            old_end_offset = self._next_offset
+            try:
+                self._truncations += 1
+                self._swap.give_up()
+                self._drop_now(self._segments.snapshot())
+                self._segments.add(
+                    LogSegment.create(
+                        self.directory, offset, self.config, self._files, self._clock()
+                    )
+                )
+                self._next_offset = self._recovery_point = offset
+                self._log_start_offset = self._first_dirty_offset = offset
+                self._segments.active.sync()
+                self._files.sync_directory(self.directory)
+                self._leader_epochs.clear()
+                rebuild_producers(self._producers, self._segments, offset, self._clock())
+            except OSError as error:
+                raise self._storage_error("restart", error) from error
+            _log.info(
+                "log.restarted dir=%s from_offset=%d at_offset=%d",
+                self.directory,
+                old_end_offset,
+                offset,
+            )
+
     def _drop_now(self, segments: tuple[LogSegment, ...]) -> None:
         self._segments.remove(segments)
         for segment in segments:

@@ -6,6 +6,7 @@ fetches reads again when told.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 from kafka.errors import BrokerResponseError, RequestTimedOutError
 
@@ -13,14 +14,22 @@ from broker.replica.partition import Isolation, Partition
 from broker.replica.purgatory import DelayedOperation
 
 
+class Appended(NamedTuple):
+    """What was appended to a partition: up to where all replicas in sync must have it, and the
+    leadership (`Partition.leadership`) in which it was."""
+
+    partition: Partition
+    end_offset: int
+    leadership: int
+
+
 class DelayedProduce(DelayedOperation):
     """One with acks=all: done when each of its partitions has committed its records."""
 
     __slots__ = ("_uncommitted", "errors")
 
-    def __init__(self, appended: Sequence[tuple[Partition, int]]) -> None:
-        """`appended`: partitions, and the offsets up to where all replicas in sync must be."""
-        super().__init__({partition.topic_partition for partition, _ in appended})
+    def __init__(self, appended: Sequence[Appended]) -> None:
+        super().__init__({each.partition.topic_partition for each in appended})
         self._uncommitted = dict(enumerate(appended))
         self.errors: list[BrokerResponseError | None] = [None] * len(appended)
         """By the numbers in `appended`, when it is done: why the records are not known to be in
@@ -28,9 +37,9 @@ class DelayedProduce(DelayedOperation):
         the end of its time, RequestTimedOutError."""
 
     def check(self) -> bool:
-        for number, (partition, offset) in list(self._uncommitted.items()):
+        for number, each in list(self._uncommitted.items()):
             try:
-                if not partition.has_committed(offset):
+                if not each.partition.has_committed(each.end_offset, each.leadership):
                     continue
             except BrokerResponseError as error:
                 self.errors[number] = error

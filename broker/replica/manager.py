@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +18,23 @@ from typing import Final, NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
+    IneligibleReplicaError,
     KafkaStorageError,
+    NotLeaderForPartitionError,
+    OperationNotAttemptedError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
 from kafka.structs import TopicPartition
 from mypy_extensions import mypyc_attr
 
+from broker.cluster.control import IsrChange
 from broker.cluster.metadata import PartitionMetadata
 from broker.config.broker import BrokerConfig
 from broker.log.log import Log, LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
+from broker.replica.isr import ReplicaHost
 from broker.replica.partition import (
     Isolation,
     OffsetFound,
@@ -43,6 +48,9 @@ from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
 
+NO_FOLLOWER: Final = -1
+_MAY_ASK_AGAIN = (IneligibleReplicaError, OperationNotAttemptedError)
+
 LARGE_BYTES: Final = 512 << 10
 """Batches from which on `append_aside` may be a gain."""
 
@@ -54,6 +62,8 @@ class FetchLimits(NamedTuple):
     isolation: Isolation
     # Whether the client takes topics whose compression.type is zstd.
     zstd: bool = True
+    follower_id: int = NO_FOLLOWER
+    """The broker that follows, where it is no consumer that fetches."""
 
 
 class FetchResult(NamedTuple):
@@ -83,9 +93,15 @@ class ReplicaManager:
         self,
         logs: LogManager,
         purgatory: Purgatory,
+        host: ReplicaHost,
+        alter_isr: Callable[[IsrChange], Awaitable[PartitionMetadata]],
     ) -> None:
+        """`alter_isr` has the controller change an ISR; it raises BrokerResponseError."""
         self._logs = logs
         self._purgatory = purgatory
+        self._host = host
+        self._alter_isr = alter_isr
+        self._isr_changes: set[asyncio.Task[None]] = set()
         self._partitions: dict[tuple[str, int], Partition] = {}
         """By TopicPartition, which a plain tuple equals."""
         self._checkpointed = logs.high_watermarks()
@@ -104,47 +120,96 @@ class ReplicaManager:
         return self._purgatory.count(DelayedFetch)
 
     def make_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
-        """Makes the log if it is missing. Blocks: for a thread. Raises KafkaStorageError."""
+        """Makes the log if it is missing; one of another topic of that name, which is gone, is
+        given up. Blocks: for a thread. Raises KafkaStorageError and OSError."""
+        is_there = topic_partition in self._logs.all_logs()
+        if is_there and self._logs.topic_id(topic_partition) not in (None, topic_id):
+            self._logs.delete(topic_partition)
         self._logs.create(topic_partition, topic_id)
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Gives the log up for deletion. Blocks: for a thread, after `stop`. Raises OSError."""
         self._logs.delete(topic_partition)
 
-    def lead(self, topic_partition: TopicPartition, state: PartitionMetadata) -> None:
+    def lead(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, state: PartitionMetadata
+    ) -> None:
         """Serves the partition, whose log is there, as its leader."""
-        if topic_partition in self._partitions:
-            return
-        self._partitions[topic_partition] = Partition(
-            topic_partition,
-            self._logs.all_logs()[topic_partition],
-            state.leader_epoch,
-            state.isr,
-            len(state.replicas),
-            self._checkpointed.pop(topic_partition, 0),
-        )
-        self._purgatory.wake(topic_partition)
+        partition = self._kept(topic_partition, topic_id)
+        was_led = partition.is_led
+        visible = partition.lead(state)
+        if was_led:
+            self._tell(partition, visible)
+        else:
+            self._wake(partition)
 
-    def stop(self, topic_partition: TopicPartition) -> None:
-        """Serves the partition no more; who waits for its records is told so."""
-        partition = self._partitions.pop(topic_partition, None)
-        if partition is not None:
-            partition.is_led = False
-        self._checkpointed.pop(topic_partition, None)
-        self._purgatory.wake(topic_partition)
+    def follow(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, state: PartitionMetadata
+    ) -> Partition:
+        """Keeps the partition, whose log is there, as its leader has it; who waits for it is told
+        that it is led elsewhere."""
+        partition = self._kept(topic_partition, topic_id)
+        partition.follow(state)
+        self._wake(partition)
+        return partition
 
-    def partition(self, topic_partition: TopicPartition) -> Partition:
-        """Raises UnknownTopicOrPartitionError, and KafkaStorageError where its log is offline."""
+    def _kept(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> Partition:
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            self._logs.get(topic_partition)
-            raise UnknownTopicOrPartitionError()
+            partition = self._partitions[topic_partition] = Partition(
+                topic_partition,
+                topic_id,
+                self._logs.all_logs()[topic_partition],
+                self._host,
+                self._checkpointed.pop(topic_partition, 0),
+            )
         return partition
+
+    def stop(self, topic_partition: TopicPartition) -> None:
+        """Keeps the partition no more; who waits for its records is told so."""
+        partition = self._partitions.pop(topic_partition, None)
+        self._checkpointed.pop(topic_partition, None)
+        if partition is None:
+            self._purgatory.wake(topic_partition)
+        else:
+            partition.retire()
+            self._wake(partition)
+
+    def stop_other(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """As `stop`, where the partition that is kept is of another topic of that name."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.topic_id != topic_id:
+            self.stop(topic_partition)
+
+    def _wake(self, partition: Partition) -> None:
+        self._purgatory.wake(partition.topic_partition)
+        self._purgatory.wake(partition.log_end)
+
+    def kept(self, topic_partition: TopicPartition) -> Partition | None:
+        """The partition, led or followed; None where this broker does not keep it."""
+        return self._partitions.get(topic_partition)
+
+    def led(self) -> list[Partition]:
+        """Every partition that this broker leads."""
+        return [partition for partition in self._partitions.values() if partition.is_led]
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The partition, which this broker leads. Raises UnknownTopicOrPartitionError,
+        NotLeaderForPartitionError, and KafkaStorageError where its log is offline."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.is_led:
+            return partition
+        self._logs.get(topic_partition)
+        if partition is None and not self._host.is_known(topic_partition):
+            raise UnknownTopicOrPartitionError()
+        raise NotLeaderForPartitionError(f"{topic_partition} is led by another broker")
 
     def partition_of(self, topic: str, index: int) -> Partition:
         """As `partition`, without a TopicPartition, which takes longer to make than to look up."""
         partition = self._partitions.get((topic, index))
-        return self.partition(TopicPartition(topic, index)) if partition is None else partition
+        if partition is None or not partition.is_led:
+            return self.partition(TopicPartition(topic, index))
+        return partition
 
     def append(
         self,
@@ -200,10 +265,16 @@ class ReplicaManager:
         self._append_threads.shutdown()
 
     def _appended(self, partition: Partition, appended: LogAppendInfo) -> None:
-        self._tell(partition, partition.commit(appended))
+        self._committed(partition, appended)
         if not appended.is_duplicate:
             self.stats.bytes_in += appended.size_bytes
             self.stats.messages_in += appended.last_offset - appended.first_offset + 1
+
+    def _committed(self, partition: Partition, appended: LogAppendInfo) -> None:
+        self._tell(partition, partition.commit(appended))
+        if partition.has_followers and not appended.is_duplicate:
+            size_bytes = appended.size_bytes
+            self._purgatory.became_visible(partition.log_end, size_bytes, size_bytes)
 
     def _tell(self, partition: Partition, visible: Visible) -> None:
         """Who waits hears what became visible, and of nothing else."""
@@ -228,7 +299,7 @@ class ReplicaManager:
         appended = partition.append_end_marker(
             producer_id, producer_epoch, marker, transaction_version
         )
-        self._tell(partition, partition.commit(appended))
+        self._committed(partition, appended)
 
     def log_that_awaits_flush(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, where it must be flushed before what it holds is acknowledged."""
@@ -268,17 +339,56 @@ class ReplicaManager:
             partition.check_epoch(wanted.current_leader_epoch)
             if not limits.zstd and partition.log.config.compression_type == "zstd":
                 raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")
-            return partition.read(
+            if limits.follower_id != NO_FOLLOWER:
+                partition.check_follower(limits.follower_id)
+            read = partition.read(
                 wanted,
                 max(0, min(wanted.max_bytes, limits.max_bytes - size_bytes)),
                 limits.isolation,
                 min_one_batch=size_bytes == 0,
             )
+            if limits.follower_id != NO_FOLLOWER and read.diverging_epoch is None:
+                self._fetched(partition, limits.follower_id, wanted)
+            return read
         except BrokerResponseError as error:
             return error
         except OSError as error:
             place = TopicPartition(wanted.topic, wanted.partition)
             return storage_error("fetch", place, error)
+
+    def _fetched(self, partition: Partition, node_id: int, wanted: FetchPartition) -> None:
+        """A follower has all of the partition up to where it fetches from."""
+        self._tell(
+            partition,
+            partition.fetched_by(node_id, wanted.fetch_offset, wanted.log_start_offset),
+        )
+        self._ask_for(partition, partition.join_isr(node_id))
+
+    def look_for_laggards(self) -> None:
+        """Those that have not caught up for too long are to leave the ISR."""
+        for partition in self.led():
+            self._ask_for(partition, partition.leave_isr())
+
+    def _ask_for(self, partition: Partition, change: IsrChange | None) -> None:
+        if change is not None:
+            task = asyncio.get_running_loop().create_task(self._change_isr(partition, change))
+            self._isr_changes.add(task)
+            task.add_done_callback(self._isr_changes.discard)
+
+    async def _change_isr(self, partition: Partition, change: IsrChange) -> None:
+        place = partition.topic_partition
+        _log.info("isr.asked_for topic=%r partition=%d isr=%s", *place, list(change.isr))
+        try:
+            state = await self._alter_isr(change)
+        except BrokerResponseError as error:
+            _log.warning("isr.not_changed topic=%r partition=%d reason=%r", *place, error)
+            # Else the controller has changed the partition since, and will say how.
+            if isinstance(error, _MAY_ASK_AGAIN) and partition.awaits(change):
+                partition.isr_not_changed()
+            return
+        if partition.awaits(change):
+            _log.info("isr.changed topic=%r partition=%d isr=%s", *place, list(state.isr))
+            self._tell(partition, partition.isr_changed(state.isr, state.partition_epoch))
 
     @property
     def may_wait(self) -> bool:

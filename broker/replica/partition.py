@@ -1,10 +1,10 @@
 """One partition on this broker: its log, who leads it since when, and how far it is committed.
 
-Owns: leader epoch, in-sync replicas and high watermark of one partition. Called by: the event
-loop's thread only, but for `append`. Records below the high watermark are in every in-sync
-replica; only those are handed to consumers. Where no other replica is in sync it moves to the
-log's end after each append. Whoever moves it is told what became visible by that, and tells those
-who wait.
+Owns: leader epoch, in-sync replicas and high watermark of one partition, which this broker leads or
+follows. Called by: the event loop's thread only, but for `append`. Records below the high watermark
+are in every in-sync replica; only those are handed to consumers. Where no other replica is in sync
+it moves to the log's end after each append; else when the followers fetch. Whoever moves it is told
+what became visible by that, and tells those who wait.
 """
 
 import sys
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from kafka.errors import (
     BrokerResponseError,
@@ -26,10 +27,13 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
+from broker.cluster.control import NO_LEADER, IsrChange
+from broker.cluster.metadata import PartitionMetadata
 from broker.log.files import FileSlice
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
+from broker.replica.isr import InSyncReplicas, ReplicaHost
 from pyspark_kafkalog.protocol.fetch import READ_COMMITTED, EpochEndOffset, FetchPartition
 from pyspark_kafkalog.record.control import TransactionMarker
 
@@ -59,11 +63,20 @@ class Isolation(Enum):
 
     HIGH_WATERMARK = "read_uncommitted"
     TXN_COMMITTED = "read_committed"
+    LOG_END = "replica"
 
     @classmethod
     def of(cls, level: int) -> "Isolation":
         """By the number on the wire."""
         return cls.TXN_COMMITTED if level == READ_COMMITTED else cls.HIGH_WATERMARK
+
+
+class LogEnd(NamedTuple):
+    """What followers wait for: an append to a partition, which nobody else may see yet."""
+
+    topic: str
+    partition: int
+    kind: str = "log end"
 
 
 class PartitionRead(NamedTuple):
@@ -92,42 +105,168 @@ class OffsetFound:
 
 
 class Partition:
-    """A partition that this broker leads."""
+    """A partition that this broker leads, or follows."""
 
     __slots__ = (
+        "_host",
+        "_isr",
         "_log",
         "_seen_stable_offset",
+        "epoch_start_offset",
         "high_watermark",
         "is_led",
-        "isr",
         "leader_epoch",
+        "leader_id",
+        "leadership",
+        "log_end",
+        "partition_epoch",
         "replica_count",
+        "topic_id",
         "topic_partition",
     )
 
     def __init__(
         self,
         topic_partition: TopicPartition,
+        topic_id: UUID,
         log: Log,
-        leader_epoch: int,
-        isr: tuple[int, ...],
-        replica_count: int = 1,
+        host: ReplicaHost,
         high_watermark: int = 0,
     ) -> None:
-        """`high_watermark`: as it was last written down; what the log has lost since is not in
-        it, and what only this replica has is."""
+        """Neither led nor followed yet. `high_watermark`: as it was last written down; what the log
+        has lost since is not in it, and what only this replica has is."""
         self.topic_partition = topic_partition
-        self.leader_epoch = leader_epoch
-        self.isr = isr
-        self.replica_count = replica_count
-        self.is_led = True
-        """Until the partition is served no more: who waits for it then waits in vain."""
+        self.topic_id = topic_id
+        self.log_end = LogEnd(topic_partition.topic, topic_partition.partition)
+        self.leader_id = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.partition_epoch = -1
+        self.epoch_start_offset = 0
+        """Where the log ended when this broker began to lead it in this epoch."""
+        self.replica_count = 1
+        self.is_led = False
+        """Until the partition is led no more: who waits for it then waits in vain."""
+        self.leadership = 0
+        """How often this broker has become its leader, having not been that before."""
+        self._host = host
+        self._isr = InSyncReplicas(host)
         self._log = log
         end_offset = log.log_end_offset
         self.high_watermark = min(max(high_watermark, log.log_start_offset), end_offset)
-        if self._commits_alone:
-            self.high_watermark = end_offset
         self._seen_stable_offset = self.last_stable_offset
+
+    def lead(self, state: PartitionMetadata) -> Visible:
+        """Leads it, as the controller says: from its log's end on, where the leader epoch is a new
+        one. What became visible by that."""
+        is_new_epoch = not self.is_led or state.leader_epoch > self.leader_epoch
+        if not self.is_led:
+            self.leadership += 1
+        self.is_led = True
+        self._take(state)
+        if is_new_epoch:
+            self.epoch_start_offset = self._log.log_end_offset
+        self._isr.begin(state.replicas, state.isr, is_new_epoch)
+        return self._advance()
+
+    def follow(self, state: PartitionMetadata) -> None:
+        """Follows its leader, as the controller says; what is committed comes from there now."""
+        self.is_led = False
+        self._take(state)
+        self._isr.clear()
+
+    def follow_leader(self, high_watermark: int, log_start_offset: int) -> None:
+        """The leader has committed so far, and begins there. Raises KafkaStorageError."""
+        log = self._log
+        if log.log_start_offset < log_start_offset <= log.log_end_offset:
+            log.advance_log_start_offset(log_start_offset)
+        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        self._seen_stable_offset = self.last_stable_offset
+
+    def retire(self) -> None:
+        """Neither leads nor follows it any more."""
+        self.is_led = False
+        self.leader_id = NO_LEADER
+        self._isr.clear()
+
+    def _take(self, state: PartitionMetadata) -> None:
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.replica_count = len(state.replicas)
+
+    # In-sync replicas.
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """Those in sync, as the controller has them."""
+        return self._isr.committed
+
+    @property
+    def has_followers(self) -> bool:
+        return bool(self._isr.followers)
+
+    def check_follower(self, node_id: int) -> None:
+        """Raises NotLeaderForPartitionError for a broker that does not keep the partition, as far
+        as this one has heard."""
+        if node_id not in self._isr.followers:
+            raise NotLeaderForPartitionError(f"broker {node_id} is no replica")
+
+    def fetched_by(self, node_id: int, offset: int, log_start_offset: int) -> Visible:
+        """A follower has all below `offset`, and asks for more; what became visible by that."""
+        follower = self._isr.followers[node_id]
+        end_offset = self._log.log_end_offset
+        follower.fetched(offset, log_start_offset, end_offset, self._host.now_ms())
+        return self._advance()
+
+    def join_isr(self, node_id: int) -> IsrChange | None:
+        """What to ask of the controller, as a follower has caught up; None where it is in sync, or
+        may not be yet."""
+        return self._change(
+            self._isr.with_follower(node_id, self.high_watermark, self.epoch_start_offset)
+        )
+
+    def leave_isr(self) -> IsrChange | None:
+        """What to ask of the controller, as followers have not caught up for too long; None where
+        all have."""
+        return self._change(self._isr.without_laggards(self._log.log_end_offset))
+
+    def _change(self, isr: tuple[int, ...] | None) -> IsrChange | None:
+        """Until it is answered, who may be in sync has to have what counts as committed."""
+        if isr is None or not self.is_led:
+            return None
+        self._isr.propose(isr)
+        return IsrChange(
+            self.topic_id,
+            self.topic_partition.partition,
+            self.leader_epoch,
+            isr,
+            self.partition_epoch,
+        )
+
+    def awaits(self, change: IsrChange) -> bool:
+        """Whether nothing has been heard of the partition since this change was asked for."""
+        asked = (self.leader_epoch, self.partition_epoch)
+        return self._isr.is_changing and asked == (change.leader_epoch, change.partition_epoch)
+
+    def isr_changed(self, isr: tuple[int, ...], partition_epoch: int) -> Visible:
+        """The controller has it so now; what became visible by that."""
+        self.partition_epoch = partition_epoch
+        self._isr.settle(isr)
+        return self._advance()
+
+    def isr_not_changed(self) -> None:
+        """The controller refused the change; it may be asked for again."""
+        self._isr.give_up()
+
+    @property
+    def low_watermark(self) -> int:
+        """The least log start of all replicas that are there: below it nobody has anything."""
+        starts = [
+            follower.log_start_offset
+            for node_id, follower in self._isr.followers.items()
+            if self._host.is_live(node_id)
+        ]
+        return min(self._log.log_start_offset, *starts) if starts else self._log.log_start_offset
 
     @property
     def log(self) -> Log:
@@ -183,21 +322,20 @@ class Partition:
     def _least_in_sync(self) -> int:
         return min(self._log.rules.min_insync_replicas, self.replica_count)
 
-    @property
-    def _commits_alone(self) -> bool:
-        """Whether what is in this log is in every in-sync replica, and these are enough: below
-        min.insync.replicas the high watermark stands, as in Apache Kafka."""
-        return self._least_in_sync <= len(self.isr) <= 1
-
     def commit(self, appended: LogAppendInfo) -> Visible:
         """What became visible by an append: nothing while other replicas in sync lack it."""
-        if not self._commits_alone:
-            return 0, 0
         # Appends of several threads may come in another order here than into the log.
         is_next = appended.first_offset == self.high_watermark
-        return self.advance_high_watermark(
-            appended.last_offset + 1, appended.size_bytes if is_next else 0
-        )
+        return self._advance(appended.last_offset + 1, appended.size_bytes if is_next else 0)
+
+    def _advance(self, end_offset: int = 0, size_bytes: int = 0) -> Visible:
+        """Moves the high watermark up to where all in sync have the log. Below min.insync.replicas
+        it stands, as in Apache Kafka."""
+        if len(self.isr) < self._least_in_sync:
+            return 0, 0
+        if not self._isr.followers:
+            return self.advance_high_watermark(end_offset or self._log.log_end_offset, size_bytes)
+        return self.advance_high_watermark(self._isr.committed_end(self._log.log_end_offset))
 
     def advance_high_watermark(self, offset: int, size_bytes: int = 0) -> Visible:
         """All below `offset` is in every in-sync replica: returns what became visible. Never goes
@@ -213,13 +351,14 @@ class Partition:
             return size_bytes, size_bytes
         return size_bytes, self._bytes_between(stable_start_offset, stable_offset)
 
-    def has_committed(self, offset: int) -> bool:
-        """Whether every in-sync replica has all below `offset`, as acks=all asks.
+    def has_committed(self, offset: int, leadership: int) -> bool:
+        """Whether every in-sync replica has all below `offset`, as acks=all asks. `leadership`: as
+        it was when the records were appended.
 
         Raises NotLeaderForPartitionError when this broker cannot know any more, and
         NotEnoughReplicasAfterAppendError when they have it, but have become too few.
         """
-        if not self.is_led:
+        if not self.is_led or self.leadership != leadership:
             raise NotLeaderForPartitionError(f"{self.topic_partition} is not led here any more")
         if self.high_watermark < offset:
             return False
@@ -246,7 +385,7 @@ class Partition:
         """Where the partition ends for who reads so."""
         if isolation is Isolation.TXN_COMMITTED:
             return self.last_stable_offset
-        return self.high_watermark
+        return self._log.log_end_offset if isolation is Isolation.LOG_END else self.high_watermark
 
     def read(
         self, wanted: FetchPartition, max_bytes: int, isolation: Isolation, min_one_batch: bool
@@ -269,11 +408,13 @@ class Partition:
         stable_offset = self.last_stable_offset
         records: FileSlice | None = None
         aborted: Sequence[AbortedTransaction] = ()
-        if isolation is Isolation.HIGH_WATERMARK:
-            if offset < high_watermark:
-                records = log.read(offset, max_bytes, high_watermark, min_one_batch)
-        elif offset < stable_offset:
-            records, aborted = log.read_committed(offset, max_bytes, stable_offset, min_one_batch)
+        if isolation is Isolation.TXN_COMMITTED:
+            if offset < stable_offset:
+                records, aborted = log.read_committed(
+                    offset, max_bytes, stable_offset, min_one_batch
+                )
+        elif offset < (end_offset := self.end_for(isolation)):
+            records = log.read(offset, max_bytes, end_offset, min_one_batch)
         return PartitionRead(records, high_watermark, stable_offset, start_offset, aborted)
 
     def read_divergence(self, fetch_offset: int, last_fetched_epoch: int) -> PartitionRead | None:

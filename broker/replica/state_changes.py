@@ -1,7 +1,9 @@
 """StateChanges: what this broker does when a controller tells it to lead, follow, stop or know.
 
 Owns: the order of that: one request after the other, each partition by itself, logs made before
-they are served and given up only after. A request of a controller of the past is refused.
+they are served and given up only after; nothing is led that is still fetched, and nothing fetched
+that is still led. A request of a controller of the past is refused, as is one that was meant for
+this broker before it registered anew.
 Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`).
 """
 
@@ -9,10 +11,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 from kafka.errors import (
     BrokerResponseError,
+    FencedLeaderEpochError,
     KafkaStorageError,
+    StaleBrokerEpochError,
     StaleControllerEpochError,
 )
 from kafka.structs import TopicPartition
@@ -23,11 +28,13 @@ from broker.cluster.control import (
     ControlRequest,
     Failures,
     LeaderAndIsr,
+    Partitions,
     StopReplica,
     UpdateMetadata,
 )
 from broker.cluster.entity_configs import EntityConfigs
-from broker.cluster.metadata import INTERNAL_TOPICS
+from broker.cluster.metadata import INTERNAL_TOPICS, BrokerNode, PartitionMetadata
+from broker.replica.fetchers import ReplicaFetchers
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
@@ -58,13 +65,17 @@ class StateChanges:
         metadata: MetadataCache,
         topic_configs: EntityConfigs,
         replicas: ReplicaManager,
+        fetchers: ReplicaFetchers,
         run_blocking: RunBlocking,
         coordinators: Coordinators,
     ) -> None:
+        self.broker_epoch = 0
+        """Of this broker's registration."""
         self._node_id = node_id
         self._metadata = metadata
         self._topic_configs = topic_configs
         self._replicas = replicas
+        self._fetchers = fetchers
         self._run_blocking = run_blocking
         self._coordinators = coordinators
         self._newly_led: dict[TopicPartition, int] = {}
@@ -75,13 +86,16 @@ class StateChanges:
     async def obey(self, request: ControlRequest) -> Failures:
         """Does what is asked; the partitions where it failed.
 
-        Raises StaleControllerEpochError for a controller of the past.
+        Raises StaleControllerEpochError for a controller of the past, and StaleBrokerEpochError for
+        what is meant for this broker as it was before.
         """
         async with self._one_at_a_time:
-            epoch = request.stamp.controller_epoch
-            if epoch < self._controller_epoch:
+            stamp = request.stamp
+            if stamp.broker_epoch < self.broker_epoch:
+                raise StaleBrokerEpochError(f"broker epoch is {self.broker_epoch}")
+            if stamp.controller_epoch < self._controller_epoch:
                 raise StaleControllerEpochError(f"controller epoch is {self._controller_epoch}")
-            self._controller_epoch = epoch
+            self._controller_epoch = stamp.controller_epoch
             if isinstance(request, LeaderAndIsr):
                 return await self._lead_and_follow(request)
             if isinstance(request, StopReplica):
@@ -89,20 +103,62 @@ class StateChanges:
             return self._update_metadata(request)
 
     async def _lead_and_follow(self, request: LeaderAndIsr) -> Failures:
-        failures = await self._run_blocking(lambda: self._make_logs(request))
+        failures: dict[TopicPartition, BrokerResponseError] = {}
+        changed = {}
         for topic_partition, state in request.partitions.items():
-            if topic_partition not in failures and state.leader == self._node_id:
-                self._replicas.lead(topic_partition, state)
-                if topic_partition.topic in INTERNAL_TOPICS:
-                    self._newly_led[topic_partition] = state.leader_epoch
+            kept = self._replicas.kept(topic_partition)
+            if kept is None or kept.topic_id != request.topic_ids[topic_partition.topic]:
+                changed[topic_partition] = state
+            elif state.leader_epoch < kept.leader_epoch:
+                failures[topic_partition] = StaleControllerEpochError()
+            elif state.partition_epoch >= kept.partition_epoch:
+                changed[topic_partition] = state
+        await self._fetchers.remove(changed.keys())
+        for topic_partition in changed:
+            self._replicas.stop_other(topic_partition, request.topic_ids[topic_partition.topic])
+        failures |= await self._run_blocking(lambda: self._make_logs(request, changed))
+        leaders = {leader.node_id: leader for leader in request.leaders}
+        for topic_partition, state in changed.items():
+            if topic_partition in failures:
+                continue
+            topic_id = request.topic_ids[topic_partition.topic]
+            if state.leader == self._node_id:
+                self._lead(topic_partition, topic_id, state)
+            else:
+                self._follow(topic_partition, topic_id, state, leaders.get(state.leader))
         return failures
 
-    def _make_logs(self, request: LeaderAndIsr) -> Failures:
+    def _lead(
+        self, topic_partition: TopicPartition, topic_id: UUID, state: PartitionMetadata
+    ) -> None:
+        self._replicas.lead(topic_partition, topic_id, state)
+        if topic_partition.topic in INTERNAL_TOPICS:
+            self._newly_led[topic_partition] = state.leader_epoch
+
+    def _follow(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        state: PartitionMetadata,
+        leader: BrokerNode | None,
+    ) -> None:
+        """Where nobody leads it there is nobody to follow, until the controller says more."""
+        self._resign(topic_partition)
+        partition = self._replicas.follow(topic_partition, topic_id, state)
+        if leader is not None:
+            self._fetchers.add(partition, leader)
+
+    def _resign(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic in INTERNAL_TOPICS:
+            self._newly_led.pop(topic_partition, None)
+            self._coordinators.resign(topic_partition)
+
+    def _make_logs(self, request: LeaderAndIsr, changed: Partitions) -> Failures:
         """Makes those that are missing, by their topics' configs. Blocks."""
         for name in {topic_partition.topic for topic_partition in request.created}:
             self._topic_configs.refresh(name)
         failures: dict[TopicPartition, BrokerResponseError] = {}
-        for topic_partition in request.partitions:
+        for topic_partition in changed:
             try:
                 self._replicas.make_log(topic_partition, request.topic_ids[topic_partition.topic])
             except (OSError, KafkaStorageError) as error:
@@ -111,15 +167,20 @@ class StateChanges:
         return failures
 
     async def _stop(self, request: StopReplica) -> Failures:
-        for topic_partition in request.partitions:
+        failures: dict[TopicPartition, BrokerResponseError] = {}
+        for topic_partition, stopped in request.partitions.items():
+            kept = self._replicas.kept(topic_partition)
+            if kept is not None and 0 <= stopped.leader_epoch < kept.leader_epoch:
+                failures[topic_partition] = FencedLeaderEpochError()
+        stopping = request.partitions.keys() - failures.keys()
+        await self._fetchers.remove(stopping)
+        for topic_partition in stopping:
             self._replicas.stop(topic_partition)
-            if topic_partition.topic in INTERNAL_TOPICS:
-                self._newly_led.pop(topic_partition, None)
-                self._coordinators.resign(topic_partition)
-        going = [place for place, stopped in request.partitions.items() if stopped.delete]
+            self._resign(topic_partition)
+        going = [place for place in sorted(stopping) if request.partitions[place].delete]
         if not going:
-            return {}
-        failures = await self._run_blocking(lambda: self._delete_logs(going))
+            return failures
+        failures |= await self._run_blocking(lambda: self._delete_logs(going))
         for name in {topic_partition.topic for topic_partition in going}:
             if self._metadata.topic(name) is None:
                 self._topic_configs.remove(name)

@@ -3,8 +3,8 @@
 Written by hand since `kafka.protocol` copies the records: a consumer's `records` stay a view of the
 frame that was received; a broker's are any sized object (a slice of a segment file, sent by
 sendfile) that is put between the header bytes as it is. From version 13 on topics have an id
-instead of a name. Passed over when read and not written: cluster id, replica epoch and directory, a
-replica's high watermark, and snapshot ids, which only brokers send each other.
+instead of a name. Passed over when read and not written: cluster id, a replica's directory and high
+watermark, and snapshot ids, which only brokers send each other.
 
 Bytes only, no sockets. Pure functions: any thread.
 """
@@ -112,6 +112,8 @@ class FetchRequest:
     session_id: int = 0
     session_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
+    replica_epoch: int = -1
+    """The epoch of the broker that follows, since version 15."""
     rack_id: str = ""
     forgotten: Sequence[ForgottenPartition] = ()
 
@@ -175,7 +177,7 @@ def encode_fetch_request(request: FetchRequest) -> "Buffer":
     if version >= 11:
         writer.string(request.rack_id)
     if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
-        state = _REPLICA_STATE.pack(request.replica_id, -1) + b"\0"
+        state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch) + b"\0"
         writer.tags([(_REPLICA_STATE_TAG, state)])
     else:
         writer.no_tags()
@@ -226,7 +228,7 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
         request.rack_id = reader.string()
     for tag, value in reader.tags():
         if tag == _REPLICA_STATE_TAG and version >= 15:
-            request.replica_id = value.fields(_REPLICA_STATE)[0]
+            request.replica_id, request.replica_epoch = value.fields(_REPLICA_STATE)
     return request
 
 

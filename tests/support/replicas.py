@@ -1,7 +1,45 @@
 """A ReplicaManager that leads a topic, without a controller that says so."""
 
-from broker.cluster.metadata import TopicMetadata
+import time
+from typing import NoReturn
+
+from broker.cluster.control import IsrChange
+from broker.cluster.metadata import BrokerNode, TopicMetadata
+from broker.log.manager import LogManager
+from broker.replica.fetchers import ReplicaFetchers
+from broker.replica.isr import ReplicaHost
 from broker.replica.manager import ReplicaManager
+from broker.replica.purgatory import Purgatory
+
+
+def host_alone(node_id: int = 1) -> ReplicaHost:
+    """Of a broker that knows no others."""
+    return ReplicaHost(
+        node_id,
+        30_000,
+        lambda other: True,
+        lambda place: False,
+        lambda: time.monotonic_ns() // 10**6,
+    )
+
+
+async def no_isr_change(change: IsrChange) -> NoReturn:
+    """What a broker without followers never asks for."""
+    raise AssertionError(change)
+
+
+def replicas_alone(logs: LogManager, purgatory: Purgatory) -> ReplicaManager:
+    """Of a broker whose partitions have no followers."""
+    return ReplicaManager(logs, purgatory, host_alone(), no_isr_change)
+
+
+def no_fetchers() -> ReplicaFetchers:
+    """Of a broker that follows nobody."""
+
+    def refuse(leader: BrokerNode) -> NoReturn:
+        raise AssertionError(leader)
+
+    return ReplicaFetchers(refuse)
 
 
 def lead(replicas: ReplicaManager, topic: TopicMetadata, *, make_logs: bool = True) -> None:
@@ -9,7 +47,7 @@ def lead(replicas: ReplicaManager, topic: TopicMetadata, *, make_logs: bool = Tr
     for topic_partition, state in zip(topic.topic_partitions(), topic.partitions, strict=True):
         if make_logs:
             replicas.make_log(topic_partition, topic.topic_id)
-        replicas.lead(topic_partition, state)
+        replicas.lead(topic_partition, topic.topic_id, state)
 
 
 def stop(replicas: ReplicaManager, topic: TopicMetadata) -> None:

@@ -38,11 +38,10 @@ from broker.coordinator.transactions import (
 from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedProduce
-from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory, Timer
 from pyspark_kafkalog.protocol.frames import RequestHeader
 from tests.broker.log.memory_files import MemoryFiles
-from tests.support.replicas import lead, stop
+from tests.support.replicas import lead, replicas_alone, stop
 
 ME, OTHER = BrokerNode(1, "host", 9092), BrokerNode(2, "other", 9092)
 TOPIC = "t"
@@ -88,7 +87,7 @@ class ReplicatedBroker:
         self.logs = LogManager(self.config, files=MemoryFiles())
         self.logs.open()
         self.purgatory = Purgatory(self._call_later)
-        self.replicas = ReplicaManager(self.logs, self.purgatory)
+        self.replicas = replicas_alone(self.logs, self.purgatory)
         self.metadata = MetadataCache("cluster", node)
         self.topics: dict[str, TopicMetadata] = {}
         for name, count in ((TOPIC, 2), (CONSUMER_OFFSETS, 1), (TRANSACTION_STATE, 1)):

@@ -25,10 +25,10 @@ from broker.config.broker import BrokerConfig
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
 from broker.log.manager import LogManager
-from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
+from tests.support.replicas import no_fetchers, replicas_alone
 
 T = TypeVar("T")
 
@@ -54,13 +54,14 @@ class World:
         self.logs.open()
         self.metadata = MetadataCache("cluster", BrokerNode(1, "host", 9092))
         purgatory = Purgatory(lambda delay, callback: asyncio.TimerHandle)  # type: ignore[arg-type,return-value]
-        self.replicas = ReplicaManager(self.logs, purgatory)
+        self.replicas = replicas_alone(self.logs, purgatory)
         self.coordinators = ToldCoordinators()
         state_changes = StateChanges(
             1,
             self.metadata,
             self.configs,
             self.replicas,
+            no_fetchers(),
             self.run_blocking,
             self.coordinators,
         )

@@ -21,11 +21,10 @@ from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic, StateTopicKind
 from broker.log.log import Log
 from broker.log.manager import LogManager
-from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from tests.support.patience import EVENT_S, eventually
 from tests.support.records import batch_of
-from tests.support.replicas import lead
+from tests.support.replicas import lead, replicas_alone
 
 NAME = "state"
 ME = BrokerNode(1, "host", 9092)
@@ -52,7 +51,7 @@ class World:
         config = BrokerConfig.from_properties({"log.dirs": str(directory)})
         self.logs = LogManager(config)
         self.logs.open()
-        self.replicas = ReplicaManager(self.logs, Purgatory(lambda delay_s, run: SimpleNamespace()))
+        self.replicas = replicas_alone(self.logs, Purgatory(lambda delay_s, run: SimpleNamespace()))
         self.topic = new_topic(NAME, 2, 1)
         lead(self.replicas, self.topic)
         partition = self.replicas.partition(TopicPartition(NAME, 1))

@@ -9,7 +9,7 @@ from kafka.errors import (
     UnknownError,
 )
 
-from broker.cluster.metadata import TRANSACTION_STATE
+from broker.cluster.metadata import TRANSACTION_STATE, PartitionMetadata
 from broker.coordinator.state_records import StateRecord
 from tests.support.patience import eventually
 from tests.support.replicated_broker import (
@@ -42,7 +42,9 @@ def no_suspension(waiting):
 
 def set_isr(broker, *isr):
     """Those in sync with the partition of transactions."""
-    broker.replicas.partition(TRANSACTIONS).isr = isr
+    partition = broker.replicas.partition(TRANSACTIONS)
+    replicas = isr or (1, 2)
+    partition.lead(PartitionMetadata(replicas, 1, 0, isr, partition.partition_epoch + 1))
 
 
 def test_it_is_waited_for_until_the_other_replica_has_it():

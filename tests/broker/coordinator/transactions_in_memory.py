@@ -44,7 +44,7 @@ from tests.broker.coordinator.in_memory import FakeTime
 from tests.broker.log.batches import bytes_of
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
-from tests.support.replicas import lead
+from tests.support.replicas import host_alone, lead, no_isr_change
 
 TOPIC = "t"
 _CONFIG = LogConfig(segment_bytes=2000, retention_ms=-1)
@@ -204,7 +204,12 @@ class TransactionBroker:
                 )
         self.logs = logs.logs
         purgatory = Purgatory(self.time.call_later)
-        self.replicas = _CountingReplicas(logs, purgatory)  # type: ignore[arg-type]
+        self.replicas = _CountingReplicas(
+            logs,  # type: ignore[arg-type]
+            purgatory,
+            host_alone(),
+            no_isr_change,
+        )
         self.replicas.steps, self.replicas.refused = self.steps, set()
         self.replicas.error = UnknownTopicOrPartitionError()
         for topic_metadata in self.topics.values():

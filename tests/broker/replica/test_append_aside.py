@@ -13,11 +13,10 @@ from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFile, DiskFiles
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
-from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
 from tests.support.records import batch_of
-from tests.support.replicas import lead, stop
+from tests.support.replicas import lead, replicas_alone, stop
 
 LARGE_BYTES = 600_000
 PLACES = [TopicPartition("t", index) for index in range(2)]
@@ -53,7 +52,7 @@ def replicas(tmp_path, disk):
     logs.open()
     topic = new_topic("t", 2, 1)
     purgatory = Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run))
-    made = ReplicaManager(logs, purgatory)
+    made = replicas_alone(logs, purgatory)
     lead(made, topic)
     yield made
     made.finish_appends()

@@ -14,11 +14,10 @@ from kafka.structs import TopicPartition
 
 from broker.api import produce
 from broker.api.request import Request
-from broker.cluster.metadata import new_topic
+from broker.cluster.metadata import PartitionMetadata, new_topic
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch, DelayedProduce
-from broker.replica.manager import ReplicaManager
 from broker.replica.partition import Isolation
 from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.frames import RequestHeader
@@ -29,7 +28,7 @@ from pyspark_kafkalog.protocol.produce import (
 )
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
-from tests.support.replicas import lead, stop
+from tests.support.replicas import lead, replicas_alone, stop
 
 PLACES = [TopicPartition("t", index) for index in range(2)]
 LONG_MS = 60_000
@@ -43,7 +42,7 @@ class Broker:
         self.logs = LogManager(self.config, files=MemoryFiles())
         self.logs.open()
         self.purgatory = Purgatory(self.call_later)
-        self.replicas = ReplicaManager(self.logs, self.purgatory)
+        self.replicas = replicas_alone(self.logs, self.purgatory)
         topic = new_topic("t", len(PLACES), 1)
         shared = [replace(each, isr=(1, 2), replicas=(1, 2)) for each in topic.partitions]
         self.topic = replace(topic, partitions=tuple(shared))
@@ -113,7 +112,7 @@ def test_other_acks_do_not_wait(broker):
 
 
 def test_an_only_replica_does_not_wait(broker):
-    broker.partitions[0].isr = (1,)
+    broker.partitions[0].lead(PartitionMetadata((1,), 1, 0, (1,), 1))
     assert errors_of(broker.produce(PLACES[0])) == [0]
 
 
@@ -133,7 +132,7 @@ def test_replicas_that_become_too_few_are_said(broker):
         task = await begun(broker.produce(PLACES[0]))
         log = broker.partitions[0].log
         log.config = replace(log.config, min_insync_replicas=2)
-        broker.partitions[0].isr = (1,)
+        broker.partitions[0].isr_changed((1,), 1)
         broker.replicate(0, 1)
         return await task
 

@@ -1,17 +1,17 @@
 """One partition: where its epochs end, and who is woken by what is appended."""
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from kafka.structs import TopicPartition
 
-from broker.cluster.metadata import new_topic
+from broker.cluster.metadata import PartitionMetadata, new_topic
 from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
-from broker.replica.manager import ReplicaManager
 from broker.replica.partition import LATEST, Isolation, Partition
 from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.fetch import FetchPartition
@@ -19,10 +19,11 @@ from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBr
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of, values_of
-from tests.support.replicas import lead, stop
+from tests.support.replicas import host_alone, lead, replicas_alone, stop
 
 PLACE = TopicPartition(TOPIC, 0)
-HIGH_WATERMARK, TXN_COMMITTED = Isolation
+TOPIC_ID = UUID(int=1)
+HIGH_WATERMARK, TXN_COMMITTED, LOG_END = Isolation
 
 
 @pytest.fixture
@@ -33,7 +34,14 @@ def partition(tmp_path):
     log = Log(tmp_path, LogConfig(), files=files)
     for number in range(10):
         log.append(batch(), number // 5)
-    return Partition(PLACE, log, 3, (1,))
+    return led(log)
+
+
+def led(log, replicas=(1,), isr=(1,), high_watermark=0):
+    """Led by broker 1 in epoch 3."""
+    made = Partition(PLACE, TOPIC_ID, log, host_alone(), high_watermark)
+    made.lead(PartitionMetadata(replicas, 1, 3, isr, 0))
+    return made
 
 
 def test_an_epoch_without_records_ends_where_the_one_before_does(partition):
@@ -51,7 +59,7 @@ def test_a_replica_that_is_longer_or_of_another_epoch_has_diverged(partition):
 
 
 def led_by_two(log, high_watermark=0, isr=(1, 2)):
-    return Partition(PLACE, log, 3, isr, 2, high_watermark)
+    return led(log, (1, 2), isr, high_watermark)
 
 
 def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(partition):
@@ -61,7 +69,7 @@ def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(part
     log.advance_log_start_offset(5)
     assert led_by_two(log, 3).high_watermark == 5
     # The only replica has all that there is.
-    assert Partition(PLACE, log, 3, (1,), 1, 7).high_watermark == 10
+    assert led(log, high_watermark=7).high_watermark == 10
 
 
 def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
@@ -78,8 +86,8 @@ def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
     )
     assert both.advance_high_watermark(9) == (0, 0)
     assert both.high_watermark == 11
-    both.isr = (1,)
-    assert both.commit(second) == (size_bytes, size_bytes)
+    alone = PartitionMetadata((1,), 1, 3, (1,), 1)
+    assert both.lead(alone) == (size_bytes, size_bytes)
     assert both.commit(second) == (0, 0)
 
 
@@ -99,9 +107,9 @@ def test_who_reads_committed_records_gets_none_of_an_open_transaction(partition)
     wanted = FetchPartition(TOPIC, 0, 8, 0)
     found = {
         isolation: partition.read(wanted, 1 << 20, isolation, True).records.read()
-        for isolation in Isolation
+        for isolation in (HIGH_WATERMARK, TXN_COMMITTED)
     }
-    offsets = {isolation: [o for o, _ in values_of(found[isolation])] for isolation in Isolation}
+    offsets = {isolation: [o for o, _ in values_of(found[isolation])] for isolation in found}
     assert offsets == {HIGH_WATERMARK: [8, 9, 10, 11, 12], TXN_COMMITTED: [8, 9]}
 
 
@@ -131,7 +139,7 @@ def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
         for _ in range(5):
             logs.create(place).append(batch(), 0)
     logs.checkpoint_high_watermarks(dict.fromkeys(places, 3))
-    replicas = ReplicaManager(logs, Purgatory(lambda delay_s, run: None))
+    replicas = replicas_alone(logs, Purgatory(lambda delay_s, run: None))
     lead(replicas, topic, make_logs=False)
     assert replicas.high_watermarks() == {places[0]: 5, places[1]: 3}
     logs.close()

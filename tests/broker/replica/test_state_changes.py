@@ -4,7 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from kafka.errors import StaleControllerEpochError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    NotLeaderForPartitionError,
+    StaleControllerEpochError,
+    UnknownTopicOrPartitionError,
+)
 
 from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
@@ -21,10 +25,10 @@ from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
-from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
+from tests.support.replicas import no_fetchers, replicas_alone
 
 ME = BrokerNode(1, "host", 9092)
 TOPIC = new_topic("t", 2, 1)
@@ -49,13 +53,13 @@ class Broker:
         self.logs = LogManager(config, configs.of)
         self.logs.open()
         self.metadata = MetadataCache("cluster", ME)
-        self.replicas = ReplicaManager(
+        self.replicas = replicas_alone(
             self.logs,
             Purgatory(lambda delay, run: asyncio.TimerHandle),  # type: ignore[arg-type,return-value]
         )
         self.coordinators = ToldCoordinators()
         self._changes = StateChanges(
-            1, self.metadata, configs, self.replicas, at_once, self.coordinators
+            1, self.metadata, configs, self.replicas, no_fetchers(), at_once, self.coordinators
         )
 
     def obey(self, request):
@@ -81,7 +85,7 @@ def test_partitions_are_served_by_their_leader_alone(broker):
     states[PLACES[1]] = replace(states[PLACES[1]], leader=2, replicas=(2, 1))
     assert broker.lead(5, states) == {}
     assert broker.replicas.partition(PLACES[0]).leader_epoch == 0
-    with pytest.raises(UnknownTopicOrPartitionError):
+    with pytest.raises(NotLeaderForPartitionError):
         broker.replicas.partition(PLACES[1])
     assert set(broker.logs.all_logs()) == set(PLACES)
 
