@@ -24,6 +24,7 @@ from pathlib import Path
 from kafka.errors import KafkaError
 
 from broker.cluster.local_store import FILE_NAME
+from broker.cluster.store import MetadataStoreError
 from broker.config.broker import BrokerConfig
 from broker.config.endpoint import Endpoint
 from broker.log import log
@@ -140,7 +141,7 @@ def open_server(config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> tuple[
             f"cannot start on {listener.host}:{listener.port} with data in "
             f"{','.join(map(str, config.data_dirs))}: {_reason(error)}"
         ) from error
-    except KafkaError as error:
+    except (KafkaError, MetadataStoreError) as error:
         raise StartError(str(error.args[0])) from error
     return server, str(Endpoint("", endpoint.host, endpoint.port)).removeprefix("://")
 
@@ -157,6 +158,8 @@ async def serve(server: BrokerServer, address: str, exit_with_parent: bool) -> N
         await server.start()
     except OSError as error:  # another process was first to listen on a port that both had bound
         raise StartError(f"cannot listen on {address}: {_reason(error)}") from error
+    except (KafkaError, MetadataStoreError) as error:
+        raise StartError(str(error.args[0])) from error
     _log.info("broker.started address=%s compiled=%s", address, compiled())
     print(f"listening {address}", flush=True)
     # What was made so far lives until the end: no collection needs to look at it again.

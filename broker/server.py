@@ -10,17 +10,17 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kafka.errors import NotControllerError
+from kafka.errors import BrokerResponseError, KafkaConnectionError, NotControllerError
 
 from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
-from broker.api.request import ApiContext
+from broker.api.request import Api, ApiContext
 from broker.boot.adoption import adopt_logs, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.broker_configs import ConfigManager, load_dynamic
@@ -30,10 +30,13 @@ from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
 from broker.cluster.records import MetadataRecords
+from broker.cluster.session import SessionEvent
+from broker.cluster.store import MetadataStore
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
+from broker.controller.channels import BrokerChannel
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
 from broker.coordinator.consumer_groups import (
@@ -69,10 +72,15 @@ from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 
 if TYPE_CHECKING:
+    from broker.boot.membership import Membership
+    from broker.controller.to_controller import ToController
     from broker.metrics.collector import BrokerParts, BrokerState
     from broker.metrics.endpoint import MetricsEndpoint
+    from broker.network.broker_client import BrokerClient
 
 _log = logging.getLogger(__name__)
+
+_SHUTDOWN_RETRY_S = 0.2
 
 T = TypeVar("T")
 
@@ -90,6 +98,9 @@ class BrokerServer:
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._connection_limits = _connection_limits(config)
         self._is_serving = False
+        self._membership: Membership | None = None
+        self._to_controller: ToController | None = None
+        self._laggards_timer: asyncio.TimerHandle | None = None
         self._first_producer_id = 0
         self._is_stopping = False
         self._metrics: MetricsEndpoint | None = None
@@ -122,16 +133,15 @@ class BrokerServer:
             raise
 
     def _open(self) -> Endpoint:
-        if self._config.zookeeper_connect is not None:
-            raise ConfigError("zookeeper.connect is set, but this broker joins no cluster yet")
         listener, advertised = self._config.endpoints[0], self._config.advertised_endpoints[0]
         host, port = self._network.bind(listener.host, listener.port)
         data_dir = self._config.data_dirs[0]
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._store = LocalStore(data_dir)
+        self._store = self._open_store()
         self._records = MetadataRecords(self._store)
         self._records.prepare()
-        self._records.become_controller(self._config.broker_id)
+        if not self._is_member:
+            self._records.become_controller(self._config.broker_id)
         self._config = load_dynamic(self._static, self._records)
         self._topic_configs = EntityConfigs(
             znodes.TOPIC_ENTITIES,
@@ -141,25 +151,45 @@ class BrokerServer:
         )
         self._topic_configs.load()
         self._logs = LogManager(
-            self._config,
+            replace(self._config, cluster_id=self._config.cluster_id or self._records.cluster_id()),
             self._topic_configs.of,
             lambda topic_partition, log: self._replicas.high_watermark(topic_partition),
         )
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
         self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
-        self._records.register(self._metadata.broker)
         purgatory = Purgatory(self._loop.call_later)
         self._replicas = ReplicaManager(
             self._logs, purgatory, self._replica_host(), self._alter_isr
         )
         self._fetchers = ReplicaFetchers(self._fetcher)
-        if adopt_logs(self._logs, self._records, self._topic_configs, self._config):
-            self._first_producer_id = last_producer_id(self._logs) + 1
+        if not self._is_member:
+            self._records.register(self._metadata.broker)
+            if adopt_logs(self._logs, self._records, self._topic_configs, self._config):
+                self._first_producer_id = last_producer_id(self._logs) + 1
         return Endpoint(listener.name, host, port)
 
+    @property
+    def _is_member(self) -> bool:
+        """Whether this broker is one of a cluster, and not alone."""
+        return self._config.zookeeper_connect is not None
+
+    def _open_store(self) -> MetadataStore:
+        if not self._is_member:
+            return LocalStore(self._config.data_dirs[0])
+        # Here, since a broker alone never needs it.
+        from broker.cluster.zookeeper_store import ZooKeeperStore
+
+        return ZooKeeperStore(self._config, self._session_changed)
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        """On a thread of the store's."""
+        if self._membership is not None:
+            self._membership.session_changed(event)
+
     async def start(self) -> None:
-        """Takes over the partitions, then accepts connections. Raises OSError."""
+        """Takes over the partitions, then accepts connections; in a cluster the other way round.
+        Raises OSError, ConfigError and MetadataStoreError."""
         self._build_configs()
         self._build_controller()
         group_loader = self._build_groups()
@@ -176,16 +206,58 @@ class BrokerServer:
             self._run_blocking,
             self._coordinators,
         )
-        self._dispatcher = Dispatcher(self._api_context(), self._loop)
-        await self._controller.start()
+        apis = self._apis()
+        self._dispatcher = Dispatcher(apis, self._api_context(apis), self._loop)
+        if not self._is_member:
+            await self._controller.start()
+            await self._controller.finish_changes()  # deletions that a crash interrupted
         self._logs.start()
         self._network.start(self._dispatcher)
+        if self._is_member:
+            await self._join()
         self._schedule_checkpoint()
         self._is_serving = True
         self._expirations = [
             self._loop.create_task(self._expire_offsets()),
             self._loop.create_task(self._expire_transactional_ids()),
         ]
+
+    def _apis(self) -> Sequence[Api]:
+        if not self._is_member:
+            return APIS
+        from broker.api.cluster_apis import CLUSTER_APIS
+
+        return (*APIS, *CLUSTER_APIS)
+
+    async def _join(self) -> None:
+        """Becomes a member of the cluster: from here on a controller says what to do."""
+        from broker.boot.membership import Membership
+        from broker.cluster.zookeeper_store import ZooKeeperStore
+
+        assert isinstance(self._store, ZooKeeperStore)
+        self._membership = Membership(
+            self._metadata.broker,
+            self._store,
+            self._records,
+            self._controller,
+            self._run_blocking,
+            self._registered,
+            self._session_lost,
+        )
+        # As long as a broker that was killed may seem to be there.
+        await self._membership.join(2 * self._config.zookeeper_session_timeout_ms / 1000 + 5)
+        self._look_for_laggards()
+
+    def _registered(self, broker_epoch: int) -> None:
+        self._state_changes.broker_epoch = broker_epoch
+
+    def _session_lost(self) -> None:
+        self._replicas.takes_appends = False
+
+    def _look_for_laggards(self) -> None:
+        self._replicas.look_for_laggards()
+        wait_s = self._config.replica_lag_time_max_ms / 2000
+        self._laggards_timer = self._loop.call_later(wait_s, self._look_for_laggards)
 
     def _build_configs(self) -> None:
         self._configs = ConfigManager(
@@ -205,17 +277,50 @@ class BrokerServer:
     def _build_controller(self) -> None:
         """A broker alone is its own controller, and tells itself what to do."""
         self._controller = Controller(
-            self._config.broker_id,
-            self._records,
-            lambda node: LocalChannel(self._state_changes.obey),
-            self._run_blocking,
+            self._config.broker_id, self._records, self._channel_to, self._run_blocking
+        )
+        if self._is_member:
+            from broker.controller.to_controller import ToController
+
+            self._to_controller = ToController(
+                self._config.broker_id,
+                lambda: self._state_changes.broker_epoch,
+                self._metadata,
+                lambda node: self._connect(node, "to-controller"),
+            )
+
+    def _channel_to(self, node: BrokerNode) -> BrokerChannel:
+        if node.node_id == self._config.broker_id:
+            return LocalChannel(self._state_changes.obey)
+        from broker.controller.remote_channel import RemoteChannel
+
+        return RemoteChannel(node.node_id, self._connect(node, "controller"))
+
+    def _connect(self, node: BrokerNode, purpose: str) -> "BrokerClient":
+        from broker.network.broker_client import BrokerClient
+
+        timeout_s = self._config.replica_socket_timeout_ms / 1000
+        client_id = f"broker-{self._config.broker_id}-{purpose}"
+        return BrokerClient(node.host, node.port, client_id, timeout_s)
+
+    async def _create_topic(
+        self, name: str, partition_count: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> object:
+        """By the controller, whichever broker that is."""
+        if self._to_controller is not None and not self._controller.is_active:
+            await self._to_controller.create_topic(
+                name, partition_count, replication_factor, configs
+            )
+            return None
+        return await self._controller.place_and_create_topic(
+            name, partition_count, replication_factor, configs
         )
 
     def _build_groups(self) -> StateLoader[Groups]:
         self._offsets_topic: OffsetsTopic = StateTopic(
             offsets_topic_kind(self._config),
             self._metadata,
-            self._controller.place_and_create_topic,
+            self._create_topic,
             self._replicas,
             system_clock_ms,
         )
@@ -246,7 +351,7 @@ class BrokerServer:
         self._transactions_topic: TransactionsTopic = StateTopic(
             transactions_topic_kind(self._config),
             self._metadata,
-            self._controller.place_and_create_topic,
+            self._create_topic,
             self._replicas,
             system_clock_ms,
         )
@@ -275,7 +380,7 @@ class BrokerServer:
         )
         return StateLoader(self._transactions_topic, self._replicas, self._transactions)
 
-    def _api_context(self) -> ApiContext:
+    def _api_context(self, apis: Sequence[Api]) -> ApiContext:
         return ApiContext(
             configs=self._configs,
             topic_configs=self._topic_configs,
@@ -283,6 +388,8 @@ class BrokerServer:
             users=self._users,
             metadata=self._metadata,
             controller=self._controller,
+            create_topic=self._create_topic,
+            obey=self._state_changes.obey,
             replicas=self._replicas,
             producer_ids=self._producer_ids,
             groups=self._groups,
@@ -298,11 +405,12 @@ class BrokerServer:
                 self._config.max_incremental_fetch_session_cache_slots,
                 lambda: self._loop.time() * 1000,
             ),
-            api_ranges=tuple(api.range for api in APIS),
+            api_ranges=tuple(api.range for api in apis),
         )
 
     async def stop(self) -> None:
         """Takes no more requests, finishes what has begun, closes the logs cleanly."""
+        await self._leave()
         self._is_stopping = True
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
@@ -315,6 +423,7 @@ class BrokerServer:
         self._transaction_partitions.close()
         self._coordinators.close()
         await self._controller.stop()
+        await self._fetchers.close()
         for configs in (self._configs, self._topic_configs, self._group_configs, self._users):
             await configs.drain()
         await self._run_blocking(self._close_logs)
@@ -323,6 +432,35 @@ class BrokerServer:
         self._regex_thread.shutdown(wait=False, cancel_futures=True)
         if self._metrics is not None:
             self._metrics.close()
+
+    async def _leave(self) -> None:
+        """Has others lead what this broker leads, before it stops."""
+        if self._membership is None or self._to_controller is None:
+            return
+        if self._laggards_timer is not None:
+            self._laggards_timer.cancel()
+        await self._shut_down_in_turn()
+        await self._membership.leave()
+        self._to_controller.close()
+
+    async def _shut_down_in_turn(self) -> None:
+        """ControlledShutdown, for as long as the controlled.shutdown properties say."""
+        assert self._to_controller is not None
+        config = self._config
+        backoff_s = config.controlled_shutdown_retry_backoff_ms / 1000
+        until_s = self._loop.time() + config.controlled_shutdown_max_retries * backoff_s
+        while config.controlled_shutdown_enable and self._loop.time() < until_s:
+            try:
+                remaining = await self._to_controller.shut_down()
+            except (KafkaConnectionError, BrokerResponseError) as error:
+                # The controller may have stopped itself, a moment ago.
+                _log.warning("shutdown.not_controlled reason=%r", str(error))
+                await asyncio.sleep(min(backoff_s, _SHUTDOWN_RETRY_S))
+            else:
+                if not remaining or len(self._metadata.brokers) == 1:
+                    return
+                _log.warning("shutdown.still_led partitions=%d", len(remaining))
+                await asyncio.sleep(backoff_s)
 
     def _open_metrics(self) -> None:
         """The HTTP endpoint, if asked for: first of all, so that it says that the broker starts."""
@@ -434,16 +572,13 @@ class BrokerServer:
 
     def _fetcher(self, leader: BrokerNode) -> Fetcher:
         # Here, since a broker alone follows nobody.
-        from broker.network.broker_client import BrokerClient
         from broker.replica.fetcher import FetcherOptions, ReplicaFetcher
 
         config = self._config
-        timeout_s = config.replica_socket_timeout_ms / 1000
-        client_id = f"broker-{config.broker_id}-fetcher-0"
         return ReplicaFetcher(
             config.broker_id,
             lambda: self._state_changes.broker_epoch,
-            BrokerClient(leader.host, leader.port, client_id, timeout_s),
+            self._connect(leader, "fetcher-0"),
             FetcherOptions(
                 config.replica_fetch_max_bytes,
                 config.replica_fetch_response_max_bytes,
@@ -454,7 +589,9 @@ class BrokerServer:
         )
 
     async def _alter_isr(self, change: IsrChange) -> PartitionMetadata:
-        raise NotControllerError("no controller")
+        if self._to_controller is None:
+            raise NotControllerError("a broker alone has no followers")
+        return await self._to_controller.alter_isr(change)
 
     def _schedule_checkpoint(self) -> None:
         interval_s = self._config.replica_high_watermark_checkpoint_interval_ms / 1000

@@ -7,14 +7,14 @@ which tells the client what to speak. A request that cannot be decoded closes it
 
 import asyncio
 import struct
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
 from kafka.errors import KafkaProtocolError
 
 from broker.api import api_versions
-from broker.api.apis import APIS
-from broker.api.request import ApiContext, Request
+from broker.api.request import Api, ApiContext, Request
 from broker.api.request_stats import ApiStats, RequestStats
 from broker.api.response import Response, count_errors, encode_response, is_response
 from broker.network.connection import Answer, BrokerConnection, CloseConnection
@@ -31,11 +31,13 @@ _KEY_VERSION_ID: Final = struct.Struct(">hhi")
 class Dispatcher:
     """Answers frames: the `handler` of a NetworkServer."""
 
-    def __init__(self, context: ApiContext, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, apis: Sequence[Api], context: ApiContext, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._context = context
         self._loop = loop
-        self._keys = {api.key for api in APIS}
-        self.stats = RequestStats(APIS)
+        self._keys = {api.key for api in apis}
+        self.stats = RequestStats(apis)
 
     def __call__(
         self, frame: memoryview, connection: BrokerConnection

@@ -86,9 +86,7 @@ async def _auto_create(name: str, context: ApiContext) -> None:
     check_topic_name(name)
     check_no_collision(name, (topic.name for topic in context.metadata.topics()))
     config = context.config
-    await context.controller.place_and_create_topic(
-        name, config.num_partitions, config.default_replication_factor, {}
-    )
+    await context.create_topic(name, config.num_partitions, config.default_replication_factor, {})
 
 
 def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext) -> object:

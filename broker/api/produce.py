@@ -28,6 +28,7 @@ from kafka.errors import (
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
+    NotLeaderForPartitionError,
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
 )
@@ -343,6 +344,8 @@ def _served(part: ProducePartition, context: ApiContext) -> Partition:
         part.topic = _name_of(part.topic_id, context)
     if part.topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"{part.topic} is written by brokers alone")
+    if not context.replicas.takes_appends:
+        raise NotLeaderForPartitionError("this broker's session with the cluster is over")
     return context.replicas.partition_of(part.topic, part.partition)
 
 

@@ -22,10 +22,12 @@ from broker.cluster.changes import RunBlocking
 from broker.cluster.entity_configs import EntityConfigs
 from broker.config.broker import BrokerConfig
 from broker.controller.controller import Controller
+from broker.controller.local_channel import Obey
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic
 from broker.coordinator.producer_ids import ProducerIds
+from broker.coordinator.state_topic import CreateTopic
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
@@ -39,6 +41,9 @@ T = TypeVar("T")
 # loop's others from waiting more than some tenths of a second for one request.
 MAX_CONTROL_REQUEST_BYTES = 512 * 1024
 MAX_ELEMENTS = 20_000
+# Of what controllers say of all partitions of a cluster, which only brokers are sent.
+MAX_BROKER_REQUEST_BYTES = 64 << 20
+MAX_BROKER_ELEMENTS = 4_000_000
 # kafka.protocol reads a number for as long as its bytes say "more follows", in quadratic time.
 _LONGEST_RUN = 4096
 _HIGH_BIT = bytes(byte >> 7 for byte in range(256))
@@ -67,8 +72,9 @@ class ApiRange:
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """The broker, as handlers see it. `users`: their credentials. `convert` is for work on single
-    records: one at a time."""
+    """The broker, as handlers see it. `users`: their credentials. `obey` does what a controller
+    says; `create_topic` asks the
+    cluster's controller. `convert` is for work on single records: one at a time."""
 
     configs: ConfigManager
     topic_configs: EntityConfigs
@@ -76,6 +82,8 @@ class ApiContext:
     users: EntityConfigs
     metadata: MetadataCache
     controller: Controller
+    create_topic: CreateTopic
+    obey: Obey
     replicas: ReplicaManager
     producer_ids: ProducerIds
     groups: GroupCoordinator
@@ -113,7 +121,7 @@ class Request:
     def version(self) -> int:
         return self.header.api_version
 
-    def decode(self, message_class: Any) -> Any:
+    def decode(self, message_class: Any, max_elements: int = MAX_ELEMENTS) -> Any:
         """The body as a message of `kafka.protocol`. Raises CloseConnection for nonsense."""
         body = self.body
         if len(body) > _LONGEST_RUN and _RUN in bytes(body).translate(_HIGH_BIT):
@@ -122,7 +130,7 @@ class Request:
             message = message_class.decode(body, version=self.version)
         except _DECODE_ERRORS as error:
             raise CloseConnection(f"malformed {message_class.__name__}: {error}") from None
-        _check(message, self.version)
+        _check(message, self.version, max_elements)
         return message
 
 
@@ -147,7 +155,7 @@ class Api:
         return ApiRange(self.key, self.min_version, self.max_version)
 
 
-def _check(message: Any, version: int) -> None:
+def _check(message: Any, version: int, max_elements: int) -> None:
     """Raises CloseConnection for too many elements, and for a null where none may be."""
     count = 0
     containers = [message]
@@ -164,9 +172,9 @@ def _check(message: Any, version: int) -> None:
             if not array:
                 continue
             count += len(array)
-            if count > MAX_ELEMENTS:
+            if count > max_elements:
                 raise CloseConnection(
-                    f"{type(message).__name__} of more than {MAX_ELEMENTS} elements"
+                    f"{type(message).__name__} of more than {max_elements} elements"
                 )
             if isinstance(array[0], DataContainer):
                 containers += array

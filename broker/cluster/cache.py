@@ -8,7 +8,7 @@ import uuid
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import LEADER_DURING_DELETE, UpdateMetadata
-from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
+from broker.cluster.metadata import NO_CONTROLLER, BrokerNode, PartitionMetadata, TopicMetadata
 
 
 class MetadataCache:
@@ -19,11 +19,17 @@ class MetadataCache:
         self.broker = broker
         self.brokers = [broker]
         """Those that are there, this one among them."""
-        self.controller_id = broker.node_id
+        self._controller_id = NO_CONTROLLER
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[uuid.UUID, str] = {}
         # Grows with every change of a topic: who keeps what topics were knows when to look again.
         self.version = 0
+
+    @property
+    def controller_id(self) -> int:
+        """NO_CONTROLLER where the last one is gone."""
+        is_there = any(node.node_id == self._controller_id for node in self.brokers)
+        return self._controller_id if is_there else NO_CONTROLLER
 
     def topics(self) -> list[TopicMetadata]:
         """Every topic, by name."""
@@ -43,7 +49,7 @@ class MetadataCache:
 
     def update(self, request: UpdateMetadata) -> list[str]:
         """Takes over what the controller says; the names of topics that are gone by that."""
-        self.controller_id = request.stamp.controller_id
+        self._controller_id = request.stamp.controller_id
         self.brokers = list(request.brokers)
         changed: dict[str, dict[int, PartitionMetadata]] = {}
         for (name, index), state in request.partitions.items():

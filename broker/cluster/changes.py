@@ -8,7 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from kafka.errors import BrokerResponseError, KafkaStorageError
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaStorageError,
+    NotControllerError,
+    RequestTimedOutError,
+)
+
+from broker.cluster.store import SessionExpiredError, StoreConnectionError
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +36,23 @@ class Changes:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def finish(self, name: str, change: Coroutine[Any, Any, T]) -> T:
-        """What the `change` of `name` returns. Raises what it does; KafkaStorageError for OSError.
+        """What the `change` of `name` returns. Raises what it does; KafkaStorageError for OSError,
+        and RequestTimedOutError or NotControllerError where the store was not reached.
 
         Logs what went wrong, unless it was only refused: nobody may be waiting any more.
         """
+        try:
+            return await asyncio.shield(self.begin(name, change))
+        except OSError as error:
+            raise KafkaStorageError(str(error)) from error
+        except SessionExpiredError as error:
+            raise NotControllerError(str(error)) from error
+        except StoreConnectionError as error:
+            # It may be done or not.
+            raise RequestTimedOutError(str(error)) from error
+
+    def begin(self, name: str, change: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """The `change` of `name`, which goes on by itself. Logs as `finish`."""
         task = asyncio.get_running_loop().create_task(change)
         self._tasks.add(task)
 
@@ -44,10 +64,7 @@ class Changes:
                 _log.error("%s.change_failed name=%r reason=%r", self._kind, name, str(error))
 
         task.add_done_callback(ended)
-        try:
-            return await asyncio.shield(task)
-        except OSError as error:
-            raise KafkaStorageError(str(error)) from error
+        return task
 
     async def drain(self) -> None:
         """Waits for the changes under way."""

@@ -24,6 +24,9 @@ from broker.cluster.control import (
 )
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
 
+LEADER_AND_ISR_VERSION: Final = 7
+STOP_REPLICA_VERSION: Final = 4
+UPDATE_METADATA_VERSION: Final = 8
 LISTENER: Final = "PLAINTEXT"
 """By which brokers reach each other."""
 _SCHEMAS = "broker.cluster.schemas"
@@ -63,6 +66,15 @@ def message_of(request: ControlRequest) -> Any:
     if isinstance(request, StopReplica):
         return _stop_replica_message(request)
     return _update_metadata_message(request)
+
+
+def response_class_of(request: ControlRequest) -> tuple[int, Any]:
+    """The version in which it is sent, and what answers it."""
+    if isinstance(request, LeaderAndIsr):
+        return LEADER_AND_ISR_VERSION, LeaderAndIsrResponse
+    if isinstance(request, StopReplica):
+        return STOP_REPLICA_VERSION, StopReplicaResponse
+    return UPDATE_METADATA_VERSION, UpdateMetadataResponse
 
 
 def request_of(message: Any) -> ControlRequest:

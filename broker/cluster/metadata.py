@@ -12,6 +12,7 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset((CONSUMER_OFFSETS, TRANSACTION_STATE))
 """Topics that brokers write for themselves: clients may read them, and not produce to them."""
+NO_CONTROLLER = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Every method blocks: called from a thread. Whoever changes something writes it here first.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +28,12 @@ from broker.cluster.store import (
     MetadataStoreError,
     Node,
     NodeExistsError,
+    NoNodeError,
     Operation,
     Result,
+    SessionExpiredError,
     Set,
+    StoreConnectionError,
 )
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
@@ -57,17 +61,23 @@ class MetadataRecords:
         self._controller_epoch = 0
         self._is_controller: Check | None = None
 
+    def cluster_id(self) -> str | None:
+        """None before the cluster's first start."""
+        if not self._store.exists(znodes.CLUSTER_ID):
+            return None
+        return str(znodes.load(self._store.get(znodes.CLUSTER_ID).value)["id"])
+
     def set_cluster_id(self, cluster_id: str) -> None:
         """Writes down the cluster's id at the first start.
 
         Raises InconsistentClusterIdError when this tree belongs to another cluster.
         """
-        if not self._store.exists(znodes.CLUSTER_ID):
+        if self.cluster_id() is None:
             value = znodes.dump({"version": "1", "id": cluster_id})
             self._store.ensure("/cluster")
-            self._store.commit([Create(znodes.CLUSTER_ID, value)])
-        known = znodes.load(self._store.get(znodes.CLUSTER_ID).value)["id"]
-        if known != cluster_id:
+            with contextlib.suppress(NodeExistsError):  # another broker was faster
+                self._store.commit([Create(znodes.CLUSTER_ID, value)])
+        if (known := self.cluster_id()) != cluster_id:
             raise InconsistentClusterIdError(
                 f"the metadata belongs to cluster {known}, the logs to {cluster_id}"
             )
@@ -85,23 +95,42 @@ class MetadataRecords:
         ):
             self._store.ensure(path)
         if not self._store.exists(znodes.CONTROLLER_EPOCH):
-            self._store.commit([Create(znodes.CONTROLLER_EPOCH, b"0")])
+            with contextlib.suppress(NodeExistsError):
+                self._store.commit([Create(znodes.CONTROLLER_EPOCH, b"0")])
 
     def become_controller(self, node_id: int) -> None:
         """Elects this broker; raises NodeExistsError or BadVersionError where another one is, or
         was faster."""
-        epoch = self._store.get(znodes.CONTROLLER_EPOCH)
-        self._controller_epoch = int(epoch.value) + 1
+        before = self._store.get(znodes.CONTROLLER_EPOCH)
+        epoch, version = int(before.value) + 1, before.version + 1
         elected_ms = time.time_ns() // 1_000_000
-        value = b"%d" % self._controller_epoch
-        _, now = self._store.commit(
-            [
-                Create(znodes.CONTROLLER, znodes.dump_controller(node_id, elected_ms), True),
-                Set(znodes.CONTROLLER_EPOCH, value, epoch.version),
-            ]
-        )
-        assert isinstance(now, Node)
-        self._is_controller = Check(znodes.CONTROLLER_EPOCH, now.version)
+        try:
+            self._store.commit(
+                [
+                    Create(znodes.CONTROLLER, znodes.dump_controller(node_id, elected_ms), True),
+                    Set(znodes.CONTROLLER_EPOCH, b"%d" % epoch, before.version),
+                ]
+            )
+        except SessionExpiredError:
+            raise
+        except StoreConnectionError:
+            # It may be done all the same: then these two say so, and nobody else can have it so.
+            is_this_one = self.controller_id() == node_id
+            if not is_this_one or self._store.get(znodes.CONTROLLER_EPOCH).version != version:
+                raise
+        self._controller_epoch = epoch
+        self._is_controller = Check(znodes.CONTROLLER_EPOCH, version)
+
+    def resign(self) -> None:
+        """Lets another broker be elected. Raises NotControllerError where one is."""
+        self._commit([Delete(znodes.CONTROLLER, ANY_VERSION)])
+
+    def controller_id(self) -> int | None:
+        """The elected controller's; None where there is none."""
+        try:
+            return int(znodes.load(self._store.get(znodes.CONTROLLER).value)["brokerid"])
+        except NoNodeError:
+            return None
 
     def _commit(self, operations: Sequence[Operation]) -> list[Result]:
         assert self._is_controller is not None, "elect this broker first"
@@ -125,13 +154,20 @@ class MetadataRecords:
     def cluster(self) -> StoredCluster:
         """Everything that a controller needs to know."""
         written: dict[TopicPartition, int] = {}
-        node_ids = map(int, self._store.children(znodes.BROKERS))
         return StoredCluster(
-            {node_id: self._broker(node_id) for node_id in node_ids},
+            self.brokers(),
             [self._topic(name, written) for name in self._store.children(znodes.TOPICS)],
             written,
             self.deleted_topics(),
         )
+
+    def brokers(self) -> dict[int, LiveBroker]:
+        """Those that are there, by their ids."""
+        found = {}
+        for node_id in map(int, self._store.children(znodes.BROKERS)):
+            with contextlib.suppress(NoNodeError):  # gone just now
+                found[node_id] = self._broker(node_id)
+        return found
 
     def _broker(self, node_id: int) -> LiveBroker:
         node = self._store.get(znodes.broker(node_id))
@@ -139,10 +175,22 @@ class MetadataRecords:
         broker = BrokerNode(node_id, value["host"], value["port"], value.get("rack"))
         return LiveBroker(broker, node.czxid)
 
-    def register(self, broker: BrokerNode) -> None:
-        """Announces this broker; NodeExistsError when its id is taken by a live one."""
+    def register(self, broker: BrokerNode) -> int:
+        """Announces this broker: its epoch. NodeExistsError when its id is taken by a live one."""
+        path = znodes.broker(broker.node_id)
         value = znodes.dump_broker(broker.host, broker.port, broker.rack, int(time.time() * 1000))
-        self._store.commit([Create(znodes.broker(broker.node_id), value, ephemeral=True)])
+        try:
+            # The answer to a Set tells the number of the transaction, as Kafka asks for it.
+            _, node = self._store.commit([Create(path, ephemeral=True), Set(path, value, 0)])
+        except SessionExpiredError:
+            raise
+        except StoreConnectionError:
+            # It may be done all the same.
+            if not self._store.exists(path) or self._store.get(path).value != value:
+                raise
+            node = self._store.get(path)
+        assert isinstance(node, Node)
+        return node.czxid
 
     def topic_names(self) -> list[str]:
         """Of every topic, those on their way out too."""

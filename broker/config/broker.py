@@ -539,6 +539,18 @@ class BrokerConfig:
         "How often producers to forget are looked for.",
         at_least(1),
     )
+    controlled_shutdown_enable: bool = option(
+        "controlled.shutdown.enable",
+        BOOLEAN,
+        True,
+        "Whether other brokers lead what this one leads before it stops.",
+    )
+    controlled_shutdown_max_retries: int = option(
+        "controlled.shutdown.max.retries", INT, 3, "How often the controller is asked for that."
+    )
+    controlled_shutdown_retry_backoff_ms: int = option(
+        "controlled.shutdown.retry.backoff.ms", LONG, 5000, "The time between two of these."
+    )
     replica_lag_time_max_ms: int = option(
         "replica.lag.time.max.ms",
         LONG,

@@ -84,7 +84,6 @@ client.quota.callback.class|CLASS|~||
 config.providers|LIST|||all
 connection.failed.authentication.delay.ms|INT|100|0..|
 connections.max.reauth.ms|LONG|0||
-controlled.shutdown.enable|BOOLEAN|true||
 controller.listener.names|LIST|~||
 controller.performance.always.log.threshold.ms|LONG|2000|0..|
 controller.performance.sample.period.ms|LONG|60000|100..|

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import (
@@ -33,7 +34,8 @@ class BrokerChannel(Protocol):
     """The way to one broker."""
 
     def send(self, request: ControlRequest) -> Answer:
-        """Sends it after those before; the future is cancelled when the channel is closed."""
+        """Sends it after those before. The future raises BrokerResponseError where the broker
+        refuses the whole, and BrokerNotAvailableError when the channel is closed."""
         ...
 
     async def close(self) -> None:
@@ -60,19 +62,24 @@ class Channels:
         """Before anything is sent to the broker."""
         self._channels[broker.node.node_id] = self._channel_to(broker.node)
 
-    async def close(self) -> None:
-        """Sends no more to anybody."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+    async def close(self, node_ids: Collection[int] | None = None) -> None:
+        """Sends no more to these brokers, or to anybody."""
+        closing = list(self._channels) if node_ids is None else node_ids
+        channels = [self._channels.pop(node_id) for node_id in closing if node_id in self._channels]
+        for channel in channels:
             await channel.close()
 
     def lead_and_follow(
-        self, changed: Partitions, created: Collection[TopicPartition] = ()
+        self,
+        changed: Partitions,
+        created: Collection[TopicPartition] = (),
+        to: Collection[int] | None = None,
     ) -> dict[int, Answer]:
-        """Tells every live broker that keeps one of the partitions; its answer by broker."""
+        """Tells every live broker (of `to`) that keeps one of the partitions; its answer by
+        broker."""
         answers = {}
         nodes = {node_id for state in changed.values() for node_id in state.replicas}
-        for node_id in sorted(nodes & self._channels.keys()):
+        for node_id in self._live(nodes, to):
             partitions = {
                 place: state for place, state in changed.items() if node_id in state.replicas
             }
@@ -88,28 +95,39 @@ class Channels:
             )
         return answers
 
-    def update_metadata(self, changed: Partitions) -> dict[int, Answer]:
-        """Tells every live broker who is there, and what partitions are now."""
+    def update_metadata(
+        self, changed: Partitions, to: Collection[int] | None = None
+    ) -> dict[int, Answer]:
+        """Tells every live broker (of `to`) who is there, and what partitions are now."""
         brokers = [broker.node for _, broker in sorted(self._context.brokers.items())]
         topic_ids = self._topic_ids(changed)
         return {
-            node_id: channel.send(UpdateMetadata(self._stamp(node_id), brokers, changed, topic_ids))
-            for node_id, channel in self._channels.items()
+            node_id: self._channels[node_id].send(
+                UpdateMetadata(self._stamp(node_id), brokers, changed, topic_ids)
+            )
+            for node_id in self._live(self._channels.keys(), to)
         }
 
-    def delete_replicas(self, partitions: Partitions) -> dict[int, list[Answer]]:
-        """Has every live broker forget its replicas of the partitions, with their logs."""
+    def stop_replicas(
+        self, partitions: Partitions, *, delete: bool, to: Collection[int] | None = None
+    ) -> dict[int, Answer]:
+        """Has every live broker (of `to`) stop its replicas of the partitions, perhaps with their
+        logs."""
         nodes = {node_id for state in partitions.values() for node_id in state.replicas}
         answers = {}
-        for node_id in sorted(nodes & self._channels.keys()):
+        for node_id in self._live(nodes, to):
             stopped = {
-                place: StoppedReplica(state.leader_epoch, delete=True)
+                place: StoppedReplica(state.leader_epoch, delete)
                 for place, state in partitions.items()
                 if node_id in state.replicas
             }
             request = StopReplica(self._stamp(node_id), stopped)
-            answers[node_id] = [self._channels[node_id].send(request)]
+            answers[node_id] = self._channels[node_id].send(request)
         return answers
+
+    def _live(self, node_ids: Collection[int], to: Collection[int] | None) -> list[int]:
+        wanted = set(node_ids) if to is None else set(node_ids).intersection(to)
+        return sorted(wanted & self._channels.keys())
 
     def _stamp(self, node_id: int) -> Stamp:
         epoch = self._context.brokers[node_id].epoch
@@ -120,11 +138,17 @@ class Channels:
         return {name: self._context.topics[name].topic_id for name in names}
 
 
-async def failures_of(answers: Mapping[int, Sequence[Answer]]) -> dict[int, Failures]:
-    """What failed where; waits for all answers."""
+async def failures_of(
+    answers: Mapping[int, Sequence[Answer]], partitions: Collection[TopicPartition]
+) -> dict[int, Failures]:
+    """What failed where; waits for all answers. With a broker that has gone, or refuses, all of
+    `partitions` have."""
     failures: dict[int, Failures] = {}
     for node_id, several in answers.items():
         failures[node_id] = {}
         for answer in several:
-            failures[node_id] = {**failures[node_id], **await asyncio.shield(answer)}
+            try:
+                failures[node_id] = {**failures[node_id], **await asyncio.shield(answer)}
+            except BrokerResponseError as error:
+                failures[node_id] = dict.fromkeys(partitions, error)
     return failures

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
-from kafka.errors import UnknownTopicOrPartitionError
+from kafka.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import LiveBroker, PartitionMetadata, TopicMetadata
@@ -17,6 +18,8 @@ class ControllerContext:
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
     """Those on their way out too."""
     deleting: set[str] = field(default_factory=set)
+    shutting_down: set[int] = field(default_factory=set)
+    """Brokers that are to lead nothing any more."""
 
     def existing(self, name: str) -> TopicMetadata:
         """Raises UnknownTopicOrPartitionError for a topic that is not there, or just going."""
@@ -49,4 +52,22 @@ class ControllerContext:
             self.topics[name] = replace(self.topics[name], partitions=tuple(partitions))
 
     def is_online(self, node_id: int) -> bool:
-        return node_id in self.brokers
+        """Whether it may lead."""
+        return node_id in self.brokers and node_id not in self.shutting_down
+
+    def partition_by_id(
+        self, topic_id: UUID, index: int
+    ) -> tuple[TopicPartition, PartitionMetadata]:
+        """Raises UnknownTopicIdError for one that is not there, or just going."""
+        for name, topic in self.topics.items():
+            is_there = name not in self.deleting and 0 <= index < len(topic.partitions)
+            if topic.topic_id == topic_id and is_there:
+                return TopicPartition(name, index), topic.partitions[index]
+        raise UnknownTopicIdError()
+
+    def forget(self) -> None:
+        """Another broker is controller."""
+        self.brokers.clear()
+        self.topics.clear()
+        self.deleting.clear()
+        self.shutting_down.clear()

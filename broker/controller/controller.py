@@ -11,27 +11,39 @@ change once begun goes on when its client leaves.
 """
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
 from kafka.errors import (
+    BrokerNotAvailableError,
     BrokerResponseError,
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
+    InvalidUpdateVersionError,
+    NotControllerError,
+    StaleBrokerEpochError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from kafka.structs import TopicPartition
 
 from broker.cluster.changes import Changes, RunBlocking
-from broker.cluster.control import LEADER_DURING_DELETE, Partitions
+from broker.cluster.control import (
+    LEADER_DURING_DELETE,
+    NO_LEADER,
+    AlterPartition,
+    IsrAnswer,
+    Partitions,
+)
 from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
 from broker.controller.channels import Answer, BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext
-from broker.controller.elections import elect_offline, first_state
+from broker.controller.elections import elect_offline, elect_without, first_state
+from broker.controller.isr_decisions import decide
 from broker.controller.placement import Assignment, place, place_more
 
 _log = logging.getLogger(__name__)
@@ -49,6 +61,7 @@ class Controller:
         channel_to: Callable[[BrokerNode], BrokerChannel],
         run_blocking: RunBlocking,
     ) -> None:
+        self._node_id = node_id
         self._records = records
         self._run_blocking = run_blocking
         self._context = ControllerContext()
@@ -56,14 +69,21 @@ class Controller:
         self._event = asyncio.Lock()
         """Held by the change that is under way."""
         self._changes = Changes("topic")
+        self._is_active = False
 
     # Taking over.
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._is_active
+
     async def start(self) -> None:
         """This broker was elected: reads what is there, elects leaders where the last ones are
-        gone, and tells the brokers. Returns when they have heard."""
+        gone, and tells the brokers. Returns when this broker has heard."""
         async with self._event:
             found = await self._run_blocking(self._records.cluster)
+            self._context.forget()
             self._context.brokers.update(found.brokers)
             self._context.topics.update({topic.name: topic for topic in found.topics})
             self._context.deleting.update(found.deleted_topics)
@@ -73,41 +93,86 @@ class Controller:
             await self._elect_where_leaders_are_gone(found.written)
             everything = dict(self._context.partitions())
             answers = self._announce(everything)
-        await failures_of(answers)
-        for name in sorted(self._context.deleting):
-            await self._carry_out_deletion(name)
+            self._is_active = True
+        _log.info("controller.started epoch=%d", self._records.controller_epoch)
+        own = {self._node_id: answers[self._node_id]} if self._node_id in answers else {}
+        await failures_of(own, everything)
+        self._go_on_deleting()
 
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
         """A leader that was started anew since it was written down is gone, too: what it lost in a
         crash, and writes again, is told apart by the epoch."""
         brokers = self._context.brokers
-        elected = {
-            topic_partition: elect_offline(state, self._context.is_online)
-            for topic_partition, state in self._context.partitions()
-            if state.leader not in brokers or written[topic_partition] < brokers[state.leader].epoch
-        }
+        elected = {}
+        for topic_partition, state in self._context.partitions():
+            since = written[topic_partition]
+            restarted = {
+                node_id
+                for node_id in state.isr
+                if node_id in brokers and brokers[node_id].epoch > since
+            }
+            if state.leader not in brokers or state.leader in restarted:
+                others = elect_without(state, restarted, self._context.is_online)
+                elected[topic_partition] = others or elect_offline(state, self._context.is_online)
         await self._write_states(elected)
 
-    async def _write_states(self, states: Partitions) -> None:
-        """What another controller has written since stays; who has become one tells the brokers."""
+    async def _write_states(self, states: Partitions) -> Partitions:
+        """What another controller has written since stays; who has become one tells the brokers.
+        What stands there now."""
         if not states:
-            return
-        self._context.put(await self._run_blocking(lambda: self._records.write_states(states)))
+            return {}
+        written = await self._run_blocking(lambda: self._records.write_states(states))
+        self._context.put(written)
+        return written
+
+    async def resign(self) -> None:
+        """Another broker is controller, or may be: says and knows nothing any more."""
+        was_active, self._is_active = self._is_active, False
+        async with self._event:
+            await self._channels.close()
+            self._context.forget()
+        if was_active:
+            _log.info("controller.resigned")
+
+    def _check_active(self) -> None:
+        if not self._is_active:
+            raise NotControllerError("this broker is not the controller")
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, epoch: int | None = None) -> AsyncIterator[int]:
+        """One change's turn: the controller epoch in which it is. `epoch`: that of the turn before,
+        of a change that takes several. Raises NotControllerError."""
+        async with self._event:
+            self._check_active()
+            now = self._records.controller_epoch
+            if epoch not in (None, now):
+                raise NotControllerError("another controller was elected meanwhile")
+            try:
+                yield now
+            except NotControllerError:
+                self._is_active = False  # another one has written; who watches will say more
+                raise
+
+    async def finish_changes(self) -> None:
+        """Waits for those under way."""
+        await self._changes.drain()
 
     async def stop(self) -> None:
         """Waits for the changes under way, and takes no more."""
-        await self._changes.drain()
+        await self.finish_changes()
         await self._channels.close()
 
     # Topics.
 
     def check_absent(self, name: str) -> None:
         """Raises TopicAlreadyExistsError when `name` is taken, or just going."""
+        self._check_active()
         if name in self._context.topics:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
 
     def place(self, partition_count: int, replication_factor: int) -> Assignment:
         """Brokers for the replicas of a new topic. Raises InvalidReplicationFactorError."""
+        self._check_active()
         return place(list(self._context.brokers), partition_count, replication_factor)
 
     async def place_and_create_topic(
@@ -130,7 +195,7 @@ class Controller:
     async def _create_topic(
         self, name: str, assignment: Assignment, configs: Configs
     ) -> TopicMetadata:
-        async with self._event:
+        async with self._turn() as epoch:
             topic = TopicMetadata(name, uuid.uuid4(), self._first_states(assignment))
             if not await self._run_blocking(lambda: self._records.create_topic(topic, configs)):
                 raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
@@ -139,7 +204,7 @@ class Controller:
             answers = self._announce(created, created)
         error = await _not_made(created, answers)
         if error is not None:
-            await self._delete_topic(topic)  # no space for its logs: no topic either
+            await self._delete_topic(topic, epoch)  # no space for its logs: no topic either
             raise error
         _log.info("topic.created topic=%r partitions=%d", name, len(topic.partitions))
         return topic
@@ -161,7 +226,7 @@ class Controller:
     async def _add_partitions(
         self, name: str, partition_count: int, assignment: Assignment | None
     ) -> None:
-        async with self._event:
+        async with self._turn():
             topic = self._context.existing(name)
             present = len(topic.partitions)
             if partition_count <= present:
@@ -189,7 +254,8 @@ class Controller:
         self, added: Partitions, grown: TopicMetadata, topic: TopicMetadata
     ) -> None:
         self._channels.update_metadata(_during_delete(added))
-        await failures_of(self._channels.delete_replicas(added))
+        answers = self._channels.stop_replicas(added, delete=True)
+        await failures_of({node_id: [each] for node_id, each in answers.items()}, added)
         await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
         self._context.topics[topic.name] = topic
 
@@ -212,40 +278,173 @@ class Controller:
         """
         await self._changes.finish(topic.name, self._delete_topic(topic))
 
-    async def _delete_topic(self, topic: TopicMetadata) -> None:
-        async with self._event:
+    async def _delete_topic(self, topic: TopicMetadata, epoch: int | None = None) -> None:
+        async with self._turn(epoch) as epoch:
             if self._context.existing(topic.name).topic_id != topic.topic_id:
                 raise UnknownTopicOrPartitionError(f"topic {topic.name!r} is another one now")
             await self._run_blocking(lambda: self._records.mark_deleted(topic.name))
             self._context.deleting.add(topic.name)
-        await self._carry_out_deletion(topic.name)
+        await self._carry_out_deletion(topic.name, epoch)
 
-    async def _carry_out_deletion(self, name: str) -> None:
-        """Of a topic that is marked: clients hear first, then the replicas go, then the nodes."""
-        async with self._event:
+    async def _carry_out_deletion(self, name: str, epoch: int | None = None) -> None:
+        """Of a topic that is marked: clients hear first, then the replicas go, then the nodes. With
+        a broker away that keeps one, it is gone for clients, and goes on when that is back."""
+        async with self._turn(epoch) as epoch:
             topic = self._context.topics[name]
             states = self._context.states(topic.topic_partitions())
             self._channels.update_metadata(_during_delete(states))
-            answers = self._channels.delete_replicas(states)
-        for node_id, failures in (await failures_of(answers)).items():
+            answers = self._channels.stop_replicas(states, delete=True)
+            keepers = {node_id for state in states.values() for node_id in state.replicas}
+            away = keepers - answers.keys()
+        by_node = {node_id: [answer] for node_id, answer in answers.items()}
+        for node_id, failures in (await failures_of(by_node, states)).items():
             for error in failures.values():
+                if isinstance(error, BrokerNotAvailableError):
+                    away.add(node_id)
+                    break
                 _log.error("topic.not_deleted topic=%r broker=%d reason=%r", name, node_id, error)
                 raise error
-        async with self._event:
+        if away:
+            _log.warning("topic.deletion_waits topic=%r brokers=%s", name, sorted(away))
+            return
+        async with self._turn(epoch):
             await self._run_blocking(lambda: self._records.forget_topic(topic))
             del self._context.topics[name]
             self._context.deleting.discard(name)
         _log.info("topic.deleted topic=%r", name)
+
+    def _go_on_deleting(self) -> None:
+        """What was marked, and whose keepers are all there now."""
+        for name in sorted(self._context.deleting):
+            states = self._context.topics[name].partitions
+            keepers = {node_id for state in states for node_id in state.replicas}
+            if keepers <= self._context.brokers.keys():
+                self._changes.begin(name, self._carry_out_deletion(name))
+
+    # Brokers.
+
+    async def brokers_changed(self) -> None:
+        """Some have registered, or have gone: reads which, has others lead what those led that are
+        gone, and tells everybody. One that has registered anew is gone first."""
+        async with self._turn():
+            found = await self._run_blocking(self._records.brokers)
+            known = self._context.brokers
+            gone = {
+                node_id
+                for node_id, broker in known.items()
+                if node_id not in found or found[node_id].epoch != broker.epoch
+            }
+            new = {node_id for node_id in found if node_id not in known or node_id in gone}
+            if not gone and not new:
+                return
+            _log.info("controller.brokers gone=%s new=%s", sorted(gone), sorted(new))
+            await self._channels.close(gone)
+            for node_id in gone:
+                del known[node_id]
+                self._context.shutting_down.discard(node_id)
+            changed = dict(await self._write_states(self._without(gone)))
+            for node_id in sorted(new):
+                known[node_id] = found[node_id]
+                self._channels.open(found[node_id])
+            changed |= await self._write_states(self._led_again(new))
+            others = known.keys() - new
+            self._channels.lead_and_follow(changed, to=others)
+            self._channels.update_metadata(changed, to=others)
+            everything = dict(self._context.partitions())
+            self._channels.lead_and_follow(everything, to=new)
+            self._channels.update_metadata(everything, to=new)
+        self._go_on_deleting()
+
+    def _without(self, gone: Set[int]) -> dict[TopicPartition, PartitionMetadata]:
+        """The partitions that change as these brokers are gone."""
+        changed = {}
+        for topic_partition, state in self._context.partitions():
+            if state.leader in gone:
+                changed[topic_partition] = elect_offline(state, self._context.is_online)
+            elif (others := elect_without(state, gone, self._context.is_online)) is not None:
+                changed[topic_partition] = others
+        return changed
+
+    def _led_again(self, new: Set[int]) -> dict[TopicPartition, PartitionMetadata]:
+        """The partitions that nobody led, and one of these brokers may lead."""
+        return {
+            topic_partition: elected
+            for topic_partition, state in self._context.partitions()
+            if state.leader == NO_LEADER and not new.isdisjoint(state.isr)
+            if (elected := elect_offline(state, self._context.is_online)).leader != NO_LEADER
+        }
+
+    async def shut_down(self, node_id: int, broker_epoch: int) -> list[TopicPartition]:
+        """A broker is about to stop (ControlledShutdown): others lead and are in sync instead of
+        it. The partitions that it still leads, as nobody else in sync can.
+
+        Raises BrokerNotAvailableError and StaleBrokerEpochError.
+        """
+        async with self._turn():
+            broker = self._context.brokers.get(node_id)
+            if broker is None:
+                raise BrokerNotAvailableError(f"broker {node_id} is not registered")
+            if broker_epoch < broker.epoch:
+                raise StaleBrokerEpochError(f"broker epoch is {broker.epoch}")
+            self._context.shutting_down.add(node_id)
+            leaving = {node_id}
+            changed = await self._write_states(
+                {
+                    topic_partition: others
+                    for topic_partition, state in self._context.partitions()
+                    if (others := elect_without(state, leaving, self._context.is_online))
+                }
+            )
+            self._channels.lead_and_follow(changed, to=self._context.brokers.keys() - leaving)
+            answers = self._channels.stop_replicas(changed, delete=False, to=leaving)
+            self._channels.update_metadata(changed)
+            remaining = [
+                topic_partition
+                for topic_partition, state in self._context.partitions()
+                if state.leader == node_id and len(state.replicas) > 1
+            ]
+        by_node = {node: [answer] for node, answer in answers.items()}
+        await failures_of(by_node, changed)
+        return remaining
+
+    async def alter_partitions(self, asked: AlterPartition) -> list[IsrAnswer]:
+        """A leader asks for other ISRs: what each partition is now, or why not, in their order.
+
+        Raises NotControllerError and StaleBrokerEpochError.
+        """
+        async with self._turn():
+            broker = self._context.brokers.get(asked.broker_id)
+            if broker is None or asked.broker_epoch < broker.epoch:
+                raise StaleBrokerEpochError(f"broker {asked.broker_id} has another epoch")
+            answers: list[IsrAnswer] = []
+            wanted: dict[TopicPartition, PartitionMetadata] = {}
+            numbers = {}
+            for number, change in enumerate(asked.changes):
+                try:
+                    place, state = self._context.partition_by_id(change.topic_id, change.partition)
+                    answers.append(state)
+                    new = decide(change, asked.broker_id, state, self._context.is_online)
+                except BrokerResponseError as error:
+                    answers[number:] = [error]
+                else:
+                    if new is not None:
+                        wanted[place], numbers[place] = new, number
+            written = await self._write_states(wanted)
+            for place, state in written.items():
+                is_done = state.isr == wanted[place].isr
+                answers[numbers[place]] = state if is_done else InvalidUpdateVersionError()
+            self._channels.update_metadata(written)
+        return answers
 
 
 async def _not_made(
     created: Partitions, answers: Mapping[int, Sequence[Answer]]
 ) -> BrokerResponseError | None:
     """Why one of the new partitions has no replica at all."""
-    failures = await failures_of(answers)
+    failures = await failures_of(answers, created)
     for topic_partition, state in created.items():
         errors = [failures.get(node_id, {}).get(topic_partition) for node_id in state.isr]
-        if None not in errors:
+        if state.leader != NO_LEADER and None not in errors:
             return errors[0]
     return None
 

@@ -4,7 +4,7 @@ Leaders are chosen in the order of the assignment, never in the ISR's, which is 
 leader begins a new leader epoch. (Kafka: PartitionLeaderElectionAlgorithms.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 from broker.cluster.control import NO_LEADER
@@ -33,3 +33,24 @@ def elect_offline(state: PartitionMetadata, is_online: IsOnline) -> PartitionMet
         leader_epoch=state.leader_epoch + 1,
         isr=state.isr if leader == NO_LEADER else in_sync,
     )
+
+
+def elect_without(
+    state: PartitionMetadata, leaving: Set[int], is_online: IsOnline
+) -> PartitionMetadata | None:
+    """Of a partition some of whose replicas are to stop, or have: they leave the ISR, and another
+    one leads it where they did. None where nothing is to change, or where nobody else in sync is
+    there: the last ones stay."""
+    if state.leader not in leaving and leaving.isdisjoint(state.isr):
+        return None
+
+    def stays(node_id: int) -> bool:
+        return is_online(node_id) and node_id not in leaving
+
+    if state.leader in leaving:
+        elected = elect_offline(state, stays)
+        return None if elected.leader == NO_LEADER else elected
+    if state.leader == NO_LEADER:
+        return None
+    isr = tuple(node_id for node_id in state.isr if node_id not in leaving)
+    return replace(state, leader_epoch=state.leader_epoch + 1, isr=isr)

@@ -21,6 +21,8 @@ class LocalChannel:
 
     def send(self, request: ControlRequest) -> asyncio.Future[Failures]:
         self._last = asyncio.get_running_loop().create_task(self._after(self._last, request))
+        # Nobody may be waiting for it.
+        self._last.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._last
 
     async def close(self) -> None:

@@ -48,17 +48,21 @@ class BrokerClient:
         """Sends a request's body; the body of its answer, in memory of its own. Raises
         KafkaConnectionError: the request may have been carried out all the same."""
         async with self._one_at_a_time:
+            exchange = asyncio.get_running_loop().create_task(
+                self._exchange(api_key, version, body)
+            )
             try:
-                return await asyncio.wait_for(
-                    self._exchange(api_key, version, body), self._timeout_s
-                )
-            except asyncio.TimeoutError:
-                raise self._failed(f"no answer within {self._timeout_s:g} s") from None
+                # Not wait_for: until Python 3.12 it may swallow that it is cancelled.
+                done, _ = await asyncio.wait({exchange}, timeout=self._timeout_s)
+                if not done:
+                    raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+                return exchange.result()
             except (OSError, EOFError, KafkaProtocolError) as error:
                 raise self._failed(str(error) or type(error).__name__) from error
-            except BaseException:
-                self._disconnect()  # what comes next on it would answer this request
-                raise
+            finally:
+                if not exchange.done():
+                    exchange.cancel()
+                    self._disconnect()  # what comes next on it would answer this request
 
     def close(self) -> None:
         """The request at work fails, and every later one."""

@@ -105,6 +105,7 @@ class ReplicaFetcher:
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._is_reached = True
+        self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -125,6 +126,7 @@ class ReplicaFetcher:
 
     async def close(self) -> None:
         """Returns when nothing is written any more."""
+        self._is_closed = True
         self._followed.clear()
         async with self._writing:
             self._task.cancel()
@@ -132,7 +134,7 @@ class ReplicaFetcher:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_closed:
             due = self._due()
             if not due:
                 await self._wait()

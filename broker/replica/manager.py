@@ -102,6 +102,8 @@ class ReplicaManager:
         self._host = host
         self._alter_isr = alter_isr
         self._isr_changes: set[asyncio.Task[None]] = set()
+        self.takes_appends = True
+        """Not while others may lead what this broker leads, as far as it knows."""
         self._partitions: dict[tuple[str, int], Partition] = {}
         """By TopicPartition, which a plain tuple equals."""
         self._checkpointed = logs.high_watermarks()

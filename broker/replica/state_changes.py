@@ -126,6 +126,8 @@ class StateChanges:
                 self._lead(topic_partition, topic_id, state)
             else:
                 self._follow(topic_partition, topic_id, state, leaders.get(state.leader))
+        # What a broker hears first after it has registered is about all that it keeps.
+        self._replicas.takes_appends = True
         return failures
 
     def _lead(

@@ -30,6 +30,7 @@ from tests.broker.api.transaction_client import TransactionClient, read
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import EVENT_S
 from tests.support.records import batch_of, values_of
+from tests.support.zookeeper import free_ports
 
 
 def run_broker(*arguments, stdin=None):
@@ -354,13 +355,15 @@ def test_kazoo_is_loaded_by_a_broker_of_a_cluster_alone(tmp_path):
     assert said.splitlines()[-1] == "False"
 
 
-def test_a_broker_that_is_asked_to_join_a_cluster_does_not_start_alone(tmp_path):
+def test_a_broker_that_cannot_reach_its_cluster_does_not_start_alone(tmp_path):
+    (port,) = free_ports(1)
     code, out, err = run_broker(
         *(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0"),
-        "--override=zookeeper.connect=127.0.0.1:2181/kafka",
+        f"--override=zookeeper.connect=127.0.0.1:{port}/kafka",
+        "--override=zookeeper.connection.timeout.ms=300",
     )
     assert (code, out) == (1, "")
-    assert "zookeeper.connect is set, but" in err
+    assert f"no connection to ZooKeeper at 127.0.0.1:{port} within 0.3 s" in err
 
 
 def first_of(client, topic):

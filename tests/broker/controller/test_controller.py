@@ -28,6 +28,7 @@ from broker.log.manager import LogManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
+from tests.support.patience import eventually
 from tests.support.replicas import no_fetchers, replicas_alone
 
 T = TypeVar("T")
@@ -229,8 +230,8 @@ def test_a_deletion_that_a_crash_interrupted_is_carried_out_at_the_next_start(tm
     run(before, crash)
     before.close()
     after = World(tmp_path)
-    run(after, lambda: asyncio.sleep(0))
-    assert after.stored_topics() == after.records.deleted_topics() == []
+    run(after, lambda: eventually(lambda: not after.records.deleted_topics()))
+    assert after.stored_topics() == []
     assert after.logs.all_logs() == {}
     after.close()
 

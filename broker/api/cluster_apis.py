@@ -1,0 +1,18 @@
+"""The APIs that brokers of a cluster speak with each other, beside those that clients speak too."""
+
+from broker.api import (
+    alter_partition,
+    controlled_shutdown,
+    leader_and_isr,
+    stop_replica,
+    update_metadata,
+)
+from broker.api.request import Api
+
+CLUSTER_APIS: tuple[Api, ...] = (
+    leader_and_isr.API,
+    stop_replica.API,
+    update_metadata.API,
+    controlled_shutdown.API,
+    alter_partition.API,
+)

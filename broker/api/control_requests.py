@@ -1,0 +1,22 @@
+"""How a broker answers what a controller says: LeaderAndIsr, StopReplica and UpdateMetadata.
+
+In the one version that brokers speak at inter.broker.protocol.version 3.9; in a cluster only. Which
+controller, and which of this broker's lives is meant, is checked by who obeys.
+"""
+
+from typing import Any
+
+from kafka.errors import BrokerResponseError
+
+from broker.api.request import MAX_BROKER_ELEMENTS, ApiContext, Request
+from broker.api.response import Response
+from broker.cluster.control_messages import request_of, response_to
+
+
+async def answer(request: Request, context: ApiContext, message_class: Any) -> Response:
+    """What became of each partition, or why nothing was done."""
+    wanted = request_of(request.decode(message_class, MAX_BROKER_ELEMENTS))
+    try:
+        return response_to(wanted, await context.obey(wanted))
+    except BrokerResponseError as error:
+        return response_to(wanted, {}, error)

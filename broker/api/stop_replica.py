@@ -1,0 +1,19 @@
+"""StopReplica (key 5), version 4: a controller says: keep these partitions no more."""
+
+from broker.api.control_requests import answer
+from broker.api.request import MAX_BROKER_REQUEST_BYTES, Api, ApiContext, Request
+from broker.api.response import Response
+from broker.cluster.control_messages import STOP_REPLICA_VERSION, StopReplicaRequest
+
+
+async def handle(request: Request, context: ApiContext) -> Response:
+    return await answer(request, context, StopReplicaRequest)
+
+
+API = Api(
+    5,
+    STOP_REPLICA_VERSION,
+    STOP_REPLICA_VERSION,
+    handle,
+    max_request_bytes=MAX_BROKER_REQUEST_BYTES,
+)

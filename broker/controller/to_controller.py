@@ -1,0 +1,187 @@
+"""ToController: what this broker asks of its cluster's controller, whichever broker that is.
+
+Owns: the connection to it, and the changes of ISRs that wait to be asked for: one request at a time
+carries all of them. What a controller that is none any more, or is not reached, has not done is
+asked of the next. Called by: the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from kafka.errors import (
+    BrokerNotAvailableError,
+    BrokerResponseError,
+    KafkaConnectionError,
+    NotControllerError,
+    StaleBrokerEpochError,
+    UnknownError,
+    for_code,
+)
+from kafka.protocol.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kafka.structs import TopicPartition
+
+from broker.cluster.cache import MetadataCache
+from broker.cluster.control import AlterPartition, IsrChange
+from broker.cluster.isr_messages import (
+    ALTER_PARTITION_VERSION,
+    CONTROLLED_SHUTDOWN_VERSION,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    alter_partition_answers,
+    alter_partition_message,
+)
+from broker.cluster.metadata import BrokerNode, PartitionMetadata
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.05
+_CREATE_TOPICS_VERSION: Final = 7
+_CREATE_TIMEOUT_MS: Final = 30_000
+_ASK_ANOTHER = (NotControllerError, StaleBrokerEpochError)
+
+
+class Connection(Protocol):
+    """To a broker. `request` raises KafkaConnectionError."""
+
+    async def request(self, message: Any, version: int, response_class: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class ToController:
+    """Requests to the controller, as the broker's metadata names it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        metadata: MetadataCache,
+        connect: Callable[[BrokerNode], Connection],
+    ) -> None:
+        """`node_id` and `broker_epoch` are this broker's."""
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._metadata = metadata
+        self._connect = connect
+        self._controller: BrokerNode | None = None
+        self._connection: Connection | None = None
+        self._changes: list[tuple[IsrChange, asyncio.Future[PartitionMetadata]]] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    async def alter_isr(self, change: IsrChange) -> PartitionMetadata:
+        """The partition as it is by that. Raises BrokerResponseError where the controller
+        refuses."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[PartitionMetadata] = loop.create_future()
+        self._changes.append((change, answer))
+        if self._asking is None:
+            self._asking = loop.create_task(self._ask_for_changes())
+        return await answer
+
+    async def create_topic(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+    ) -> None:
+        """Has the controller make a topic. Raises BrokerResponseError."""
+        topic_class = CreateTopicsRequest.CreatableTopic
+        message = CreateTopicsRequest(
+            topics=[
+                topic_class(
+                    name=name,
+                    num_partitions=partition_count,
+                    replication_factor=replication_factor,
+                    assignments=[],
+                    configs=[
+                        topic_class.CreatableTopicConfig(name=key, value=value)
+                        for key, value in configs.items()
+                    ],
+                )
+            ],
+            timeout_ms=_CREATE_TIMEOUT_MS,
+            validate_only=False,
+        )
+        try:
+            response = await self._request(message, _CREATE_TOPICS_VERSION, CreateTopicsResponse)
+        except KafkaConnectionError as error:
+            raise BrokerNotAvailableError(str(error)) from error
+        (created,) = response.topics
+        if created.error_code:
+            raise for_code(created.error_code)(created.error_message)
+
+    async def shut_down(self) -> list[TopicPartition]:
+        """This broker is about to stop: the partitions that nobody else can lead. Raises
+        KafkaConnectionError and BrokerResponseError."""
+        message = ControlledShutdownRequest(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch()
+        )
+        response = await self._request(
+            message, CONTROLLED_SHUTDOWN_VERSION, ControlledShutdownResponse
+        )
+        if response.error_code:
+            raise for_code(response.error_code)()
+        return [
+            TopicPartition(each.topic_name, each.partition_index)
+            for each in response.remaining_partitions
+        ]
+
+    def close(self) -> None:
+        """Asks for nothing any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+        for _, answer in self._changes:
+            answer.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _ask_for_changes(self) -> None:
+        while self._changes:
+            asked, self._changes = self._changes, []
+            asked = sorted(
+                (each for each in asked if not each[1].done()), key=lambda each: each[0].topic_id
+            )
+            changes = [change for change, _ in asked]
+            request = AlterPartition(self._node_id, self._broker_epoch(), changes)
+            try:
+                response = await self._request(
+                    alter_partition_message(request),
+                    ALTER_PARTITION_VERSION,
+                    AlterPartitionResponse,
+                )
+                outcomes = alter_partition_answers(response)
+            except (KafkaConnectionError, BrokerResponseError) as error:
+                _log.info("isr.asked_in_vain reason=%r", str(error))
+                self._changes = asked + self._changes
+                await asyncio.sleep(_RETRY_S)
+                continue
+            for change, answer in asked:
+                outcome = outcomes.get((change.topic_id, change.partition), UnknownError())
+                if isinstance(outcome, _ASK_ANOTHER):
+                    self._changes.append((change, answer))
+                elif isinstance(outcome, BrokerResponseError):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
+            if self._changes:
+                await asyncio.sleep(_RETRY_S)
+        self._asking = None
+
+    async def _request(self, message: Any, version: int, response_class: Any) -> Any:
+        """Raises KafkaConnectionError."""
+        return await self._to_controller().request(message, version, response_class)
+
+    def _to_controller(self) -> Connection:
+        wanted = self._metadata.controller_id
+        node = next((node for node in self._metadata.brokers if node.node_id == wanted), None)
+        if node is None:
+            raise KafkaConnectionError("the cluster has no controller, as far as is known")
+        if self._connection is None or node != self._controller:
+            if self._connection is not None:
+                self._connection.close()
+            self._controller, self._connection = node, self._connect(node)
+        return self._connection

@@ -1,0 +1,184 @@
+"""Brokers of one cluster: what producers and consumers see when one of them is lost."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
+
+from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.cluster import SESSION_S, Cluster
+from tests.support.patience import EVENT_S, wait_until
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+class Producing:
+    """An idempotent producer with acks=all, at work in a thread until `stop`."""
+
+    def __init__(self, cluster: Cluster, topic: str, partitions: int = 1) -> None:
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.longest_s = 0.0
+        self.errors: list[KafkaError] = []
+        self._producer = KafkaProducer(
+            bootstrap_servers=cluster.bootstrap,
+            acks="all",
+            enable_idempotence=True,
+            retry_backoff_ms=50,
+            request_timeout_ms=5000,
+            delivery_timeout_ms=int(EVENT_S * 1000),
+        )
+        self._topic = topic
+        self._partitions = partitions
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Producing":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._producer.close()
+
+    def wait_for(self, more: int = 20) -> None:
+        """Until so many more are acknowledged."""
+        enough = len(self.acknowledged) + more
+        wait_until(lambda: len(self.acknowledged) >= enough, lambda: self.errors)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._is_over.is_set():
+            value = b"%d" % number
+            began_s = time.monotonic()
+            try:
+                told = self._producer.send(
+                    self._topic, value, partition=number % self._partitions
+                ).get(EVENT_S)
+            except KafkaError as error:
+                self.errors.append(error)
+            else:
+                self.acknowledged[told.partition, told.offset] = value
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+            number += 1
+
+
+def read(cluster: Cluster, topic: str, partitions: int = 1) -> dict[tuple[int, int], bytes]:
+    """Everything committed, by partition and offset."""
+    places = [TopicPartition(topic, index) for index in range(partitions)]
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    try:
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        found: dict[tuple[int, int], bytes] = {}
+        while any(consumer.position(place) < ends[place] for place in places):
+            for records in consumer.poll(1000).values():
+                found |= {(each.partition, each.offset): each.value for each in records}
+        return found
+    finally:
+        consumer.close()
+
+
+def check(cluster: Cluster, producing: Producing, topic: str, partitions: int = 1) -> None:
+    """Nothing lost, nothing doubled, nothing out of order, and all replicas alike."""
+    found = read(cluster, topic, partitions)
+    assert producing.acknowledged.items() <= found.items()
+    assert not producing.errors
+    for partition in range(partitions):
+        values = [int(found[place]) for place in sorted(found) if place[0] == partition]
+        assert values == sorted(set(values))
+    cluster.wait_in_sync(topic)
+    cluster.wait_equal_logs(topic, partitions)
+
+
+def test_a_leader_that_is_killed_costs_no_record(cluster):
+    cluster.create_topic("t", 3)
+    with Producing(cluster, "t", 3) as producing:
+        producing.wait_for()
+        leader = cluster.leader("t")
+        cluster.kill(leader)
+        assert cluster.wait_led("t", not_by=leader) != leader
+        producing.wait_for()
+        cluster.start(leader)
+        cluster.wait_in_sync("t")
+        producing.wait_for()
+    check(cluster, producing, "t", 3)
+
+
+def test_brokers_that_are_restarted_in_turn_are_not_missed(cluster):
+    cluster.create_topic("t", 3)
+    with Producing(cluster, "t", 3) as producing:
+        for node_id in (1, 2, 3):
+            producing.wait_for()
+            cluster.stop(node_id)
+            producing.wait_for()
+            cluster.start(node_id)
+            cluster.wait_in_sync("t")
+    check(cluster, producing, "t", 3)
+    # As others lead before it stops, nobody waits until its session has ended.
+    assert producing.longest_s < SESSION_S
+
+
+def test_a_leader_that_is_frozen_longer_than_its_session_acknowledges_nothing_more(cluster):
+    """It goes on as if nothing had been, until it hears that others lead."""
+    cluster.create_topic("t")
+    with Producing(cluster, "t") as producing:
+        producing.wait_for()
+        leader = cluster.leader("t")
+        os.kill(cluster.brokers[leader].process.pid, signal.SIGSTOP)
+        try:
+            other = next(node_id for node_id in cluster.brokers if node_id != leader)
+            wait_until(lambda: told_by(cluster, other) != leader, "another leads", pause_s=0.05)
+            producing.wait_for()
+        finally:
+            os.kill(cluster.brokers[leader].process.pid, signal.SIGCONT)
+        # As Apache Kafka's, it tells of itself as the leader until then.
+        wait_until(lambda: told_by(cluster, leader) != leader, "it has heard", pause_s=0.05)
+        cluster.wait_in_sync("t")
+        producing.wait_for()
+    check(cluster, producing, "t")
+
+
+def told_by(cluster: Cluster, node_id: int) -> int:
+    """Who leads, as that broker says."""
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        (partition,) = client.metadata_of("t").partitions
+        return int(partition.leader_id)
+
+
+def test_a_topic_is_deleted_though_a_broker_is_away(cluster):
+    cluster.create_topic("t", 2)
+    away = 3
+    cluster.kill(away)
+    cluster.wait_led("t", 0, not_by=away)
+    cluster.admin.delete_topics(["t"])
+    wait_until(lambda: not is_there(cluster, "t"), "the topic is gone", pause_s=0.1)
+    cluster.start(away)
+    folders = [cluster.data_dir(away) / f"t-{index}" for index in range(2)]
+    wait_until(lambda: not any(map(Path.exists, folders)), "its logs are gone, too", pause_s=0.1)
+
+
+def is_there(cluster: Cluster, topic: str) -> bool:
+    return topic in cluster.admin.list_topics()
+
+
+def test_two_brokers_with_one_id_are_not_in_one_cluster(cluster, tmp_path):
+    properties = {**cluster.properties_of(1), "zookeeper.session.timeout.ms": "500"}
+    with pytest.raises(RuntimeError, match=r"broker\.id 1 is registered by another broker"):
+        BrokerChild(tmp_path / "twin", properties)

@@ -1,0 +1,188 @@
+"""A cluster of our brokers, each a process of its own, over a real ZooKeeper."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError
+
+from tests.support.broker_child import BrokerChild
+from tests.support.patience import wait_until
+from tests.support.zookeeper import ZooKeeperServer
+
+SESSION_S = 3.0
+"""How long a broker may be silent before the others take it to be gone."""
+_PROPERTIES = {
+    "zookeeper.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "3",
+    "transaction.state.log.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "replica.fetch.backoff.ms": "200",
+    "controlled.shutdown.retry.backoff.ms": "1000",
+}
+
+
+class Cluster:
+    """Brokers by their ids, from 1 on; a context manager."""
+
+    def __init__(
+        self, directory: Path, brokers: int = 3, properties: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        self.properties = {**_PROPERTIES, **(properties or {})}
+        self.zookeeper = ZooKeeperServer()
+        self.brokers: dict[int, BrokerChild] = {}
+        self._ports: dict[int, int] = {}
+        self._wanted = range(1, brokers + 1)
+        self._admin: KafkaAdminClient | None = None
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.zookeeper.start()
+            for node_id in self._wanted:
+                self.start(node_id)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            for node_id, broker in self.brokers.items():
+                print(f"--- broker {node_id}\n{broker.stderr()[-8000:]}")
+        self.close()
+
+    def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+        for broker in self.brokers.values():
+            broker.close()
+        self.zookeeper.close()
+
+    # Brokers.
+
+    def properties_of(self, node_id: int) -> dict[str, str]:
+        return {
+            **self.properties,
+            "broker.id": str(node_id),
+            "zookeeper.connect": f"{self.zookeeper.address}/cluster",
+        }
+
+    def data_dir(self, node_id: int) -> Path:
+        return self.directory / str(node_id)
+
+    def start(self, node_id: int) -> BrokerChild:
+        """At its first start on a free port, then on the same."""
+        broker = BrokerChild(
+            self.data_dir(node_id), self.properties_of(node_id), self._ports.get(node_id, 0)
+        )
+        self._ports[node_id] = broker.port
+        self.brokers[node_id] = broker
+        return broker
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+        self.brokers.pop(node_id).kill()
+
+    def stop(self, node_id: int) -> None:
+        """SIGTERM, and its end."""
+        assert self.brokers.pop(node_id).stop() == 0
+
+    @property
+    def bootstrap(self) -> list[str]:
+        """Of all brokers that were ever started."""
+        return [f"127.0.0.1:{port}" for port in self._ports.values()]
+
+    # What clients are told.
+
+    @property
+    def admin(self) -> KafkaAdminClient:
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        return self._admin
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replicas: int = 3,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        topic = NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))
+        self.admin.create_topics([topic])
+
+    def partitions(self, topic: str) -> list[Any]:
+        """As a broker that is there describes them, in their order."""
+        (described,) = self.admin.describe_topics([topic])
+        return sorted(described["partitions"], key=lambda each: each["partition_index"])
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """-1 where nobody leads it."""
+        return int(self.partitions(topic)[partition]["leader_id"])
+
+    def wait_led(self, topic: str, partition: int = 0, not_by: int = -1) -> int:
+        """Who leads it, as soon as that is somebody (else)."""
+
+        def led() -> int:
+            with _patient():
+                leader = self.leader(topic, partition)
+                return leader if leader not in (-1, not_by) else 0
+            return 0
+
+        return wait_until(led, f"a leader of {topic}-{partition}", pause_s=0.05)
+
+    def wait_in_sync(self, topic: str, replicas: int = 3) -> None:
+        """Until every partition has so many replicas in sync."""
+
+        def is_in_sync() -> bool:
+            with _patient():
+                return all(len(each["isr_nodes"]) == replicas for each in self.partitions(topic))
+            return False
+
+        wait_until(is_in_sync, lambda: self.partitions(topic), pause_s=0.05)
+
+    # What lies on the disks.
+
+    def log_bytes(self, node_id: int, topic: str, partition: int = 0) -> bytes:
+        """All segments of a replica."""
+        folder = self.data_dir(node_id) / f"{topic}-{partition}"
+        return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+    def wait_equal_logs(self, topic: str, partitions: int = 1) -> None:
+        """Until all replicas are equal, byte by byte."""
+        for partition in range(partitions):
+
+            def digests(partition: int = partition) -> set[str]:
+                return {
+                    hashlib.sha256(self.log_bytes(node_id, topic, partition)).hexdigest()
+                    for node_id in self.brokers
+                }
+
+            wait_until(
+                lambda digests=digests: len(digests()) == 1,  # type: ignore[misc]
+                f"equal logs of {topic}-{partition}",
+                pause_s=0.1,
+            )
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """What is asked in the middle of a failover may find nobody."""
+    try:
+        yield
+    except KafkaError:
+        time.sleep(0.05)
