@@ -51,7 +51,7 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
-from broker.coordinator.to_brokers import ask_nobody
+from broker.coordinator.to_brokers import AskBroker, ToBrokers, ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import (
@@ -100,6 +100,7 @@ class BrokerServer:
         self._is_serving = False
         self._membership: Membership | None = None
         self._to_controller: ToController | None = None
+        self._to_brokers: list[ToBrokers] = []
         self._laggards_timer: asyncio.TimerHandle | None = None
         self._first_producer_id = 0
         self._is_stopping = False
@@ -359,7 +360,7 @@ class BrokerServer:
             self._replicas,
             self._groups,
             self._metadata,
-            ask_nobody,
+            self._ask_broker("markers"),
             self._loop.call_later,
             self._config.request_timeout_ms,
         )
@@ -375,10 +376,18 @@ class BrokerServer:
             self._transactions,
             self._transactions_topic,
             self._metadata.broker,
-            ask_nobody,
+            self._ask_broker("transactions"),
             lambda: self._configs.current.transaction_partition_verification_enable,
         )
         return StateLoader(self._transactions_topic, self._replicas, self._transactions)
+
+    def _ask_broker(self, purpose: str) -> AskBroker:
+        """Over connections of its own: an answer may take as long as replicas in sync do."""
+        if not self._is_member:
+            return ask_nobody
+        to_brokers = ToBrokers(self._metadata, lambda node: self._connect(node, purpose))
+        self._to_brokers.append(to_brokers)
+        return to_brokers.ask
 
     def _api_context(self, apis: Sequence[Api]) -> ApiContext:
         return ApiContext(
@@ -421,6 +430,8 @@ class BrokerServer:
         # No timer of theirs writes to a log that is closed.
         self._markers.close()
         self._transaction_partitions.close()
+        for to_brokers in self._to_brokers:
+            to_brokers.close()
         self._coordinators.close()
         await self._controller.stop()
         await self._fetchers.close()

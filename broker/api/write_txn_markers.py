@@ -23,7 +23,7 @@ from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch
-from broker.coordinator.transaction_markers import AppendedMarker
+from broker.replica.delayed import Appended
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _TRANSACTION_VERSION_REQUEST = 2
@@ -39,7 +39,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(WriteTxnMarkersRequest)
     has_version = request.version >= _TRANSACTION_VERSION_REQUEST
     errors: dict[_Key, BrokerResponseError | None] = {}
-    uncommitted: dict[_Key, AppendedMarker] = {}
+    uncommitted: dict[_Key, Appended] = {}
     for number, marker in enumerate(wanted.markers):
         end = EndOfTransaction(
             ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from kafka.errors import (
     BrokerResponseError,
@@ -42,10 +42,9 @@ from broker.coordinator.marker_messages import (
     markers_message,
 )
 from broker.coordinator.to_brokers import AskBroker, Batches
-from broker.replica.delayed import DelayedProduce
+from broker.replica.delayed import Appended, DelayedProduce
 from broker.replica.later import when_done
 from broker.replica.manager import ReplicaManager
-from broker.replica.partition import Partition
 from broker.replica.purgatory import CallLater
 
 _log = logging.getLogger(__name__)
@@ -67,9 +66,6 @@ _PERHAPS_LED_ELSEWHERE: Final = (
     NotLeaderForPartitionError,
     UnknownTopicOrPartitionError,
 )
-
-AppendedMarker: TypeAlias = tuple[Partition, int]
-"""A partition that this broker leads, and where its log ended with the marker."""
 
 
 class OffsetsOfTransactions(Protocol):
@@ -143,7 +139,7 @@ class MarkerWriter:
 
     # Into this broker's partitions.
 
-    def append(self, place: TopicPartition, end: EndOfTransaction) -> AppendedMarker:
+    def append(self, place: TopicPartition, end: EndOfTransaction) -> Appended:
         """Writes one marker. Raises UnknownTopicOrPartitionError, NotLeaderForPartitionError,
         KafkaStorageError, InvalidProducerEpochError, TransactionCoordinatorFencedError and, while
         its groups are being read, CoordinatorLoadInProgressError."""
@@ -163,33 +159,34 @@ class MarkerWriter:
             self._offsets.complete_transaction(
                 end.producer.producer_id, (place.partition,), is_commit=end.marker.is_commit
             )
-        return partition, partition.log.log_end_offset
+        return Appended(partition, partition.log.log_end_offset, partition.leadership)
 
     @staticmethod
-    def is_committed(appended: AppendedMarker) -> bool:
+    def is_committed(appended: Appended) -> bool:
         """Whether there is nothing to wait for."""
-        partition, end_offset = appended
-        return partition.high_watermark >= end_offset and not partition.log.awaits_flush
+        partition = appended.partition
+        is_replicated = partition.high_watermark >= appended.end_offset
+        return is_replicated and not partition.log.awaits_flush
 
     async def wait_committed(
-        self, appended: Sequence[AppendedMarker]
+        self, appended: Sequence[Appended]
     ) -> list[BrokerResponseError | None]:
         """Returns when all markers are committed; for each why it is not known to be, if so."""
         replicated = DelayedProduce(appended)
         refused: dict[TopicPartition, BrokerResponseError] = {}
-        for partition, _ in appended:
-            log = partition.log
+        for each in appended:
+            log = each.partition.log
             if log.awaits_flush:
                 try:
                     await asyncio.get_running_loop().run_in_executor(None, log.flush)
                 except BrokerResponseError as error:  # the log has said so
-                    refused[partition.topic_partition] = error
+                    refused[each.partition.topic_partition] = error
         errors = await when_done(
             self._replicas, replicated, self._timeout_ms, lambda: replicated.errors
         )
         return [
-            refused.get(partition.topic_partition, error)
-            for (partition, _), error in zip(appended, errors, strict=True)
+            refused.get(each.partition.topic_partition, error)
+            for each, error in zip(appended, errors, strict=True)
         ]
 
     # Wherever they belong.
@@ -212,7 +209,7 @@ class MarkerWriter:
     def _write(self, ending: _Ending, places: deque[TopicPartition]) -> None:
         if self._is_closed or not ending.is_wanted():
             return
-        uncommitted: list[AppendedMarker] = []
+        uncommitted: list[Appended] = []
         for _ in range(min(_MARKERS_A_TURN, len(places))):
             place = places.popleft()
             try:
@@ -231,10 +228,10 @@ class MarkerWriter:
         if places:
             self._call_later(0, lambda: self._write(ending, places))
 
-    async def _wait(self, ending: _Ending, uncommitted: Sequence[AppendedMarker]) -> None:
+    async def _wait(self, ending: _Ending, uncommitted: Sequence[Appended]) -> None:
         errors = await self.wait_committed(uncommitted)
-        for (partition, _), error in zip(uncommitted, errors, strict=True):
-            self._take_answer(ending, partition.topic_partition, error)
+        for each, error in zip(uncommitted, errors, strict=True):
+            self._take_answer(ending, each.partition.topic_partition, error)
 
     def _look_elsewhere(
         self, ending: _Ending, place: TopicPartition, error: BrokerResponseError

@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from tests.support.broker_child import BrokerChild, RawClient
-from tests.support.cluster import SESSION_S, Cluster
+from tests.support.cluster import SESSION_S, Cluster, patiently
 from tests.support.patience import EVENT_S, wait_until
 
 
@@ -167,7 +167,7 @@ def test_a_topic_is_deleted_though_a_broker_is_away(cluster):
     away = 3
     cluster.kill(away)
     cluster.wait_led("t", 0, not_by=away)
-    cluster.admin.delete_topics(["t"])
+    patiently(lambda: cluster.admin.delete_topics(["t"]))
     wait_until(lambda: not is_there(cluster, "t"), "the topic is gone", pause_s=0.1)
     cluster.start(away)
     folders = [cluster.data_dir(away) / f"t-{index}" for index in range(2)]
@@ -175,7 +175,7 @@ def test_a_topic_is_deleted_though_a_broker_is_away(cluster):
 
 
 def is_there(cluster: Cluster, topic: str) -> bool:
-    return topic in cluster.admin.list_topics()
+    return topic in patiently(cluster.admin.list_topics)
 
 
 def test_two_brokers_with_one_id_are_not_in_one_cluster(cluster, tmp_path):

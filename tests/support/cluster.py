@@ -2,17 +2,17 @@
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from tests.support.broker_child import BrokerChild
-from tests.support.patience import wait_until
+from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import ZooKeeperServer
 
 SESSION_S = 3.0
@@ -29,6 +29,8 @@ _PROPERTIES = {
     "replica.fetch.backoff.ms": "200",
     "controlled.shutdown.retry.backoff.ms": "1000",
 }
+
+_T = TypeVar("_T")
 
 
 class Cluster:
@@ -123,11 +125,12 @@ class Cluster:
         configs: Mapping[str, str] | None = None,
     ) -> None:
         topic = NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))
-        self.admin.create_topics([topic])
+        with suppress(TopicAlreadyExistsError):  # an answer was lost
+            patiently(lambda: self.admin.create_topics([topic]))
 
     def partitions(self, topic: str) -> list[Any]:
         """As a broker that is there describes them, in their order."""
-        (described,) = self.admin.describe_topics([topic])
+        (described,) = patiently(lambda: self.admin.describe_topics([topic]))
         return sorted(described["partitions"], key=lambda each: each["partition_index"])
 
     def leader(self, topic: str, partition: int = 0) -> int:
@@ -138,10 +141,8 @@ class Cluster:
         """Who leads it, as soon as that is somebody (else)."""
 
         def led() -> int:
-            with _patient():
-                leader = self.leader(topic, partition)
-                return leader if leader not in (-1, not_by) else 0
-            return 0
+            leader = self.leader(topic, partition)
+            return leader if leader not in (-1, not_by) else 0
 
         return wait_until(led, f"a leader of {topic}-{partition}", pause_s=0.05)
 
@@ -149,9 +150,7 @@ class Cluster:
         """Until every partition has so many replicas in sync."""
 
         def is_in_sync() -> bool:
-            with _patient():
-                return all(len(each["isr_nodes"]) == replicas for each in self.partitions(topic))
-            return False
+            return all(len(each["isr_nodes"]) == replicas for each in self.partitions(topic))
 
         wait_until(is_in_sync, lambda: self.partitions(topic), pause_s=0.05)
 
@@ -179,10 +178,15 @@ class Cluster:
             )
 
 
-@contextmanager
-def _patient() -> Iterator[None]:
-    """What is asked in the middle of a failover may find nobody."""
-    try:
-        yield
-    except KafkaError:
-        time.sleep(0.05)
+def patiently(ask: Callable[[], _T]) -> _T:
+    """What is asked in the middle of a failover may find nobody, and is asked again."""
+    deadline = time.monotonic() + EVENT_S
+    while True:
+        try:
+            return ask()
+        except TopicAlreadyExistsError:
+            raise
+        except KafkaError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
