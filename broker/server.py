@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SHUTDOWN_RETRY_S = 0.2
+_FIRST_WORD_S = 30.0
 
 T = TypeVar("T")
 
@@ -247,6 +248,12 @@ class BrokerServer:
         )
         # As long as a broker that was killed may seem to be there.
         await self._membership.join(2 * self._config.zookeeper_session_timeout_ms / 1000 + 5)
+        # Clients of a broker that says it is ready find the others by it.
+        heard = self._loop.create_task(self._state_changes.has_heard.wait())
+        done, _ = await asyncio.wait({heard}, timeout=_FIRST_WORD_S)
+        if not done:
+            heard.cancel()
+            _log.warning("broker.not_told reason='no controller has said what there is'")
         self._look_for_laggards()
 
     def _registered(self, broker_epoch: int) -> None:

@@ -17,8 +17,8 @@ class MetadataCache:
     def __init__(self, cluster_id: str, broker: BrokerNode) -> None:
         self.cluster_id = cluster_id
         self.broker = broker
-        self.brokers = [broker]
-        """Those that are there, this one among them."""
+        self.brokers: list[BrokerNode] = []
+        """Those that are there; none before a controller has said so: clients ask again then."""
         self._controller_id = NO_CONTROLLER
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[uuid.UUID, str] = {}

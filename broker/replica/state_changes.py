@@ -82,6 +82,8 @@ class StateChanges:
         """Leader epochs of partitions whose coordinator does not know yet."""
         self._controller_epoch = 0
         self._one_at_a_time = asyncio.Lock()
+        self.has_heard = asyncio.Event()
+        """Set when a controller has told what brokers and topics there are."""
 
     async def obey(self, request: ControlRequest) -> Failures:
         """Does what is asked; the partitions where it failed.
@@ -205,4 +207,5 @@ class StateChanges:
         newly_led, self._newly_led = self._newly_led, {}
         for topic_partition, leader_epoch in newly_led.items():
             self._coordinators.lead(topic_partition, leader_epoch)
+        self.has_heard.set()
         return {}

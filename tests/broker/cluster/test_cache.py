@@ -24,7 +24,7 @@ def told(*topics: TopicMetadata, leader: int | None = None, first: int = 0) -> U
 
 def test_brokers_topics_and_who_is_controller():
     metadata = MetadataCache("cluster", ONE)
-    assert (metadata.brokers, metadata.controller_id) == ([ONE], -1)
+    assert (metadata.brokers, metadata.controller_id) == ([], -1)
     later, sooner = (new_topic(name, 1, 1) for name in ("b", "a"))
     assert metadata.update(told(later, sooner)) == []
     assert (metadata.brokers, metadata.controller_id) == ([ONE, TWO], 2)

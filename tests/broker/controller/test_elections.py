@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import PartitionMetadata
-from broker.controller.elections import elect_offline, first_state
+from broker.controller.elections import elect_offline, elect_without, first_state
 
 NODES = range(1, 6)
 online = st.sets(st.sampled_from(NODES))
@@ -39,3 +39,22 @@ def test_a_new_partition_is_led_by_the_first_that_is_there(there):
     present = tuple(node for node in (3, 1, 2) if node in there)
     assert state.leader == (present[0] if present else NO_LEADER)
     assert state.isr == (present or (3, 1, 2))
+
+
+@given(state=states(), there=online, leaving=st.sets(st.sampled_from(NODES)))
+def test_who_leaves_leads_nothing_and_is_not_in_sync(state, there, leaving):
+    changed = elect_without(state, leaving, there.__contains__)
+    others = [
+        node
+        for node in state.replicas
+        if node in state.isr and node in there and node not in leaving
+    ]
+    if leaving.isdisjoint(state.isr) and state.leader not in leaving:
+        assert changed is None
+    elif state.leader == NO_LEADER or (state.leader in leaving and not others):
+        assert changed is None  # the last ones stay
+    else:
+        assert changed.leader_epoch == state.leader_epoch + 1
+        assert leaving.isdisjoint(changed.isr)
+        assert changed.leader == (others[0] if state.leader in leaving else state.leader)
+        assert changed.leader in changed.isr

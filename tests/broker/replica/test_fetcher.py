@@ -1,0 +1,335 @@
+"""A follower and its leader, each with a log: equal in the end, whatever came between.
+
+The leader is a real partition behind a connection that speaks Fetch and ListOffsets; faults are put
+into its answers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from kafka.errors import (
+    KafkaConnectionError,
+    NotLeaderForPartitionError,
+)
+from kafka.protocol.consumer import ListOffsetsResponse
+from kafka.structs import TopicPartition
+
+from broker.api.errors import code_of
+from broker.cluster.metadata import PartitionMetadata
+from broker.config.log import LogConfig
+from broker.log.log import Log
+from broker.replica.fetcher import FetcherOptions, ReplicaFetcher
+from broker.replica.partition import Isolation, Partition
+from pyspark_kafkalog.protocol.fetch import (
+    FetchedPartition,
+    FetchResponse,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+from tests.broker.log.batches import batch
+from tests.broker.log.memory_files import MemoryFiles
+from tests.support.patience import eventually
+from tests.support.replicas import host_alone
+
+LEADER, FOLLOWER = 1, 2
+OPTIONS = FetcherOptions(1 << 20, 10 << 20, 1, 10, 20)
+
+
+class Pair:
+    """A partition as its leader and its follower have it."""
+
+    def __init__(self, number: int, files: MemoryFiles, directory) -> None:
+        self.place = TopicPartition("t", number)
+        self.topic_id = UUID(int=7)
+        self.epoch = 0
+        logs = []
+        for node_id in (LEADER, FOLLOWER):
+            folder = directory / f"{node_id}-{number}"
+            files.make_directory(folder)
+            logs.append(Log(folder, LogConfig(), files=files))
+        self.leader, self.follower = (
+            Partition(self.place, self.topic_id, log, host_alone(node_id))
+            for node_id, log in zip((LEADER, FOLLOWER), logs, strict=True)
+        )
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        """A leader epoch of which both have heard."""
+        self.epoch = epoch
+        state = PartitionMetadata((LEADER, FOLLOWER), LEADER, epoch, (LEADER,), epoch)
+        self.leader.lead(state)
+        self.follower.follow(state)
+
+    def append(self, epoch: int | None = None, count: int = 1) -> None:
+        """To the leader's log."""
+        for _ in range(count):
+            self.leader.log.append(batch(), self.epoch if epoch is None else epoch)
+
+    def append_to_follower(self, epoch: int, count: int = 1) -> None:
+        """What it has taken as a leader, and nobody else has."""
+        for _ in range(count):
+            self.follower.log.append(batch(), epoch)
+
+    @property
+    def is_equal(self) -> bool:
+        return bytes_of(self.leader.log) == bytes_of(self.follower.log)
+
+
+def bytes_of(log: Log) -> bytes:
+    start, end = log.log_start_offset, log.log_end_offset
+    parts = []
+    while start < end:
+        found = log.read(start, 1 << 20, end)
+        assert found is not None
+        parts.append(found.read())
+        start = log.log_end_offset
+    return b"".join(parts)
+
+
+class Leader:
+    """Answers as the broker that leads the pairs; `spoil` may change an answer."""
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        self.pairs = {pair.place.partition: pair for pair in pairs}
+        self.spoil: Callable[[FetchedPartition], None] = lambda found: None
+        self.is_gone = False
+        self.refused = 0
+        self.asked: list[set[int]] = []
+        self.gate: asyncio.Event | None = None
+
+    async def exchange(self, api_key: int, version: int, body: memoryview) -> memoryview:
+        await asyncio.sleep(0.001)
+        if self.is_gone:
+            self.refused += 1
+            raise KafkaConnectionError("gone")
+        wanted = decode_fetch_request(memoryview(bytearray(body)), version)
+        assert (wanted.replica_id, wanted.replica_epoch) == (FOLLOWER, 55)
+        self.asked.append({ask.partition for ask in wanted.partitions})
+        response = FetchResponse([])
+        for ask in wanted.partitions:
+            leader = self.pairs[ask.partition].leader
+            found = FetchedPartition("", ask.partition, 0, -1, topic_id=ask.topic_id)
+            try:
+                leader.check_epoch(ask.current_leader_epoch)
+                read = leader.read(ask, 1 << 20, Isolation.LOG_END, min_one_batch=True)
+            except Exception as error:
+                found.error_code = code_of(error)  # type: ignore[arg-type]
+            else:
+                found.high_watermark = read.high_watermark
+                found.log_start_offset = read.log_start_offset
+                found.diverging_epoch = read.diverging_epoch
+                found.records = read.records.read() if read.records else b""
+            self.spoil(found)
+            response.partitions.append(found)
+        if self.gate is not None:
+            await self.gate.wait()
+        return memoryview(bytearray(b"".join(encode_fetch_response(response, version))))
+
+    async def request(self, message, version, response_class):
+        (ask,) = message.topics[0].partitions
+        found = self.pairs[ask.partition_index].leader.find_offset(ask.timestamp, Isolation.LOG_END)
+        topic_class = ListOffsetsResponse.ListOffsetsTopicResponse
+        answer = topic_class.ListOffsetsPartitionResponse(
+            partition_index=ask.partition_index, error_code=0, offset=found.offset
+        )
+        return ListOffsetsResponse(topics=[topic_class(name="t", partitions=[answer])])
+
+    def close(self) -> None:
+        self.is_gone = True
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    files = MemoryFiles()
+    return [Pair(number, files, tmp_path) for number in range(2)]
+
+
+def fetching(pairs, scenario):
+    """Runs it while the follower fetches."""
+
+    async def run() -> None:
+        leader = Leader(pairs)
+        fetcher = ReplicaFetcher(FOLLOWER, lambda: 55, leader, OPTIONS)
+        for pair in pairs:
+            fetcher.add(pair.follower)
+        try:
+            await scenario(leader, fetcher)
+        finally:
+            await fetcher.close()
+
+    asyncio.run(run())
+
+
+def until_equal(*pairs):
+    return eventually(lambda: all(pair.is_equal for pair in pairs))
+
+
+def test_it_catches_up_and_its_high_watermark_follows(pairs):
+    async def scenario(leader, fetcher):
+        for pair in pairs:
+            pair.append(count=5)
+        await until_equal(*pairs)
+        for pair in pairs:
+            pair.leader.advance_high_watermark(3)
+        await eventually(lambda: all(pair.follower.high_watermark == 3 for pair in pairs))
+
+    fetching(pairs, scenario)
+
+
+def test_a_partition_in_error_is_held_back_and_the_others_go_on(pairs):
+    failing = [True]
+
+    def spoil(found):
+        if failing[0] and found.partition == 0:
+            found.error_code = NotLeaderForPartitionError.errno
+
+    async def scenario(leader, fetcher):
+        leader.spoil = spoil
+        pairs[0].append()
+        pairs[1].append()
+        await until_equal(pairs[1])
+        assert not pairs[0].is_equal
+        failing[0] = False
+        await until_equal(*pairs)
+        assert {1} in leader.asked
+
+    fetching(pairs, scenario)
+
+
+def test_one_that_is_fenced_stops_until_a_new_epoch(pairs):
+    async def scenario(leader, fetcher):
+        first = pairs[0]
+        first.leader.lead(PartitionMetadata((LEADER, FOLLOWER), LEADER, 1, (LEADER,), 1))
+        first.append(1)
+        await eventually(lambda: {1} in leader.asked)
+        asked = len(leader.asked)
+        await eventually(lambda: len(leader.asked) > asked + 3)
+        assert all(each == {1} for each in leader.asked[asked:])
+        first.begin(1)
+        fetcher.add(first.follower)
+        await until_equal(first)
+
+    fetching(pairs, scenario)
+
+
+def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs):
+    """Twice: an epoch that the leader never had is none of its answers (KIP-279)."""
+    first, second = pairs
+    first.append(0, 5)
+    second.append(0, 5)
+
+    async def same(leader, fetcher):
+        await until_equal(*pairs)
+
+    fetching(pairs, same)
+    first.append_to_follower(1, 3)
+    first.append(2, 2)
+    for epoch in (1, 3):
+        second.append_to_follower(epoch, 2)
+    second.append(2, 4)
+    first.begin(4)
+    second.begin(4)
+    first.append()
+    fetching(pairs, same)
+
+
+def test_a_log_that_ends_above_the_leaders_end_is_cut_there(pairs):
+    first = pairs[0]
+    first.append(count=2)
+    first.append_to_follower(0, 6)
+
+    async def scenario(leader, fetcher):
+        await eventually(lambda: first.follower.log.log_end_offset == 2)
+
+    fetching([first], scenario)
+
+
+def test_a_log_that_ends_below_the_leaders_start_begins_there(pairs):
+    first = pairs[0]
+    first.append(count=8)
+    first.leader.advance_high_watermark(8)
+    first.leader.log.advance_log_start_offset(5)
+
+    async def scenario(leader, fetcher):
+        await eventually(lambda: first.follower.log.log_end_offset == 8)
+        assert first.follower.log.log_start_offset == 5
+        first.append()
+        await eventually(lambda: first.follower.log.log_end_offset == 9)
+        assert bytes_of(first.leader.log) == bytes_of(first.follower.log)
+
+    fetching([first], scenario)
+
+
+def test_where_the_leader_begins_the_follower_begins(pairs):
+    first = pairs[0]
+
+    async def scenario(leader, fetcher):
+        first.append(count=8)
+        await until_equal(first)
+        first.leader.advance_high_watermark(8)
+        first.leader.log.advance_log_start_offset(5)
+        await eventually(lambda: first.follower.log.log_start_offset == 5)
+
+    fetching([first], scenario)
+
+
+def test_nothing_is_written_to_what_was_removed_while_its_answer_was_under_way(pairs):
+    first = pairs[0]
+
+    async def scenario(leader, fetcher):
+        leader.gate = asyncio.Event()
+        first.append()
+        await eventually(lambda: leader.asked)
+        await fetcher.remove([first.place])
+        pairs[1].append()
+        leader.gate.set()
+        await until_equal(pairs[1])
+        assert first.follower.log.log_end_offset == 0
+
+    fetching(pairs, scenario)
+
+
+def test_a_damaged_answer_is_asked_for_again(pairs):
+    first = pairs[0]
+    damaged = [2]
+
+    def spoil(found):
+        if found.records and damaged[0]:
+            damaged[0] -= 1
+            found.records = bytes(found.records[:-1]) + b"\xff"
+
+    async def scenario(leader, fetcher):
+        leader.spoil = spoil
+        first.append(count=3)
+        await until_equal(first)
+        assert damaged == [0]
+
+    fetching([first], scenario)
+
+
+def test_an_answer_for_what_was_not_asked_changes_nothing(pairs):
+    def spoil(found):
+        if found.partition == 0:
+            found.topic_id = UUID(int=8)
+
+    async def scenario(leader, fetcher):
+        leader.spoil = spoil
+        for pair in pairs:
+            pair.append()
+        await until_equal(pairs[1])
+        assert pairs[0].follower.log.log_end_offset == 0
+
+    fetching(pairs, scenario)
+
+
+def test_a_leader_that_is_not_reached_is_asked_again(pairs):
+    async def scenario(leader, fetcher):
+        leader.is_gone = True
+        pairs[0].append()
+        await eventually(lambda: leader.refused > 2)
+        leader.is_gone = False
+        await until_equal(pairs[0])
+
+    fetching(pairs, scenario)

@@ -1,0 +1,80 @@
+"""A stream and a load of a topic whose leaders are killed meanwhile: each record once."""
+
+import json
+
+import pytest
+from kafka import KafkaProducer
+
+import pyspark_kafkalog
+from tests.support.cluster import Cluster
+from tests.support.patience import EVENT_S, wait_until
+
+pytestmark = [pytest.mark.spark]
+
+PARTITIONS = 3
+RECORDS = 300
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as started:
+        started.create_topic("events", PARTITIONS)
+        yield started
+
+
+def produce(cluster: Cluster, first: int) -> None:
+    """RECORDS of them, all acknowledged."""
+    producer = KafkaProducer(
+        bootstrap_servers=cluster.bootstrap, acks="all", request_timeout_ms=5000
+    )
+    sent = [
+        producer.send("events", b"%d" % number, partition=number % PARTITIONS)
+        for number in range(first, first + RECORDS)
+    ]
+    for each in sent:
+        each.get(EVENT_S)
+    producer.close()
+
+
+def numbers_in(spark, folder) -> list[int]:
+    rows = spark.read.parquet(str(folder)).selectExpr("cast(value as string) value").collect()
+    return sorted(int(row.value) for row in rows)
+
+
+def test_a_stream_and_loads_have_each_record_once(spark, cluster, tmp_path):
+    servers = ",".join(cluster.bootstrap)
+    landed, target = tmp_path / "landed", f"parquet:{tmp_path / 'loaded'}"
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": "events",
+        "startingOffsets": "earliest",
+    }
+    produce(cluster, 0)
+    query = (
+        spark.readStream.format("kafkalog")
+        .options(**options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(landed))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        pyspark_kafkalog.load(spark, "night", target, options)
+        for number, lost in enumerate((1, 2, 3), 1):
+            cluster.kill(lost)
+            produce(cluster, number * RECORDS)
+            pyspark_kafkalog.load(spark, "night", target, options)
+            cluster.start(lost)
+            cluster.wait_in_sync("events")
+        everything = list(range(4 * RECORDS))
+        query.processAllAvailable()
+        wait_until(
+            lambda: numbers_in(spark, landed) == everything,
+            lambda: json.dumps(query.lastProgress, default=str),
+            pause_s=0.5,
+        )
+        assert query.exception() is None
+        assert numbers_in(spark, tmp_path / "loaded") == everything
+    finally:
+        query.stop()
