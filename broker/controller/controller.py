@@ -100,8 +100,8 @@ class Controller:
         self._go_on_deleting()
 
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
-        """A leader that was started anew since it was written down is gone, too: what it lost in a
-        crash, and writes again, is told apart by the epoch."""
+        """And takes from the ISRs who is gone. A leader that was started anew since it was written
+        down is gone, too: what it lost in a crash, and writes again, is told apart by the epoch."""
         brokers = self._context.brokers
         elected = {}
         for topic_partition, state in self._context.partitions():
@@ -111,9 +111,12 @@ class Controller:
                 for node_id in state.isr
                 if node_id in brokers and brokers[node_id].epoch > since
             }
+            absent = set(state.isr).difference(brokers)
             if state.leader not in brokers or state.leader in restarted:
-                others = elect_without(state, restarted, self._context.is_online)
+                others = elect_without(state, restarted | absent, self._context.is_online)
                 elected[topic_partition] = others or elect_offline(state, self._context.is_online)
+            elif others := elect_without(state, absent, self._context.is_online):
+                elected[topic_partition] = others  # else nothing would be committed for a while
         await self._write_states(elected)
 
     async def _write_states(self, states: Partitions) -> Partitions:

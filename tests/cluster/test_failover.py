@@ -120,6 +120,23 @@ def test_a_leader_that_is_killed_costs_no_record(cluster):
     check(cluster, producing, "t", 3)
 
 
+def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster):
+    """Its successor takes it out of the ISRs of those that it followed, too."""
+    cluster.create_topic("t", 3)
+    with Producing(cluster, "t", 3) as producing:
+        producing.wait_for()
+        controller = cluster.controller_id
+        cluster.kill(controller)
+        for partition in range(3):
+            cluster.wait_led("t", partition, not_by=controller)
+        cluster.wait_in_sync("t", 2)
+        cluster.start(controller)
+        cluster.wait_in_sync("t")
+    check(cluster, producing, "t", 3)
+    # Followers are taken out for their lag after replica.lag.time.max.ms, which is 30 s.
+    assert producing.longest_s < 25
+
+
 def test_brokers_that_are_restarted_in_turn_are_not_missed(cluster):
     cluster.create_topic("t", 3)
     with Producing(cluster, "t", 3) as producing:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from kafka import KafkaProducer
+from confluent_kafka import Producer
 
 import pyspark_kafkalog
 from tests.support.cluster import Cluster
@@ -24,16 +24,16 @@ def cluster(tmp_path):
 
 def produce(cluster: Cluster, first: int) -> None:
     """RECORDS of them, all acknowledged."""
-    producer = KafkaProducer(
-        bootstrap_servers=cluster.bootstrap, acks="all", request_timeout_ms=5000
+    producer = Producer(
+        {
+            "bootstrap.servers": ",".join(cluster.bootstrap),
+            "enable.idempotence": True,
+            "log_level": 0,
+        }
     )
-    sent = [
-        producer.send("events", b"%d" % number, partition=number % PARTITIONS)
-        for number in range(first, first + RECORDS)
-    ]
-    for each in sent:
-        each.get(EVENT_S)
-    producer.close()
+    for number in range(first, first + RECORDS):
+        producer.produce("events", b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(EVENT_S) == 0
 
 
 def numbers_in(spark, folder) -> list[int]:

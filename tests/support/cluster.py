@@ -133,6 +133,10 @@ class Cluster:
         (described,) = patiently(lambda: self.admin.describe_topics([topic]))
         return sorted(described["partitions"], key=lambda each: each["partition_index"])
 
+    @property
+    def controller_id(self) -> int:
+        return int(patiently(self.admin.describe_cluster)["controller_id"])
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """-1 where nobody leads it."""
         return int(self.partitions(topic)[partition]["leader_id"])

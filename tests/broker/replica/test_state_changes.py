@@ -95,12 +95,12 @@ def test_a_controller_of_the_past_is_not_obeyed(broker):
     stopped = dict.fromkeys(PLACES, StoppedReplica(0, delete=True))
     for request in (
         StopReplica(Stamp(2, 4, 1), stopped),
-        UpdateMetadata(Stamp(2, 4, 1), [], {}, {}),
+        UpdateMetadata(Stamp(2, 4, 1), [ME], {}, {}),
     ):
         with pytest.raises(StaleControllerEpochError):
             broker.obey(request)
     assert set(broker.logs.all_logs()) == set(PLACES)
-    assert broker.metadata.brokers == [ME]
+    assert broker.metadata.brokers == []
 
 
 def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
