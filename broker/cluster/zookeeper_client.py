@@ -3,6 +3,9 @@
 Owns: kazoo's options, TLS, and the places where its inside is touched:
 - a change of state and a request that is sent exclude each other (`gate`), so that no request of
   one session goes out in the next, or after who sent it was told that it is lost;
+- how many requests wait for their answers (`room`): kazoo's thread is woken by a byte for each in a
+  pipe that takes some hundreds, and whoever fills it inside of `gate` waits for kazoo's thread,
+  which may be waiting for `gate`; so it is never filled, also not by what lost connections left;
 - the timeout that the server granted, and when it was asked for, which kazoo keeps to itself;
 - TLS that trusts what it is told to, and no more, and does not wait for bytes it has already;
 - reconnecting goes on each second or two: kazoo's own pauses grow to an hour.
@@ -13,14 +16,16 @@ Imports kazoo, and so is imported only where a broker joins a cluster. Called by
 import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import suppress
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from broker.config.broker import BrokerConfig
@@ -29,10 +34,13 @@ from broker.config.definition import ConfigError
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 1.0
+# Of requests without an answer. The pipe takes 278 where a byte in a socket counts for 768.
+MOST_UNANSWERED = 100
 
 
 class ZooKeeperClient(KazooClient):  # type: ignore[misc]
     """`changed` is called with each of kazoo's states, on its thread, inside of `gate`.
+    `room`, of the same lock, is told when `has_room` becomes true.
 
     Raises ConfigError where a file of TLS's cannot be used.
     """
@@ -41,10 +49,12 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         self,
         config: BrokerConfig,
         servers: str,
-        gate: AbstractContextManager[Any],
+        gate: threading.Condition,
+        room: threading.Condition,
         changed: Callable[[str], None],
     ) -> None:
-        self._gate = gate
+        self._gate, self._room = gate, room
+        self._unanswered = 0
         self._trouble = _LastWarning()
         logger = logging.Logger(f"{__name__}.kazoo")
         logger.parent = _log
@@ -72,13 +82,42 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         return self._trouble.text
 
     @property
+    def has_room(self) -> bool:
+        """Whether one more request, of one or two parts, may be sent; read inside of `gate`."""
+        return self._unanswered < MOST_UNANSWERED
+
+    @property
     def has_given_up(self) -> bool:
         """kazoo ends where a server says what it does not understand."""
         return bool(self._connection.connection_stopped.is_set())
 
     def _session_callback(self, state: str) -> None:
         with self._gate:
+            if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
+                self._forget_wake_ups()
             super()._session_callback(state)
+
+    def _forget_wake_ups(self) -> None:
+        """Of requests that the connection before had not sent. One stays for each that waits: that
+        to close, which comes from outside of `gate`, is there before its byte."""
+        with suppress(BlockingIOError):
+            while self._connection._read_sock.recv(4096, socket.MSG_DONTWAIT):
+                pass
+        for _ in range(len(self._queue)):
+            self._connection._write_sock.send(b"\0")
+
+    def _call(self, request: Any, answer: Any) -> Any:
+        with self._gate:
+            self._unanswered += 1
+            answer.rawlink(self._answered)
+            return super()._call(request, answer)
+
+    def _answered(self, answer: Any) -> None:
+        with self._gate:
+            was_full = not self.has_room
+            self._unanswered -= 1
+            if was_full:
+                self._room.notify_all()
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_s = time.monotonic()

@@ -45,14 +45,15 @@ class ZooKeeperSession:
     ) -> None:
         self._servers = servers
         self._on_event = on_event
-        self._gate = threading.Condition()
+        lock = threading.RLock()
+        self._gate, self._room = threading.Condition(lock), threading.Condition(lock)
         self._state = SessionState.SUSPENDED
         self._session_id = 0
         self._may_write = True
         self._is_closed = False
         self._timeout_s = config.zookeeper_session_timeout_ms / 1000
         self._ends_s = 0.0
-        self._client = ZooKeeperClient(config, servers, self._gate, self._changed)
+        self._client = ZooKeeperClient(config, servers, self._gate, self._room, self._changed)
         self._keeper = threading.Thread(target=self._keep, name="zookeeper-session", daemon=True)
 
     def connect(self, wait_s: float) -> None:
@@ -75,7 +76,7 @@ class ZooKeeperSession:
         return self._timeout_s
 
     def send(self, request: Request, until_s: float, session_id: int | None = None) -> Any:
-        """Sends it when there is a connection, and returns its result to come.
+        """Sends it when there is a connection, and room for it, and returns its result to come.
 
         With a `session_id` only in that session: SessionExpiredError else. StoreConnectionError
         where there is no connection until then, by the monotonic clock.
@@ -86,17 +87,27 @@ class ZooKeeperSession:
                     raise StoreConnectionError("the session is closed")
                 if session_id is not None:
                     self._check_may_write(session_id)
-                if (sent := self.try_send(request)) is not None:
-                    return sent
-                if not self._gate.wait(max(0, until_s - time.monotonic())):
+                if self._is_connected and self._client.has_room:
+                    return request(self._client)
+                event = self._room if self._is_connected else self._gate
+                if not event.wait(max(0, until_s - time.monotonic())):
                     raise StoreConnectionError(self._no_connection(self._timeout_s))
 
     def try_send(self, request: Request) -> Any:
-        """The same where there is a connection now; else None."""
+        """The same where there is a connection while it waits for room; else None. Not for
+        kazoo's threads that read answers and call back for them: they make the room."""
         with self._gate:
-            if self._state is SessionState.CONNECTED and self._client.connected:
-                return request(self._client)
-            return None
+            while self._is_connected and not self._client.has_room:
+                self._room.wait()
+            return self._send_now(request)
+
+    def _send_now(self, request: Request) -> Any:
+        return request(self._client) if self._is_connected else None
+
+    @property
+    def _is_connected(self) -> bool:
+        is_there = self._state is SessionState.CONNECTED and not self._is_closed
+        return is_there and bool(self._client.connected)
 
     def resume(self, session_id: int) -> None:
         """Lets commits go on in the session of that CONNECTED event; nothing happens where it has
@@ -112,6 +123,7 @@ class ZooKeeperSession:
                 return
             self._is_closed = True
             self._gate.notify_all()
+            self._room.notify_all()
         self._keeper.join()
         self._stop()
 
@@ -159,6 +171,7 @@ class ZooKeeperSession:
     def _become(self, state: SessionState, is_new: bool = False) -> None:
         self._state = state
         self._gate.notify_all()
+        self._room.notify_all()
         try:
             self._on_event(SessionEvent(state, self._session_id, is_new))
         except Exception:  # who is told is no reason to look at the clock no more
@@ -173,7 +186,8 @@ class ZooKeeperSession:
             with self._gate:
                 is_over = self._is_over()
                 self._look_at_clock()
-                sent_s, proof = time.monotonic(), self.try_send(lambda one: one.exists_async("/"))
+                # It waits for no room: where others take all, the session lives nevertheless.
+                sent_s, proof = time.monotonic(), self._send_now(lambda one: one.exists_async("/"))
                 if proof is None and not is_over and not self._is_closed:
                     self._gate.wait(self._pause_s())
             if is_over:

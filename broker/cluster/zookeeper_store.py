@@ -33,7 +33,7 @@ from broker.cluster.store import (
     Set,
     StoreConnectionError,
 )
-from broker.cluster.zookeeper_client import ZooKeeperClient
+from broker.cluster.zookeeper_client import MOST_UNANSWERED, ZooKeeperClient
 from broker.cluster.zookeeper_session import Request, ZooKeeperSession
 from broker.cluster.zookeeper_watches import ZooKeeperWatches
 from broker.config.broker import BrokerConfig
@@ -78,7 +78,8 @@ class ZooKeeperStore:
     def __init__(self, config: BrokerConfig, on_session: Callable[[SessionEvent], None]) -> None:
         assert config.zookeeper_connect is not None
         servers, self._root = parse_zookeeper(config.zookeeper_connect)
-        self._most_in_flight = config.zookeeper_max_in_flight_requests
+        # The other half is for who reads.
+        self._most_in_flight = min(config.zookeeper_max_in_flight_requests, MOST_UNANSWERED // 2)
         self._on_session = on_session
         # The newest commit whose answer was lost, and the newest that is known to be done or not.
         self._lost = self._settled = object()
@@ -182,7 +183,6 @@ class ZooKeeperStore:
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.CONNECTED:
-            # It is told of after that: the answers come by this thread.
             self._watches.renew(event.is_new)
         self._on_session(event)
 

@@ -5,6 +5,9 @@ change, kazoo drops them with each connection, and neither tells what changed. S
 after it was set off and after each connection, and only when it is set the node is compared with
 what was seen: whoever reads when told misses nothing. After a new session all are told.
 
+After a new connection that is done by a thread of its own, in any order and later than the owner is
+told of the connection: what changed in between is seen when it is compared.
+
 Called by: zookeeper_store, on any thread; the functions that watch are called on kazoo's.
 """
 
@@ -46,6 +49,8 @@ class ZooKeeperWatches:
         self._session = session
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
+        self._to_renew: list[str] = []
+        self._is_renewing = False
 
     def add(
         self, path: str, changed: Callable[[], None], until_s: float
@@ -68,13 +73,26 @@ class ZooKeeperWatches:
             raise
 
     def renew(self, is_new_session: bool) -> None:
-        """There is a new connection: sets all again."""
+        """There is a new connection: has all set again. Neither sends nor waits: it is called on
+        the thread that all answers come by."""
         with self._lock:
-            watched = list(self._watched.items())
-            for _, one in watched:
+            for one in self._watched.values():
                 one.must_tell |= is_new_session
-        for path, one in watched:
-            self._set(path, one)
+            self._to_renew = list(self._watched)
+            if self._to_renew and not self._is_renewing:
+                self._is_renewing = True
+                threading.Thread(target=self._renew, name="zookeeper-watches", daemon=True).start()
+
+    def _renew(self) -> None:
+        while True:
+            with self._lock:
+                if not self._to_renew:
+                    self._is_renewing = False
+                    return
+                path = self._to_renew.pop()
+                watched = self._watched.get(path)
+            if watched is not None:
+                self._set(path, watched)
 
     def _fired(self, path: str, event: WatchedEvent) -> None:
         if event.type == EventType.NONE:  # the connection is lost: `renew` comes with the next

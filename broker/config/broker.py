@@ -123,7 +123,7 @@ class BrokerConfig:
         "zookeeper.max.in.flight.requests",
         INT,
         10,
-        "Most commits that are sent to ZooKeeper before the first of them is answered.",
+        "Most commits that are sent to ZooKeeper before the first is answered; 50 at most.",
         at_least(1),
     )
     zookeeper_ssl_client_enable: bool = option(

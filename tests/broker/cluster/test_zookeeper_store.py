@@ -374,6 +374,48 @@ def test_many_commits_go_together(zookeeper, open_store):
     assert together_s < 0.8 * single_s
 
 
+def test_many_watches_are_set_again_by_the_next_connection(proxy, open_store, other):
+    """More than kazoo's pipe takes requests: that filled, all waited for one another for ever."""
+    store, events = open_store(proxy.address)
+    other.commit([Create(f"/{n}", b"") for n in range(300)])
+    told = set()
+    for n in range(300):
+        store.watch(f"/{n}", lambda n=n: told.add(n))
+    for number in range(2, 5):
+        told.clear()
+        proxy.cut()
+        other.commit([Set(f"/{n}", b"x", ANY_VERSION) for n in range(300)])
+        events.wait(CONNECTED, number)
+        assert store.exists("/0")
+        wait_until(lambda: len(told) == 300, lambda: len(told))
+
+
+def test_connections_that_are_lost_at_once_leave_nothing_in_the_pipe(proxy, open_store):
+    store, events = open_store(proxy.address)
+    store.commit([Create("/a")])
+    for number in range(2, 7):
+        with store._session._gate:
+            proxy.cut()
+            time.sleep(0.1)  # enough to notice
+            for _ in range(90):
+                store._session.try_send(lambda client: client.exists_async("/"))
+        events.wait(CONNECTED, number)
+    assert store.exists("/a")
+    wait_until(lambda: store._session._client._unanswered <= 1, "all are answered")
+
+
+def test_no_more_requests_are_asked_for_than_the_pipe_takes(proxy, open_store):
+    store, events = open_store(proxy.address, max_in_flight_requests="1000")
+    proxy.lose(answers=True)
+    cut = threading.Timer(0.5, lambda: (proxy.lose(), proxy.cut()))
+    cut.start()
+    done = store.commit_each([[Create(f"/{n}", b"x" * 500)] for n in range(1000)])
+    assert all(isinstance(each, StoreConnectionError) for each in done)
+    events.wait(CONNECTED, 2)
+    assert 0 < len(store.children("/")) <= 101
+    cut.join()
+
+
 def test_of_many_commits_those_after_a_failed_one_are_done(zookeeper, open_store):
     store, _ = open_store(zookeeper.address, max_in_flight_requests="3")
     store.commit([Create("/a", b"0")])
