@@ -171,8 +171,9 @@ class TransactionalWrites:
             try:
                 yield write
             except BaseException as error:
-                write.abort()
-                if _is_fenced(error):
+                if not _is_fenced(error):
+                    write.abort()
+                else:
                     # By another run, or by a coordinator that has waited for too long.
                     self._check_lead(transactions, lead)
                     raise TransactionAbortedError(
@@ -593,10 +594,18 @@ class TaskWrite:
         )
 
     def abort(self) -> None:
-        """By a new epoch: what is still on its way with the old one is refused (see KIP-890)."""
-        if self._identity is not None:
+        """This task's own transaction, and nobody else's: an end is refused to an old epoch, where
+        a new epoch would abort whatever is open by then under the same id.
+
+        Then by a new epoch: what is still on its way with the old one is refused (see KIP-890).
+        """
+        identity = self._identity
+        if identity is not None:
             with suppress(KafkaError, KafkalogError):
-                self._transactions.begin(self._name, self._timeout_ms, self._identity)
+                self._transactions.end(identity, commit=False)
+                known = self._transactions.describe([self._name]).get(self._name)
+                if known is not None and known.producer == identity:
+                    self._transactions.begin(self._name, self._timeout_ms, identity)
 
 
 def _is_fenced(error: BaseException) -> bool:

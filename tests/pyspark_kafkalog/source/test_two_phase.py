@@ -45,7 +45,12 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source import decisions, two_phase
-from pyspark_kafkalog.source.decisions import Decision, DecisionLog, decisions_topic
+from pyspark_kafkalog.source.decisions import (
+    Decision,
+    DecisionLog,
+    WrittenTransaction,
+    decisions_topic,
+)
 from pyspark_kafkalog.source.two_phase import TaskWrite, TransactionalWrites
 from tests.crash.sink_steps import (
     Sink,
@@ -716,6 +721,39 @@ def test_a_task_that_fails_aborts_what_it_wrote(sink: Sink) -> None:
         fail(task)
     assert not has_open_transactions(sink.servers, sink.topic)
     assert not seen(sink)
+
+
+@pytest.mark.parametrize("error", [ProducerFencedError("fenced"), ZeroDivisionError()])
+def test_a_task_that_fails_late_leaves_its_successors_transaction(
+    sink: Sink, error: Exception
+) -> None:
+    """Spark counts attempts anew when it submits a stage again, and the old one may go on."""
+    writes = TransactionalWrites(sink.options.client, sink.prefix)
+    lead = writes.take_lead("query-1")
+
+    def write(task: TaskWrite, value: bytes) -> None:
+        (batch,) = batches_of([value])
+        task.producer.send(structs.TopicPartition(sink.topic, 0), batch)
+        task.producer.flush()
+
+    successors: list[WrittenTransaction | None] = []
+
+    def fail(late: TaskWrite) -> NoReturn:
+        write(late, b"late")
+        with writes.task(lead, "query-1", 0, 0) as task:
+            write(task, b"row")
+            successors.append(task.written(1, "digest"))
+        raise error
+
+    with (
+        pytest.raises((TransactionAbortedError, ZeroDivisionError)),
+        writes.task(lead, "query-1", 0, 0) as late,
+    ):
+        fail(late)
+    (written,) = successors
+    assert written is not None
+    writes.commit(lead, "query-1", 1, [written])
+    assert seen(sink) == {b"row": 1}
 
 
 @pytest.mark.parametrize("is_cause", [False, True])
