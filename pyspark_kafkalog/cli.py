@@ -66,14 +66,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing may be written to it at exit either.
+    except BrokenPipeError as error:
+        # Whoever read our output has seen enough; nothing may be written to it at exit either. A
+        # connection to a server that broke is another thing.
+        if not _is_stdout_closed():
+            print(f"kafkalog: {_sentence(error)}", file=sys.stderr)
+            return 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KafkalogError, KafkaError, OSError) as error:
         print(f"kafkalog: {_sentence(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_stdout_closed() -> bool:
+    """Whether nobody reads the pipe, or the socket, that we write to."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

@@ -236,7 +236,9 @@ class Lines:
         if now_s >= self._next_s or has_ended:
             self._next_s = now_s + LINE_EVERY_S
             self._all_told = has_ended
-            print(describe_progress(progress), flush=True)
+            # Who reads it may have gone: `... | head -1`. The load goes on.
+            with suppress(OSError):
+                print(describe_progress(progress), flush=True)
 
 
 def describe_progress(progress: LoadProgress) -> str:

@@ -1,5 +1,7 @@
 """How far a load is, from what its tasks write down; bars and lines."""
 
+import errno
+import io
 import re
 
 import pytest
@@ -89,6 +91,17 @@ def test_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("10 of 1,000 offsets landed")
     assert second.startswith("1,000 of 1,000 offsets landed")
+
+
+def test_a_load_whose_lines_nobody_reads_any_more_goes_on(monkeypatch):
+    """As in `kafkalog load ... | head -1`."""
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    Lines()(a_progress(1000))
 
 
 def test_bars_where_there_is_a_terminal(tmp_path, monkeypatch, capsys):
