@@ -3,6 +3,9 @@
 A partition field is a column, `days(column)` or `hours(column)` of a time; the last two make
 partition values under the names that Iceberg gives them, `timestamp_day` (a date) and
 `timestamp_hour` (text such as 2026-11-21-17), in UTC; times beyond the year 9999 are like null.
+Where the column itself is in the files (Iceberg) they are in the partition of the first or the
+last time of the calendar: readers leave out files by it, and null would be left out of any filter.
+(Their own days and hours, which the specification asks for, pyiceberg cannot write.)
 What a partition is called in a directory is Hive's form, `day=2026-11-21`, escaped as Spark does
 it; null is `__HIVE_DEFAULT_PARTITION__` there. Texts that a target has no form for are refused: the
 empty one, unless it is in the files too, and in names of directories this word.
@@ -63,14 +66,16 @@ class PartitionField:
     def __str__(self) -> str:
         return f"{self.transform}({self.column})" if self.transform else self.column
 
-    def values(self, table: pa.Table) -> pa.ChunkedArray:
-        """What tells the partition that each row is in; as text it is what `text` makes of it."""
+    def values(self, table: pa.Table, in_files: bool = False) -> pa.ChunkedArray:
+        """What tells the partition that each row is in; as text it is what `text` makes of it.
+        `in_files`: the column is, too."""
         column = table.column(self.column)
+        bounded = _within if in_files else _with_calendar
         if pa.types.is_timestamp(column.type):
-            column = _with_calendar(column.cast(pa.timestamp("us")), FIRST_TIME_US, LAST_TIME_US)
+            column = bounded(column.cast(pa.timestamp("us")), FIRST_TIME_US, LAST_TIME_US)
         if self.transform == DAYS:
             days = column.cast(pa.date32())
-            return _with_calendar(days, FIRST_TIME_US // DAY_US, LAST_TIME_US // DAY_US)
+            return bounded(days, FIRST_TIME_US // DAY_US, LAST_TIME_US // DAY_US)
         if self.transform == HOURS:
             return pc.floor_temporal(column, unit="hour")
         return column
@@ -163,14 +168,16 @@ def check_layout(layout: Layout, schema: pa.Schema) -> None:
 
 
 def partitions(
-    table: pa.Table, fields: Sequence[PartitionField]
+    table: pa.Table, fields: Sequence[PartitionField], in_files: bool = False
 ) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """The rows of each partition, in their order, with its values as texts.
+    """The rows of each partition, in their order, with its values as texts; `in_files` as in
+    `PartitionField.values`.
 
     Raises InvalidRowError for a value that is too long for the name of a directory, and for a day
     that no calendar has.
     """
-    values = pa.table([field.values(table) for field in fields], names=_numbers(fields))
+    columns = [field.values(table, in_files) for field in fields]
+    values = pa.table(columns, names=_numbers(fields))
     keys = values.append_column("row", pa.array(range(len(table)), pa.int64()))
     groups = keys.group_by(_numbers(fields), use_threads=False).aggregate(
         [("row", "min"), ("row", "max"), ("row", "count")]
@@ -245,6 +252,14 @@ def _texts(
             )
         texts.append(text)
     return tuple(texts)
+
+
+def _within(times: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:
+    """The times, or days, with `first` for those before it and `last` for those after it."""
+    kind = pa.int32() if pa.types.is_date(times.type) else pa.int64()
+    counts = pc.min_element_wise(times.cast(kind), pa.scalar(last, kind), skip_nulls=False)
+    counts = pc.max_element_wise(counts, pa.scalar(first, kind), skip_nulls=False)
+    return counts.cast(times.type)
 
 
 def _with_calendar(times: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:

@@ -101,7 +101,7 @@ def _most_together(layout: Layout) -> tuple[int, int]:
 def _partitions(table: pa.Table, stage: Stage) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
     if stage.partitioning is None:
         return iter([((), table)])
-    return partitions(table, stage.partitioning.fields)
+    return partitions(table, stage.partitioning.fields, stage.partitioning.in_files)
 
 
 def _gathered(

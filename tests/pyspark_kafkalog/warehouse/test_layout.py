@@ -134,12 +134,31 @@ def test_iceberg_partitions_are_hidden_ones(tmp_path):
         (0, 2, "red"): 1,
         (-1, -1, None): 1,
         (None, None, ODD): 1,
-        (None, None, "red"): 1,
+        (2_932_896, 24 * 2_932_896 + 23, "red"): 1,  # 9999-12-31
     }
     day = found.scan(row_filter="timestamp < '1970-01-02T00:00:00+00:00' and colour = 'red'")
     assert sorted(day.to_arrow().column("id").to_pylist()) == [0, 2]
     assert len(list(day.plan_files())) == 2
     assert found.properties["kafkalog.nightly.offsets"] == '{"orders": {"0": 100}}'
+
+
+@pytest.mark.parametrize("partition_by", ["", "days(timestamp)", "hours(timestamp)"])
+def test_iceberg_finds_rows_of_any_time(tmp_path, partition_by):
+    """Also of those that no calendar has: of a producer that counts microseconds, say."""
+    table = KINDS["iceberg"](tmp_path)
+    times = [-(2**62), -HOUR_US - 1, -1, 0, 1_790_000_000_000_000_000, 2**63 - 1]
+    column = pa.array(times, pa.timestamp("us", "UTC"))
+    rows = ROWS.set_column(2, ROWS.schema.field(2), column)
+    for start in (0, 100):
+        load(table, layout_of(partition_by), rows, start)
+    for row_filter, ids in (
+        ("timestamp >= '2026-01-01T00:00:00+00:00'", [4, 5]),
+        ("timestamp < '1970-01-01T00:00:00+00:00'", [0, 1, 2]),
+        ("timestamp >= '1970-01-01T00:00:00+00:00'", [3, 4, 5]),
+        ("timestamp is null", []),
+    ):
+        found = table.iceberg().scan(row_filter, selected_fields=("id",)).to_arrow()
+        assert sorted(found.column("id").to_pylist()) == sorted(2 * ids), row_filter
 
 
 def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path):
