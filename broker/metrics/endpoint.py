@@ -119,7 +119,7 @@ class MetricsEndpoint:
         if method not in ("GET", "HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"GET only\n"
         if path == "/metrics":
-            encode, content_type = choose_encoder(accept)
+            encode, content_type = _encoder(accept)
             return HTTPStatus.OK, content_type, encode(self._registry)
         if path == "/healthz":
             reason = await self._health()
@@ -127,6 +127,14 @@ class MetricsEndpoint:
                 return HTTPStatus.OK, _TEXT, b"serving\n"
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, reason.encode() + b"\n"
         return HTTPStatus.NOT_FOUND, _TEXT, b"/metrics or /healthz\n"
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """What a peer asks for by its Accept header; text where that cannot be understood."""
+    try:
+        return choose_encoder(accept)
+    except TypeError:  # of a version that is none
+        return choose_encoder("")
 
 
 async def turns(loop: asyncio.AbstractEventLoop) -> bool:

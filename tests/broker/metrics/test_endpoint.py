@@ -204,6 +204,15 @@ def test_openmetrics_for_who_asks(address):
     assert text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_text_for_who_asks_for_what_is_no_version(child, address, kind):
+    for version in ("abc", "1.x", "³", "1..0", "-"):
+        accept = f"{kind}; version={version}".encode("latin-1")
+        status, text = get(address, "/metrics", headers={"Accept": accept})
+        assert (status, text.endswith("# EOF\n")) == (200, False)
+    assert "trace=" not in child.stderr()
+
+
 def test_half_requests_and_many_connections_do_no_harm(child, address):
     with contextlib.ExitStack() as stack:
         for head in (b"", b"GET /metr", b"GET / HTTP/1.1\r\n" + b"x" * 4000, b"\0\xff" * 100):
