@@ -94,7 +94,8 @@ def load_config(options: argparse.Namespace) -> BrokerConfig:
     for override in options.override:
         name, equals, value = override.partition("=")
         if not equals:
-            raise StartError(f"--override {override}: expected PROPERTY=VALUE")
+            # Not quoted: it may hold a password.
+            raise StartError("write each --override as PROPERTY=VALUE; one is not")
         given[name] = value
     if options.data_dir is not None:
         given["log.dirs"] = str(options.data_dir)

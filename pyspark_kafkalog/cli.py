@@ -167,7 +167,8 @@ def _settings(flag: str, settings: Iterable[str]) -> dict[str, str]:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise InvalidOptionError(f"{flag} {setting}: write NAME=VALUE.")
+            # Not quoted: it may hold a password.
+            raise InvalidOptionError(f"Write each {flag} as NAME=VALUE; one is not.")
         given[name] = value
     return given
 

@@ -117,10 +117,10 @@ def _open_iceberg(place: str) -> Target:
     names = identifier.split(".")
     settings = [setting.partition("=") for setting in query.split("&") if setting]
     if len(names) < 2 or not all(names) or not all(equals for _, equals, _ in settings):
-        # Without the query, which may hold secrets.
+        # Without it: its query may hold secrets, and so may a URL that stands for the table.
         raise InvalidOptionError(
-            f"target iceberg:{identifier} is not a table: write NAMESPACE.TABLE?NAME=VALUE&..., "
-            "for example iceberg:lake.orders?uri=sqlite:////data/catalog.db&warehouse=/data/lake"
+            "what follows iceberg: in the target is not a table: write "
+            "NAMESPACE.TABLE?NAME=VALUE&..., for example iceberg:lake.orders?uri=sqlite:////data/catalog.db&warehouse=/data/lake"
         )
     # A plus sign means itself, as in sqlite+pysqlite.
     return IcebergTarget(identifier, {unquote(name): unquote(value) for name, _, value in settings})
@@ -144,9 +144,9 @@ def _directory(kind: str, place: str) -> str:
     # hdfs:/data is a URI too; a directory whose name has a colon can be written ./a:b.
     remote = _SCHEME.match(path) or (path.startswith("//") and not path.startswith("///"))
     if not path or remote:
-        # Without the query, which may hold secrets.
+        # Without the place, which may hold secrets: in its query, or before an @.
         raise InvalidOptionError(
-            f"target {kind}:{place.partition('?')[0]} is not a path: name a directory of a local "
+            f"what follows {kind}: in the target is not a path: name a directory of a local "
             f"or mounted file system, for example {kind}:/data/orders (of all targets, only "
             "Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
         )

@@ -131,7 +131,11 @@ def test_many_lines_in_several_partitions(run):
         ("topics delete nowhere", "Topic nowhere does not exist"),
         ("topics describe nowhere", "Topic nowhere does not exist"),
         ("consume nowhere", "Topic nowhere does not exist"),
-        ("topics create x --config nonsense", "--config nonsense: write NAME=VALUE"),
+        ("topics create x --config nonsense", "Write each --config as NAME=VALUE"),
+        (
+            "load x --name n --to parquet:/x --registry-option basic.auth.user.info:ann:s3cret",
+            "Write each --registry-option as NAME=VALUE",
+        ),
         ("topics list --property nonsense", "Write each --property as NAME=VALUE"),
         ("topics list --property fetch.max.bites=1", "Did you mean fetch.max.bytes?"),
         ("topics list --property akcs=1", "akcs is no property of a Kafka client. Did you mean ac"),
@@ -150,6 +154,7 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(run, line, says):
     assert err.startswith("kafkalog: ")
     assert says in err
     assert "Traceback" not in err
+    assert "s3cret" not in err
     assert err.count("\n") == 1
 
 

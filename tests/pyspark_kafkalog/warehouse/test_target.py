@@ -46,6 +46,19 @@ def test_a_place_that_is_no_path_is_refused(target):
         open_target(target)
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("delta:s3://KEY:s3cret@bucket/x", "parquet://ann:s3cret@host/x"),
+        *("iceberg:postgresql://ann:s3cret@host/db", "iceberg:a.b?s3cret"),
+    ],
+)
+def test_what_may_hold_a_password_is_not_quoted(target):
+    with pytest.raises(InvalidOptionError) as caught:
+        open_target(target)
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_place_in_the_home_directory(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ann")
     assert repr(open_target("parquet:~/orders")) == "ParquetTarget('/home/ann/orders')"
@@ -54,7 +67,7 @@ def test_a_place_in_the_home_directory(monkeypatch):
 def test_a_delta_target_is_a_directory():
     assert str(open_target("delta:/data/orders")) == "delta:/data/orders"
     assert str(open_target("delta:orders")) == f"delta:{os.getcwd()}/orders"
-    with pytest.raises(InvalidOptionError, match="delta:s3://bucket/key is not a path"):
+    with pytest.raises(InvalidOptionError, match="follows delta: in the target is not a path"):
         open_target("delta:s3://bucket/key")
 
 
