@@ -12,10 +12,11 @@ from kafka.errors import (
     BrokerResponseError,
     KafkaStorageError,
     NotControllerError,
+    PolicyViolationError,
     RequestTimedOutError,
 )
 
-from broker.cluster.store import SessionExpiredError, StoreConnectionError
+from broker.cluster.store import CommitTooLargeError, SessionExpiredError, StoreConnectionError
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ class Changes:
 
     async def finish(self, name: str, change: Coroutine[Any, Any, T]) -> T:
         """What the `change` of `name` returns. Raises what it does; KafkaStorageError for OSError,
-        and RequestTimedOutError or NotControllerError where the store was not reached.
+        PolicyViolationError for what is too large for the store, and RequestTimedOutError or
+        NotControllerError where the store was not reached.
 
         Logs what went wrong, unless it was only refused: nobody may be waiting any more.
         """
@@ -45,6 +47,8 @@ class Changes:
             return await asyncio.shield(self.begin(name, change))
         except OSError as error:
             raise KafkaStorageError(str(error)) from error
+        except CommitTooLargeError as error:
+            raise PolicyViolationError(str(error)) from error
         except SessionExpiredError as error:
             raise NotControllerError(str(error)) from error
         except StoreConnectionError as error:

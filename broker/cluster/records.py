@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from kafka.errors import (
     InconsistentClusterIdError,
+    InvalidPartitionsError,
     NotControllerError,
     UnknownTopicOrPartitionError,
 )
@@ -22,6 +23,7 @@ from broker.cluster.store import (
     ANY_VERSION,
     BadVersionError,
     Check,
+    CommitTooLargeError,
     Create,
     Delete,
     MetadataStore,
@@ -36,6 +38,9 @@ from broker.cluster.store import (
     StoreConnectionError,
 )
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
+
+# So many partitions are forgotten by one commit: far from what a store refuses as too large.
+_FORGOTTEN_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,8 @@ class MetadataRecords:
         return TopicMetadata(name, decode_uuid(value["topic_id"]), tuple(partitions))
 
     def create_topic(self, topic: TopicMetadata, configs: Mapping[str, str]) -> bool:
-        """Writes the topic and its configs, all or nothing. False when it exists already."""
+        """Writes the topic and its configs, all or nothing. False when it exists already. Raises
+        InvalidPartitionsError where there are more partitions than the store takes at once."""
         name = topic.name
         replicas = [partition.replicas for partition in topic.partitions]
         operations: list[Operation] = [
@@ -220,14 +226,21 @@ class MetadataRecords:
             self._commit(operations)
         except NodeExistsError:
             return False
+        except CommitTooLargeError as error:
+            raise _too_many(len(replicas), error) from error
         return True
 
     def add_partitions(self, topic: TopicMetadata, grown: TopicMetadata) -> None:
-        """Writes the partitions that `grown` has and `topic` has not, all or none."""
-        self._commit([_placement(grown), *self._creations(grown, len(topic.partitions))])
+        """Writes the partitions that `grown` has and `topic` has not, all or none. Raises
+        InvalidPartitionsError where they are more than the store takes at once."""
+        present = len(topic.partitions)
+        try:
+            self._commit([_placement(grown), *self._creations(grown, present)])
+        except CommitTooLargeError as error:
+            raise _too_many(len(grown.partitions) - present, error) from error
 
     def remove_partitions(self, grown: TopicMetadata, topic: TopicMetadata) -> None:
-        """Takes `add_partitions` back."""
+        """Removes the partitions that `grown` has and `topic` has not, all or none."""
         operations: list[Operation] = [_placement(topic)]
         for index in range(len(topic.partitions), len(grown.partitions)):
             operations.append(Delete(znodes.partition_state(topic.name, index), ANY_VERSION))
@@ -323,8 +336,18 @@ class MetadataRecords:
         return self._store.children(znodes.DELETED_TOPICS)
 
     def forget_topic(self, topic: TopicMetadata) -> None:
-        """Removes the topic's nodes and its mark, all at once."""
+        """Removes the topic's nodes and, last, its mark. In between it is a topic of fewer
+        partitions, which whoever finds the mark forgets in turn; what is gone already may be."""
         name = topic.name
+        try:
+            count = len(self._store.children(znodes.partitions(name)))
+        except NoNodeError:  # all goes with the last ones, the mark as well
+            return
+        topic = replace(topic, partitions=topic.partitions[:count])
+        while len(topic.partitions) > _FORGOTTEN_AT_ONCE:
+            fewer = replace(topic, partitions=topic.partitions[:-_FORGOTTEN_AT_ONCE])
+            self.remove_partitions(topic, fewer)
+            topic = fewer
         operations = []
         for index in range(len(topic.partitions)):
             operations.append(Delete(znodes.partition_state(name, index), ANY_VERSION))
@@ -357,6 +380,14 @@ def _state_in(node: Node, replicas: tuple[int, ...]) -> PartitionMetadata:
     state = znodes.load(node.value)
     return PartitionMetadata(
         replicas, state["leader"], state["leader_epoch"], tuple(state["isr"]), node.version
+    )
+
+
+def _too_many(count: int, error: CommitTooLargeError) -> InvalidPartitionsError:
+    fit = count * error.most // error.size
+    return InvalidPartitionsError(
+        f"{count} partitions are more than ZooKeeper takes at once: about {fit} fit; a topic can "
+        "be given more after that"
     )
 
 

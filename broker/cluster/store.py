@@ -40,6 +40,14 @@ class NotEmptyError(MetadataStoreError):
     """The node to be removed has children."""
 
 
+class CommitTooLargeError(MetadataStoreError):
+    """The store takes no commit of that many `size` bytes, at `most` so many: it was not sent."""
+
+    def __init__(self, path: str, size: int, most: int) -> None:
+        super().__init__(f"{path}: a commit of {size} bytes, of which ZooKeeper takes {most}")
+        self.size, self.most = size, most
+
+
 class StoreConnectionError(MetadataStoreError):
     """The store could not be reached, or did not answer in time. A commit may be done or not: read
     back and compare."""

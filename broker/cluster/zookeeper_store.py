@@ -3,7 +3,8 @@
 Owns: the operations, and what their errors mean. A commit is a multi, which is sent once: where
 its answer is lost, nobody knows whether it is done. Before the next reading ZooKeeper is synced
 then, so that what is read back tells: a commit that is not seen there never comes. Readings are
-sent again while the session's timeout lasts.
+sent again while the session's timeout lasts. A commit that is more than a server takes by default
+(jute.maxbuffer) is refused here: the server would drop the connection, with all that is under way.
 
 Imports kazoo, and so is imported only where a broker joins a cluster. Called by: any thread but the
 event loop's.
@@ -21,6 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import (
     BadVersionError,
+    CommitTooLargeError,
     Create,
     Delete,
     MetadataStoreError,
@@ -52,6 +54,12 @@ _LOST = (
     exceptions.OperationTimeoutError,
     exceptions.RequestTimeoutError,
 )
+# Servers take so many bytes of a request, as long as their jute.maxbuffer is not set.
+_MOST_COMMIT_BYTES = 0xFFFFF
+# At most, in bytes: a multi's own, and what an operation (a Create) adds to its path and value.
+_MULTI_BYTES = 17
+_OPERATION_BYTES = 48
+
 # Of a multi, what is said of the operations that did not fail themselves.
 _BY_ANOTHER = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
@@ -122,7 +130,7 @@ class ZooKeeperStore:
         """After a StoreConnectionError no more are sent: all that follow have one as well."""
         session_id = self._session.session_id
         done: list[list[Result] | MetadataStoreError] = []
-        in_flight: deque[_Sent] = deque()
+        in_flight: deque[_Sent | CommitTooLargeError] = deque()
         trouble: StoreConnectionError | None = None
         for operations in commits:
             if len(in_flight) == self._most_in_flight:
@@ -212,7 +220,9 @@ class ZooKeeperStore:
         except (exceptions.KazooException, KazooTimeoutError) as error:
             raise _error(error, path) from error
 
-    def _send_commit(self, operations: Sequence[Operation], session_id: int) -> _Sent:
+    def _send_commit(
+        self, operations: Sequence[Operation], session_id: int
+    ) -> _Sent | CommitTooLargeError:
         def send(client: ZooKeeperClient) -> Any:
             multi = client.transaction()
             for operation in operations:
@@ -228,10 +238,24 @@ class ZooKeeperStore:
                     multi.check(path, operation.version)
             return multi.commit_async()
 
+        size = self._most_bytes(operations)
+        if size > _MOST_COMMIT_BYTES:
+            return CommitTooLargeError(operations[0].path, size, _MOST_COMMIT_BYTES)
         until_s = self._until_s()
         return _Sent(operations, self._session.send(send, until_s, session_id), until_s)
 
-    def _outcome(self, sent: _Sent) -> list[Result] | MetadataStoreError:
+    def _most_bytes(self, operations: Sequence[Operation]) -> int:
+        """How many the request has at most."""
+        size = _MULTI_BYTES
+        for operation in operations:
+            size += _OPERATION_BYTES + len(self._full(operation.path).encode())
+            if isinstance(operation, (Create, Set)):
+                size += len(operation.value)
+        return size
+
+    def _outcome(self, sent: _Sent | CommitTooLargeError) -> list[Result] | MetadataStoreError:
+        if isinstance(sent, CommitTooLargeError):
+            return sent
         operations = sent.operations
         path = operations[0].path if operations else "/"
         try:

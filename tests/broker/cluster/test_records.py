@@ -10,7 +10,7 @@ from kafka.structs import TopicPartition
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import ANY_VERSION, Delete, NodeExistsError
+from broker.cluster.store import ANY_VERSION, Delete, NodeExistsError, StoreConnectionError
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 
@@ -167,6 +167,33 @@ def test_deletion_is_marked_and_forgotten(store, records):
     assert records.deleted_topics() == topics(records) == []
     assert store.children("/config/topics") == []
     assert records.create_topic(new_topic("orders", 1, 1), {})
+
+
+def test_a_topic_of_many_partitions_is_forgotten_in_portions(store, records, monkeypatch):
+    """Whoever finds it in between, or has not heard that it is gone, forgets the rest."""
+    monkeypatch.setattr("broker.cluster.records._FORGOTTEN_AT_ONCE", 3)
+    topic = new_topic("many", 10, 1)
+    records.create_topic(topic, {})
+    records.mark_deleted("many")
+    commit, done = store.commit, []
+
+    def fails_at_the_third(operations):
+        if len(done) == 2:
+            raise StoreConnectionError("/")
+        done.append(commit(operations))
+        return done[-1]
+
+    monkeypatch.setattr(store, "commit", fails_at_the_third)
+    with pytest.raises(StoreConnectionError):
+        records.forget_topic(topic)
+    monkeypatch.setattr(store, "commit", commit)
+    found = records.cluster()
+    assert found.topics == [replace(topic, partitions=topic.partitions[:4])]
+    assert found.deleted_topics == ["many"]
+    for known in (topic, found.topics[0]):
+        records.forget_topic(known)
+        assert not records.topic_names()
+        assert not records.deleted_topics()
 
 
 def test_the_tree_belongs_to_one_cluster(records):

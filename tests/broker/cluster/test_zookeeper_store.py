@@ -2,22 +2,29 @@
 commits whose answers are lost. What each store does: test_metadata_store."""
 
 import itertools
+import re
 import socket
 import ssl
 import struct
 import threading
 import time
+import uuid
 from contextlib import suppress
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from kafka.errors import InvalidPartitionsError
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
+from broker.cluster.metadata import PartitionMetadata, TopicMetadata
+from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionState
 from broker.cluster.store import (
     ANY_VERSION,
     BadVersionError,
+    CommitTooLargeError,
     Create,
     Delete,
     MetadataStoreError,
@@ -433,6 +440,38 @@ def test_of_many_commits_those_after_a_failed_one_are_done(zookeeper, open_store
     kinds = [type(each) is BadVersionError for each in done]
     assert kinds == [v == 7 for v in versions]
     assert store.get("/a").version == 4
+
+
+def test_a_commit_that_a_server_would_not_take_is_refused(zookeeper, open_store):
+    """It would drop the connection, and all that is under way with it."""
+    store, events = open_store(zookeeper.address)
+    full = len(store._full("/a")) + 17 + 48
+    largest = b"x" * (0xFFFFF - full)
+    done = store.commit_each([[Create("/b")], [Create("/a", largest + b"x")], [Create("/c")]])
+    assert [type(each) for each in done] == [list, CommitTooLargeError, list]
+    store.commit([Create("/a", largest)])
+    assert events.states == ["connected"]
+
+
+def test_a_topic_of_more_partitions_than_a_server_takes_at_once(zookeeper, open_store):
+    store, events = open_store(zookeeper.address)
+    records = MetadataRecords(store)
+    records.prepare()
+    records.become_controller(1)
+    state = PartitionMetadata((1, 2, 3), 1, 0, (1, 2, 3), 0)
+    huge = TopicMetadata("huge", uuid.uuid4(), (state,) * 4000)
+    with pytest.raises(InvalidPartitionsError, match=r"about \d+ fit") as caught:
+        records.create_topic(huge, {})
+    fits = int(re.search(r"about (\d+) fit", str(caught.value))[1])
+    first = replace(huge, partitions=(state,) * (fits - 20))
+    assert records.create_topic(first, {})
+    with pytest.raises(InvalidPartitionsError, match="fit"):
+        records.add_partitions(first, replace(huge, partitions=(state,) * (2 * fits)))
+    records.add_partitions(first, huge)
+    records.mark_deleted("huge")
+    records.forget_topic(huge)
+    assert not records.topic_names()
+    assert events.states == ["connected"]
 
 
 def test_an_error_without_a_name_here_is_told_as_what_it_is(other):
