@@ -249,6 +249,8 @@ def _produce(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.arrow.encode import RecordEncoder
     from pyspark_kafkalog.client.producer import Producer
 
+    if sys.stdin is None:
+        raise InvalidOptionError("produce reads its records from stdin, which is closed.")
     config = client_config(options)
     separator = (options.key_separator or "").encode()
     count = 0
@@ -402,7 +404,8 @@ def _write_json(batch: "pa.RecordBatch") -> None:
         }
         if row["headers"]:
             document["headers"] = [[h["key"], _readable(h["value"])] for h in row["headers"]]
-        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+        # In UTF-8 as JSON is, whatever the terminal's encoding.
+        sys.stdout.buffer.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
 
 
 def _time(micros: int | None) -> str | int | None:

@@ -115,6 +115,26 @@ def test_a_time_beyond_the_calendar_is_a_number(run, broker):
     assert times == [1_700_000_000_000_000, "1970-01-01T00:00:01.700+00:00"]
 
 
+def test_json_is_utf_8_whatever_the_terminal_is(run, monkeypatch):
+    run("produce scripts", stdin="Grüße 日本\n".encode())
+    latin = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), encoding="latin-1"
+    )
+    monkeypatch.setattr(sys, "stdout", latin)
+    code, out, err = run("consume scripts --from-beginning --exit-at-end --format json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["value"] == "Grüße 日本"
+
+
+def test_produce_without_a_stdin_is_a_sentence(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, err = run("produce scripts")
+    assert (code, err) == (
+        1,
+        "kafkalog: produce reads its records from stdin, which is closed.\n",
+    )
+
+
 def test_many_lines_in_several_partitions(run):
     run("topics create many --partitions 3")
     lines = b"".join(b"%d\n" % number for number in range(50_000))
