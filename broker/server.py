@@ -32,6 +32,7 @@ from broker.cluster.metadata import BrokerNode, PartitionMetadata
 from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionEvent
 from broker.cluster.store import MetadataStore
+from broker.cluster.to_brokers import AskBroker, ToBrokers, ask_nobody
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 from broker.config.endpoint import Endpoint, parse_ip_overrides
@@ -51,7 +52,6 @@ from broker.coordinator.producer_ids import ProducerIds
 from broker.coordinator.state_loader import StateLoader
 from broker.coordinator.state_topic import StateTopic
 from broker.coordinator.timers import Timers
-from broker.coordinator.to_brokers import AskBroker, ToBrokers, ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import (

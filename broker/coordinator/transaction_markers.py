@@ -35,13 +35,13 @@ from kafka.structs import TopicPartition
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import CONSUMER_OFFSETS
+from broker.cluster.to_brokers import AskBroker, Batches
 from broker.coordinator.marker_messages import (
     WRITE_TXN_MARKERS_VERSION,
     EndOfTransaction,
     marker_errors,
     markers_message,
 )
-from broker.coordinator.to_brokers import AskBroker, Batches
 from broker.replica.delayed import Appended, DelayedProduce
 from broker.replica.later import when_done
 from broker.replica.manager import ReplicaManager

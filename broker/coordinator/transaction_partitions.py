@@ -29,8 +29,8 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, AddPartitionsToTx
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import BrokerNode
+from broker.cluster.to_brokers import AskBroker, Batches
 from broker.coordinator.state_records import ProducerIdAndEpoch
-from broker.coordinator.to_brokers import AskBroker, Batches
 from broker.coordinator.transaction_metadata import EPOCH_BUMP_VERSION
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 

@@ -22,9 +22,9 @@ from kafka.structs import TopicPartition
 from broker.api import write_txn_markers
 from broker.cluster.control import LEADER_DURING_DELETE, NO_LEADER
 from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.to_brokers import ToBrokers
 from broker.coordinator.marker_messages import EndOfTransaction, marker_errors, markers_message
 from broker.coordinator.state_records import ProducerIdAndEpoch
-from broker.coordinator.to_brokers import ToBrokers
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.support.patience import eventually
 from tests.support.replicated_broker import OTHER, TOPIC, replicated_broker, settle

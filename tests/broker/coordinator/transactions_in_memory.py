@@ -21,11 +21,11 @@ from broker.api.request import Request
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
 from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
+from broker.cluster.to_brokers import ask_nobody
 from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord
 from broker.coordinator.timers import Timers
-from broker.coordinator.to_brokers import ask_nobody
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import TransactionCoordinator, TransactionReplay
