@@ -1,13 +1,10 @@
-"""The one place where errors become Kafka's wire codes."""
+"""What responses say of errors."""
 
-from kafka.errors import BrokerResponseError, UnknownError
+from kafka.errors import BrokerResponseError
 
+from broker.cluster.error_codes import code_of
 
-def code_of(error: BrokerResponseError | None) -> int:
-    """0 for no error."""
-    if error is None:
-        return 0
-    return UnknownError.errno if error.errno is None else int(error.errno)
+__all__ = ["code_of", "wire_error"]
 
 
 def wire_error(error: BrokerResponseError | None) -> tuple[int, str | None]:

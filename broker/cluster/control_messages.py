@@ -22,6 +22,7 @@ from broker.cluster.control import (
     StopReplica,
     UpdateMetadata,
 )
+from broker.cluster.error_codes import code_of
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
 
 LEADER_AND_ISR_VERSION: Final = 7
@@ -272,14 +273,10 @@ def response_to(
     request: ControlRequest, failures: Failures, error: BrokerResponseError | None = None
 ) -> Any:
     """What a broker answers; `error`: why it has done nothing."""
-    error_code = 0 if error is None else error.errno
+    error_code = code_of(error)
     if isinstance(request, UpdateMetadata):
         return UpdateMetadataResponse(error_code=error_code)
-    codes = {
-        place: failures[place].errno if place in failures else 0
-        for place in request.partitions
-        if error is None
-    }
+    codes = {place: code_of(failures.get(place)) for place in request.partitions if error is None}
     if isinstance(request, StopReplica):
         error_class = StopReplicaResponse.StopReplicaPartitionError
         return StopReplicaResponse(

@@ -10,10 +10,11 @@ from itertools import groupby
 from typing import Any, Final
 from uuid import UUID
 
-from kafka.errors import BrokerResponseError, UnknownError, for_code
+from kafka.errors import BrokerResponseError, for_code
 from kafka.protocol.api_message import ApiMessage
 
 from broker.cluster.control import AlterPartition, IsrAnswer, IsrChange
+from broker.cluster.error_codes import code_of
 from broker.cluster.metadata import PartitionMetadata
 
 ALTER_PARTITION_VERSION: Final = 3
@@ -97,7 +98,7 @@ def alter_partition_response(
     answered = [] if error else list(zip(request.changes, answers, strict=True))
     return AlterPartitionResponse(
         throttle_time_ms=0,
-        error_code=_code(error),
+        error_code=code_of(error),
         topics=[
             topic_class(
                 topic_id=topic_id,
@@ -111,7 +112,7 @@ def alter_partition_response(
 def _answer(index: int, answer: IsrAnswer) -> Any:
     partition_class = AlterPartitionResponse.TopicData.PartitionData
     if isinstance(answer, BrokerResponseError):
-        return partition_class(partition_index=index, error_code=_code(answer))
+        return partition_class(partition_index=index, error_code=code_of(answer))
     return partition_class(
         partition_index=index,
         error_code=0,
@@ -146,9 +147,3 @@ def _answer_in(answer: Any) -> IsrAnswer:
         answer.partition_epoch,
         is_recovering=bool(answer.leader_recovery_state),
     )
-
-
-def _code(error: BrokerResponseError | None) -> int:
-    if error is None:
-        return 0
-    return UnknownError.errno if error.errno is None else int(error.errno)
