@@ -294,7 +294,7 @@ class BrokerServer:
                 self._config.broker_id,
                 lambda: self._state_changes.broker_epoch,
                 self._metadata,
-                lambda node: self._connect(node, "to-controller"),
+                self._ask_broker("to-controller"),
             )
 
     def _channel_to(self, node: BrokerNode) -> BrokerChannel:

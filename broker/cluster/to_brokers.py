@@ -1,4 +1,4 @@
-"""What coordinators ask of other brokers: connections to them, and one request for all that waits.
+"""What is asked of other brokers: connections to them, and one request for all that waits.
 
 Owns: a connection to each broker that was asked something, by its newest address, and per broker
 what waits while a request is under way. Called by: the event loop's thread only.

@@ -110,7 +110,7 @@ class Channels:
 
     def stop_replicas(
         self, partitions: Partitions, *, delete: bool, to: Collection[int] | None = None
-    ) -> dict[int, Answer]:
+    ) -> dict[int, list[Answer]]:
         """Has every live broker (of `to`) stop its replicas of the partitions, perhaps with their
         logs."""
         nodes = {node_id for state in partitions.values() for node_id in state.replicas}
@@ -122,7 +122,7 @@ class Channels:
                 if node_id in state.replicas
             }
             request = StopReplica(self._stamp(node_id), stopped)
-            answers[node_id] = self._channels[node_id].send(request)
+            answers[node_id] = [self._channels[node_id].send(request)]
         return answers
 
     def _live(self, node_ids: Collection[int], to: Collection[int] | None) -> list[int]:

@@ -257,8 +257,7 @@ class Controller:
         self, added: Partitions, grown: TopicMetadata, topic: TopicMetadata
     ) -> None:
         self._channels.update_metadata(_during_delete(added))
-        answers = self._channels.stop_replicas(added, delete=True)
-        await failures_of({node_id: [each] for node_id, each in answers.items()}, added)
+        await failures_of(self._channels.stop_replicas(added, delete=True), added)
         await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
         self._context.topics[topic.name] = topic
 
@@ -299,8 +298,7 @@ class Controller:
             answers = self._channels.stop_replicas(states, delete=True)
             keepers = {node_id for state in states.values() for node_id in state.replicas}
             away = keepers - answers.keys()
-        by_node = {node_id: [answer] for node_id, answer in answers.items()}
-        for node_id, failures in (await failures_of(by_node, states)).items():
+        for node_id, failures in (await failures_of(answers, states)).items():
             for error in failures.values():
                 if isinstance(error, BrokerNotAvailableError):
                     away.add(node_id)
@@ -406,8 +404,7 @@ class Controller:
                 for topic_partition, state in self._context.partitions()
                 if state.leader == node_id and len(state.replicas) > 1
             ]
-        by_node = {node: [answer] for node, answer in answers.items()}
-        await failures_of(by_node, changed)
+        await failures_of(answers, changed)
         return remaining
 
     async def alter_partitions(self, asked: AlterPartition) -> list[IsrAnswer]:

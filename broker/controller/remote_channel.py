@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import Any, Protocol
 
 from kafka.errors import (
     BrokerNotAvailableError,
@@ -19,18 +18,11 @@ from kafka.errors import (
 
 from broker.cluster.control import ControlRequest, Failures
 from broker.cluster.control_messages import failures_in, message_of, response_class_of
+from broker.cluster.to_brokers import Connection
 
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
-
-
-class Connection(Protocol):
-    """To the broker. `request` raises KafkaConnectionError."""
-
-    async def request(self, message: Any, version: int, response_class: Any) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 class RemoteChannel:

@@ -1,14 +1,14 @@
 """ToController: what this broker asks of its cluster's controller, whichever broker that is.
 
-Owns: the connection to it, and the changes of ISRs that wait to be asked for: one request at a time
-carries all of them. What a controller that is none any more, or is not reached, has not done is
-asked of the next. Called by: the event loop's thread.
+Owns: the changes of ISRs that wait to be asked for: one request at a time carries all of them. What
+a controller that is none any more, or is not reached, has not done is asked of the next. Called by:
+the event loop's thread.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.errors import (
     BrokerNotAvailableError,
@@ -33,7 +33,8 @@ from broker.cluster.isr_messages import (
     alter_partition_answers,
     alter_partition_message,
 )
-from broker.cluster.metadata import BrokerNode, PartitionMetadata
+from broker.cluster.metadata import NO_CONTROLLER, PartitionMetadata
+from broker.cluster.to_brokers import AskBroker
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +42,6 @@ _RETRY_S: Final = 0.05
 _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_TIMEOUT_MS: Final = 30_000
 _ASK_ANOTHER = (NotControllerError, StaleBrokerEpochError)
-
-
-class Connection(Protocol):
-    """To a broker. `request` raises KafkaConnectionError."""
-
-    async def request(self, message: Any, version: int, response_class: Any) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 class ToController:
@@ -59,15 +52,13 @@ class ToController:
         node_id: int,
         broker_epoch: Callable[[], int],
         metadata: MetadataCache,
-        connect: Callable[[BrokerNode], Connection],
+        ask: AskBroker,
     ) -> None:
         """`node_id` and `broker_epoch` are this broker's."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._metadata = metadata
-        self._connect = connect
-        self._controller: BrokerNode | None = None
-        self._connection: Connection | None = None
+        self._ask = ask
         self._changes: list[tuple[IsrChange, asyncio.Future[PartitionMetadata]]] = []
         self._asking: asyncio.Task[None] | None = None
 
@@ -136,8 +127,6 @@ class ToController:
             self._asking.cancel()
         for _, answer in self._changes:
             answer.cancel()
-        if self._connection is not None:
-            self._connection.close()
 
     async def _ask_for_changes(self) -> None:
         while self._changes:
@@ -173,15 +162,7 @@ class ToController:
 
     async def _request(self, message: Any, version: int, response_class: Any) -> Any:
         """Raises KafkaConnectionError."""
-        return await self._to_controller().request(message, version, response_class)
-
-    def _to_controller(self) -> Connection:
-        wanted = self._metadata.controller_id
-        node = next((node for node in self._metadata.brokers if node.node_id == wanted), None)
-        if node is None:
+        controller_id = self._metadata.controller_id
+        if controller_id == NO_CONTROLLER:
             raise KafkaConnectionError("the cluster has no controller, as far as is known")
-        if self._connection is None or node != self._controller:
-            if self._connection is not None:
-                self._connection.close()
-            self._controller, self._connection = node, self._connect(node)
-        return self._connection
+        return await self._ask(controller_id, message, version, response_class)

@@ -43,7 +43,7 @@ def markers_message(ends: Iterable[tuple[EndOfTransaction, Iterable[TopicPartiti
                 transaction_result=end.marker.is_commit,
                 topics=[
                     _MARKER.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in _by_topic(places).items()
+                    for name, indexes in by_topic(places).items()
                 ],
                 coordinator_epoch=end.marker.coordinator_epoch,
             )
@@ -64,7 +64,8 @@ def marker_errors(response: Any) -> MarkerErrors:
     }
 
 
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partitions by topic, both in order."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(places):
         topics.setdefault(topic, []).append(partition)

@@ -30,6 +30,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import BrokerNode
 from broker.cluster.to_brokers import AskBroker, Batches
+from broker.coordinator.marker_messages import by_topic
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import EPOCH_BUMP_VERSION
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
@@ -196,19 +197,12 @@ def _message(asks: Collection[JoinAsk]) -> Any:
                     AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
                         name=name, partitions=partitions
                     )
-                    for name, partitions in _by_topic(ask.places).items()
+                    for name, partitions in by_topic(ask.places).items()
                 ],
             )
             for ask in asks
         ]
     )
-
-
-def _by_topic(places: Collection[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(places):
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def _errors_in(response: Any) -> dict[str, JoinErrors]:

@@ -25,6 +25,7 @@ from kafka.errors import (
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
+from broker.cluster.to_brokers import Connection
 from broker.replica.partition import EARLIEST, LATEST, NO_EPOCH, Partition
 from broker.replica.truncation import truncation_offset
 from pyspark_kafkalog.protocol.fetch import (
@@ -48,14 +49,10 @@ _ASIDE_BYTES: Final = 512 << 10
 T = TypeVar("T")
 
 
-class Connection(Protocol):
-    """To the leader; both raise KafkaConnectionError."""
-
-    async def request(self, message: Any, version: int, response_class: Any) -> Any: ...
+class LeaderConnection(Connection, Protocol):
+    """`exchange` raises KafkaConnectionError, too."""
 
     async def exchange(self, api_key: int, version: int, body: Any) -> memoryview: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,9 @@ class FetcherOptions:
 
 @dataclass(slots=True)
 class _Followed:
-    """A partition, and how it stands with its fetches. The leader's part of the log is taken by
-    its epoch only: `epoch` is the one that the controller named."""
+    """A partition in one leader epoch, and how it stands with its fetches."""
 
     partition: Partition
-    epoch: int
     not_before_s: float = 0.0
     backoff_ms: int = 0
     is_stopped: bool = False
@@ -93,7 +88,7 @@ class ReplicaFetcher:
         self,
         node_id: int,
         broker_epoch: Callable[[], int],
-        connection: Connection,
+        connection: LeaderConnection,
         options: FetcherOptions,
     ) -> None:
         """`node_id` and `broker_epoch` are this broker's."""
@@ -114,7 +109,7 @@ class ReplicaFetcher:
 
     def add(self, partition: Partition) -> None:
         """Follows it from now on, or goes on in a new leader epoch."""
-        self._followed[partition.topic_partition] = _Followed(partition, partition.leader_epoch)
+        self._followed[partition.topic_partition] = _Followed(partition)
         self._changed.set()
 
     async def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:

@@ -31,7 +31,7 @@ from mypy_extensions import mypyc_attr
 from broker.cluster.control import IsrChange
 from broker.cluster.metadata import PartitionMetadata
 from broker.config.broker import BrokerConfig
-from broker.log.log import Log, LogAppendInfo
+from broker.log.log import LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
 from broker.replica.isr import ReplicaHost
@@ -302,11 +302,6 @@ class ReplicaManager:
             producer_id, producer_epoch, marker, transaction_version
         )
         self._committed(partition, appended)
-
-    def log_that_awaits_flush(self, topic_partition: TopicPartition) -> Log | None:
-        """The partition's log, where it must be flushed before what it holds is acknowledged."""
-        log = self.partition(topic_partition).log
-        return log if log.awaits_flush else None
 
     def answered(self, result: FetchResult) -> None:
         """What `fetch` found is on its way to a client (and not read again after a wait)."""

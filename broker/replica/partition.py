@@ -77,6 +77,7 @@ class LogEnd(NamedTuple):
     topic: str
     partition: int
     kind: str = "log end"
+    """Not to be equal to the TopicPartition, for which consumers wait."""
 
 
 class PartitionRead(NamedTuple):
