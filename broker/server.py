@@ -100,6 +100,7 @@ class BrokerServer:
         self._connection_limits = _connection_limits(config)
         self._is_serving = False
         self._membership: Membership | None = None
+        self._early_session_events: list[SessionEvent] = []
         self._to_controller: ToController | None = None
         self._to_brokers: list[ToBrokers] = []
         self._laggards_timer: asyncio.TimerHandle | None = None
@@ -186,7 +187,12 @@ class BrokerServer:
 
     def _session_changed(self, event: SessionEvent) -> None:
         """On a thread of the store's."""
-        if self._membership is not None:
+        self._loop.call_soon_threadsafe(self._take_session_event, event)
+
+    def _take_session_event(self, event: SessionEvent) -> None:
+        if self._membership is None:
+            self._early_session_events.append(event)
+        else:
             self._membership.session_changed(event)
 
     async def start(self) -> None:
@@ -246,6 +252,8 @@ class BrokerServer:
             self._registered,
             self._session_lost,
         )
+        for event in self._early_session_events:
+            self._membership.session_changed(event)
         # As long as a broker that was killed may seem to be there.
         await self._membership.join(2 * self._config.zookeeper_session_timeout_ms / 1000 + 5)
         # Clients of a broker that says it is ready find the others by it.

@@ -3,7 +3,7 @@
 Owns: its registration, its candidacy as controller, and what the end of a session means for both.
 Watches tell that something has changed, never what: all that is known to have changed is looked at
 anew, in one task, in one order: the session first. What the store refuses for want of a connection
-is looked at again. Called by: the event loop's thread, but for `session_changed`.
+is looked at again. Called by: the event loop's thread.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Membership:
             (znodes.BROKERS, _Changed.BROKERS),
         ):
             self._unwatch.append(await self._watch(path, changed))
-        while not await self._register():
+        while not await self._register_in_session():
             # One of a session of ours that ends soon, or another broker's.
             if self._loop.time() > until_s:
                 raise ConfigError(
@@ -112,10 +112,7 @@ class Membership:
                 await self._run_blocking(self._records.resign)
 
     def session_changed(self, event: SessionEvent) -> None:
-        """By the store, on a thread of its own."""
-        self._loop.call_soon_threadsafe(self._take, event)
-
-    def _take(self, event: SessionEvent) -> None:
+        """As the store tells, in order, those of before `join` included."""
         if event.state is SessionState.EXPIRED:
             # At once: whatever waits for its turn, nothing is acknowledged from here on.
             self._on_lost()
@@ -178,6 +175,13 @@ class Membership:
         self._expired = False
         if await self._register():
             await self._look_for_controller()
+
+    async def _register_in_session(self) -> bool:
+        """While this broker is about to join, its session may end as well."""
+        if not self._expired:
+            return await self._register()
+        await self._look_at_session()
+        return self._is_registered
 
     async def _register(self) -> bool:
         """False where a registration of this id is still there."""
