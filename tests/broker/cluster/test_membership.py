@@ -1,0 +1,45 @@
+"""A broker's place in a cluster, with a real ZooKeeper and sessions that end."""
+
+import asyncio
+
+from broker.boot.membership import Membership
+from broker.cluster.metadata import BrokerNode
+from broker.cluster.records import MetadataRecords
+from broker.cluster.session import SessionState
+from broker.controller.controller import Controller
+from broker.controller.local_channel import LocalChannel
+from tests.support.zookeeper import expire
+
+
+def test_a_session_that_ends_before_a_broker_joins_is_followed_by_the_next(zookeeper, open_store):
+    store, events = open_store(zookeeper.address)
+    records = MetadataRecords(store)
+    records.prepare()
+    expire(zookeeper.address, store._session._client.client_id)
+    told = [events.wait(SessionState.EXPIRED), events.wait(SessionState.CONNECTED, 2)]
+    registered = []
+
+    async def join() -> None:
+        async def run_blocking(function):
+            return await asyncio.to_thread(function)
+
+        membership = Membership(
+            node := BrokerNode(1, "host", 9092),
+            store,
+            records,
+            Controller(node.node_id, records, lambda node: LocalChannel(obey), run_blocking),
+            run_blocking,
+            registered.append,
+            lambda: None,
+        )
+        for event in told:
+            membership.session_changed(event)
+        await membership.join(wait_s=5)
+        await membership.leave()
+
+    asyncio.run(join())
+    assert registered
+
+
+async def obey(request):
+    return {}
