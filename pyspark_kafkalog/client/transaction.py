@@ -14,7 +14,7 @@ Blocking; one thread at a time. Never writes a record: `Producer` does.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,8 @@ _LIST_MAX_VERSION = 2
 _DESCRIBE_MAX_VERSION = 0
 _MOST_AHEAD = 64
 """Requests sent to one coordinator before the first answer is read."""
+_MOST_ASKED = 1_000
+"""Ids in one request: brokers refuse those of very many, or very long, ones."""
 _NOT_ATTEMPTED = OperationNotAttemptedError.errno
 _COORDINATOR_MOVED = (NotCoordinatorError, CoordinatorNotAvailableError)
 _LOST = (KafkaConnectionError, KafkaTimeoutError)
@@ -203,21 +205,25 @@ class Transactions:
         Raises IncompatibleBrokerVersion for brokers before Kafka 3.0.
         """
         found: dict[str, TransactionDescription] = {}
-        left = list(dict.fromkeys(transactional_ids))
+        left = dict.fromkeys(transactional_ids)
 
         def attempt(deadline: Deadline) -> None:
             self._find(left, deadline)
             for server, ids in self._by_coordinator(left).items():
-                request = DescribeTransactionsRequest(transactional_ids=ids)
-                connection = self._cluster.connection_to(server, deadline)
-                answer = self._call(connection, request, deadline, _DESCRIBE_MAX_VERSION, ids)
-                for state in answer.transaction_states:
-                    name = state.transactional_id
-                    if state.error_code != TransactionalIdNotFoundError.errno:
-                        self._check_coordinator(state.error_code, name)
-                        identity = ProducerIdentity(name, state.producer_id, state.producer_epoch)
-                        found[name] = TransactionDescription(identity, state.transaction_state)
-                    left.remove(name)
+                for asked in _portions(ids):
+                    request = DescribeTransactionsRequest(transactional_ids=asked)
+                    connection = self._cluster.connection_to(server, deadline)
+                    answer = self._call(connection, request, deadline, _DESCRIBE_MAX_VERSION, asked)
+                    for state in answer.transaction_states:
+                        take(state)
+
+        def take(state: Any) -> None:
+            name = state.transactional_id
+            if state.error_code != TransactionalIdNotFoundError.errno:
+                self._check_coordinator(state.error_code, name)
+                identity = ProducerIdentity(name, state.producer_id, state.producer_epoch)
+                found[name] = TransactionDescription(identity, state.transaction_state)
+            del left[name]
 
         if left:
             self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
@@ -242,7 +248,9 @@ class Transactions:
             def attempt(deadline: Deadline) -> Any:
                 try:
                     connection = self._cluster.connection_to(server, deadline)
-                    answer = connection.call(request, deadline, _LIST_MAX_VERSION)
+                    answer = connection.call(
+                        request, self._cluster.attempt(deadline), _LIST_MAX_VERSION
+                    )
                 except (*_LOST, IncompatibleBrokerVersion):
                     return None
                 # One that has just started does not know its transactions yet.
@@ -270,16 +278,17 @@ class Transactions:
             by_server[self._coordinators[producer.transactional_id]].append(producer)
         results: list[tuple[ProducerIdentity, KafkaError | None]] = []
         for server, together in by_server.items():
-            for first in range(0, len(together), _MOST_AHEAD):
-                some = together[first : first + _MOST_AHEAD]
-                answered = 0
-                try:
+            answered = 0
+            try:
+                for first in range(0, len(together), _MOST_AHEAD):
+                    some = together[first : first + _MOST_AHEAD]
                     connection = self._cluster.connection_to(server, deadline)
-                    for producer, error in _end_ahead(connection, some, commit, deadline):
-                        results.append((producer, error))
+                    attempt = self._cluster.attempt(deadline)
+                    for each in _end_ahead(connection, some, commit, attempt):
+                        results.append(each)
                         answered += 1
-                except _LOST as error:
-                    results += [(producer, error) for producer in some[answered:]]
+            except _LOST as error:
+                results += [(producer, error) for producer in together[answered:]]
         return results
 
     def _of_coordinator(
@@ -333,17 +342,17 @@ class Transactions:
         connection = self._cluster.any_broker(deadline)
         api_key = FindCoordinatorRequest.API_KEY
         version = connection.version(api_key, _FIND_MAX_VERSION, _FIND_MIN_VERSION)
-        together = [unknown] if version >= _FIND_BATCH_VERSION else [[name] for name in unknown]
-        for names in together:
+        is_many = version >= _FIND_BATCH_VERSION
+        for names in _portions(unknown) if is_many else ([name] for name in unknown):
             request = FindCoordinatorRequest(
                 key=names[0], key_type=_TRANSACTION_KEY, coordinator_keys=names
             )
             answer = connection.call(request, self._cluster.attempt(deadline), _FIND_MAX_VERSION)
-            found = answer.coordinators if version >= _FIND_BATCH_VERSION else [answer]
+            found = answer.coordinators if is_many else [answer]
             if len(found) != len(names):
                 raise KafkaProtocolError(f"{connection.address} left out coordinators.")
             for name, coordinator in zip(names, found, strict=True):
-                key = coordinator.key if version >= _FIND_BATCH_VERSION else name
+                key = coordinator.key if is_many else name
                 _check(coordinator.error_code, key)
                 self._coordinators[key] = (coordinator.host, coordinator.port)
 
@@ -434,6 +443,11 @@ def _end_ahead(
         answer = connection.decoded(api_key, version, connection.receive(correlation_id, deadline))
         error = for_code(answer.error_code)
         yield producer, None if error is NoError else error(producer.transactional_id)
+
+
+def _portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(names), _MOST_ASKED):
+        yield names[first : first + _MOST_ASKED]
 
 
 def _check(error_code: int, about: str) -> None:

@@ -54,6 +54,7 @@ from pyspark_kafkalog.record.control import TransactionMarker, encode_marker
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
     INIT_PRODUCER_ID,
+    SILENCE,
     VERSIONS,
     Request,
     ScriptedBroker,
@@ -420,7 +421,9 @@ class Coordinator(ScriptedBroker):
         response = InitProducerIdResponse(
             throttle_time_ms=0, error_code=answer, producer_id=7, producer_epoch=3
         )
-        return answer if answer is CUT else bytes(response.encode(version=request.version))
+        return (
+            answer if answer in (CUT, SILENCE) else bytes(response.encode(version=request.version))
+        )
 
     def added(self, request: Request) -> Any:
         codes = self.next(request) or [0, 0]
@@ -439,13 +442,15 @@ class Coordinator(ScriptedBroker):
     def ended(self, request: Request) -> Any:
         answer = self.next(request)
         response = EndTxnResponse(throttle_time_ms=0, error_code=answer)
-        return answer if answer is CUT else bytes(response.encode(version=request.version))
+        return (
+            answer if answer in (CUT, SILENCE) else bytes(response.encode(version=request.version))
+        )
 
     def described(self, request: Request) -> Any:
         asked = DescribeTransactionsRequest.decode(bytes(request.body), version=request.version)
         answer = self.next(request)
-        if answer is CUT:
-            return CUT
+        if answer in (CUT, SILENCE):
+            return answer
         states = [
             DescribeTransactionsResponse.TransactionState(
                 error_code=answer,
@@ -464,8 +469,8 @@ class Coordinator(ScriptedBroker):
 
     def listed(self, request: Request) -> Any:
         answer = self.next(request)
-        if answer is CUT:
-            return CUT
+        if answer in (CUT, SILENCE):
+            return answer
         names = [f"mine-{self.node_id}", f"mine-{self.node_id}-more"]
         response = ListTransactionsResponse(
             throttle_time_ms=0,
@@ -525,6 +530,28 @@ def test_an_end_is_asked_for_until_it_is_answered(passing):
         assert len(broker.asked(FIND_COORDINATOR)) == (1 if passing == CONCURRENT else 2)
         # Who says so is not asked again where it may have moved.
         assert len(broker.asked(FIND_COORDINATOR)) == (1 if passing == CONCURRENT else 2)
+
+
+@pytest.mark.parametrize("silent", [INIT_PRODUCER_ID, END_TXN, DESCRIBE, LIST])
+def test_an_answer_that_is_lost_does_not_use_up_the_time_of_the_next_attempt(silent):
+    with (
+        Coordinator({silent: [SILENCE]}) as broker,
+        Coordinator(node_id=2) as other,
+        coordinated(broker, socket_connection_setup_timeout_ms="300") as transactions,
+    ):
+        broker.brokers = {1: broker, 2: other}
+        assert transactions.begin("mine", TIMEOUT_MS) == MINE
+        assert transactions.end_all([MINE], commit=True) == {}
+        assert transactions.describe(["mine"]).keys() == {"mine"}
+        names = transactions.ongoing("mine-[12]")
+        assert names == (["mine-2"] if silent == LIST else ["mine-1", "mine-2"])
+
+
+def test_very_many_ids_are_asked_for_in_portions(cluster, transactions):
+    ids = [f"{'p' * 200}-task-{number}-0" for number in range(2_600)]
+    assert transactions.describe(
+        [transactions.begin("p", 60_000).transactional_id, *ids]
+    ).keys() == {"p"}
 
 
 def test_an_end_that_is_never_answered_is_given_up(monkeypatch):
