@@ -74,7 +74,7 @@ class BadRecordError(KafkalogError, ValueError):
 
 
 class TransactionError(KafkalogError):
-    """A write with the option transactionalIdPrefix cannot go on; what it wrote is not visible."""
+    """A write with the option transactionalIdPrefix cannot go on."""
 
 
 class PrefixInUseError(TransactionError):
@@ -87,6 +87,10 @@ class TransactionAbortedError(TransactionError):
 
 class PartlyCommittedError(TransactionError):
     """Some transactions of a write are committed, others not or not known, and the rows differ."""
+
+
+class CommitUnfinishedError(TransactionError):
+    """A write is decided, or may be, and the brokers went away before all of it was visible."""
 
 
 class DecisionsLostError(TransactionError):

@@ -17,6 +17,7 @@ Blocking; one thread at a time. Never ends the transactions that a decision name
 """
 
 import json
+import logging
 import time
 import uuid
 from collections import Counter
@@ -25,7 +26,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    KafkaError,
+    ProducerFencedError,
+    TopicAlreadyExistsError,
+)
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.admin import create_topic, topic_property
@@ -33,12 +40,15 @@ from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import ProducerIdentity, Transactions
-from pyspark_kafkalog.errors import TransactionError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, TransactionError, UnknownTopicError
 from pyspark_kafkalog.record.batch import batches
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.record.control import decode_marker
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 from pyspark_kafkalog.source.partitions import OWN_TOPICS
+
+FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError)
+"""What brokers say to who leads no more."""
 
 _VERSION = 2
 _VERSIONS_READ = (1, 2)
@@ -49,6 +59,13 @@ _FIRST_LOOK_OFFSETS = 16
 """How far from the end to begin: a decision takes two offsets, `done` one."""
 _MOST_PLAIN_BYTES = 256 << 20
 _TOPIC_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+
+
+_log = logging.getLogger(__name__)
+
+
+class UncertainDecisionError(Exception):
+    """A decision may be recorded or not; the cause is why that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +160,30 @@ class DecisionLog:
     ) -> Decision:
         """Records a decision for ever; returns it with its id.
 
-        Raises the brokers' errors, ProducerFencedError where `leader` leads no more. After any
-        other error it may be recorded or not.
+        Raises UncertainDecisionError, and where it is not recorded the brokers' errors, one of
+        FENCED where `leader` leads no more.
         """
         decided = replace(decision, id=uuid.uuid4().hex)
         with Producer(self._cluster, (transactions, leader)) as producer:
             producer.send(self._tp, _record(_DECISION_KEY, _to_json(decided)))
             producer.flush()
-        transactions.end(leader, commit=True)
+        try:
+            transactions.end(leader, commit=True)
+        except FENCED:
+            # The answer to a first attempt may have been lost: then its marker is there.
+            newest = self.newest()
+            if newest is None or newest.id != decided.id:
+                raise
+        except (KafkaError, KafkalogError) as error:
+            raise UncertainDecisionError from error
         return decided
 
     def mark_done(self, decision: Decision) -> None:
         """Notes that all transactions of a decision are committed; twice is as good as once."""
-        self._send(_DONE_KEY, {"version": _VERSION, "id": decision.id})
+        try:
+            self._send(_DONE_KEY, {"version": _VERSION, "id": decision.id})
+        except (KafkaError, KafkalogError) as error:
+            _log.warning("Topic %s does not say that a write is done: %s", self._tp.topic, error)
 
     def _send(self, key: bytes, content: dict[str, Any]) -> None:
         with Producer(self._cluster, is_idempotent=False) as producer:

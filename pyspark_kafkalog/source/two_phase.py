@@ -39,11 +39,8 @@ from typing import NoReturn
 
 from kafka.errors import (
     IncompatibleBrokerVersion,
-    InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     KafkaError,
-    ProducerFencedError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
 )
@@ -61,6 +58,7 @@ from pyspark_kafkalog.client.transaction import (
     ended_by_commit,
 )
 from pyspark_kafkalog.errors import (
+    CommitUnfinishedError,
     DecisionsLostError,
     DeliveryError,
     InvalidOptionError,
@@ -72,8 +70,10 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source.decisions import (
+    FENCED,
     Decision,
     DecisionLog,
+    UncertainDecisionError,
     WrittenTransaction,
     decisions_topic,
 )
@@ -85,8 +85,8 @@ NO_BATCH = -1
 """The number of what is no micro-batch."""
 
 _LEAD_TIMEOUT_MS = 60_000
-"""A decision takes milliseconds; the lead's transaction is open no longer."""
-_FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError)
+"""A decision takes milliseconds; the lead's transaction is open no longer (nor longer than those of
+tasks: brokers may allow less)."""
 _MOST_NAMED = 5
 _OTHER_BATCH_WAYS_ON = (
     "Go on with the newest checkpoint, or choose another prefix, and expect records twice."
@@ -127,6 +127,7 @@ class TransactionalWrites:
         # What is read are decisions and markers, also those behind an open transaction.
         self._client = replace(client, isolation_level=Isolation.READ_UNCOMMITTED)
         self._prefix = prefix
+        self._lead_timeout_ms = min(_LEAD_TIMEOUT_MS, client.transaction_timeout_ms)
 
     def take_lead(self, owner: str | None) -> Lead:
         """Becomes the only one who may decide; ends and clears away what was left behind.
@@ -144,7 +145,7 @@ class TransactionalWrites:
                 self._begin_use(transactions, log)
             if owner is not None:
                 self._check_owner(newest, owner)
-            leader = transactions.begin(f"{self._prefix}-driver", _LEAD_TIMEOUT_MS)
+            leader = transactions.begin(f"{self._prefix}-driver", self._lead_timeout_ms)
             newest = self._finish_newest(transactions, log)
             self._clear(transactions)
             return Lead(leader, None if newest is None else newest.owner)
@@ -194,8 +195,8 @@ class TransactionalWrites:
 
         `planned` says what the micro-batch was planned from, as far as that is known. A write
         without tasks has no `lead`, and may have no owner (""). Raises PrefixInUseError,
-        TransactionAbortedError, PartlyCommittedError, DecisionsLostError; whatever is raised, the
-        write may have been decided, and a commit of the same batch goes on from there.
+        TransactionAbortedError, PartlyCommittedError, DecisionsLostError; CommitUnfinishedError
+        where this write is decided, or may be. A commit of the same batch goes on from there.
         """
         with self._cluster() as cluster:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
@@ -217,20 +218,35 @@ class TransactionalWrites:
                 self._check_open(transactions, lead, wanted)
                 record_count = sum(transaction.record_count for transaction in written)
                 decision = Decision(owner, batch, wanted, record_count, settled, planned)
-                decision = log.decide(decision, transactions, lead.producer)
-                outcomes = self._outcomes(decision, cluster, transactions, log)
-                if not outcomes.all_committed:
-                    self._raise_aborted(decision, outcomes)
+                self._carry_out(decision, lead, cluster, transactions, log)
+            # Also where all was there before: twins of its tasks may have begun.
             try:
-                # Also where all was there before: twins of its tasks may have begun.
                 self._resign(transactions, lead)
                 self._clear(transactions)
-            except _FENCED:
+            except FENCED:
                 _log.warning("Another run took over when this one had committed.")
+            except (KafkaError, KafkalogError) as error:
+                _log.warning("Attempts that this write replaced may be open still: %s", error)
 
-    def abandon(self, owner: str) -> None:
-        """Aborts what a failed write left open of which no task told anything."""
-        self.take_lead(owner)
+    def _carry_out(
+        self,
+        decision: Decision,
+        lead: Lead,
+        cluster: Cluster,
+        transactions: Transactions,
+        log: DecisionLog,
+    ) -> None:
+        """Decides, and commits what is decided."""
+        try:
+            decision = log.decide(decision, transactions, lead.producer)
+        except UncertainDecisionError as error:
+            raise self._uncertain(error.__cause__) from error
+        try:
+            outcomes = self._outcomes(decision, cluster, transactions, log)
+        except (KafkaError, KafkalogError) as error:
+            raise self._unfinished(error) from error
+        if not outcomes.all_committed:
+            self._raise_aborted(decision, outcomes)
 
     def abort(self, lead: Lead, written: Sequence[WrittenTransaction]) -> None:
         """Aborts what a failed write left open, unless it is decided.
@@ -251,7 +267,7 @@ class TransactionalWrites:
                     if not is_undecided:
                         raise
                 self._clear(transactions)
-            except _FENCED:
+            except FENCED:
                 newest = self._known(log)
             undecided = [t.producer for t in written if newest is None or t not in newest]
             transactions.end_all(undecided, commit=False)
@@ -263,7 +279,7 @@ class TransactionalWrites:
             with kept_cluster(self._client) as cluster:
                 yield cluster
         except DeliveryError as error:
-            if isinstance(error.__cause__, _FENCED):
+            if isinstance(error.__cause__, FENCED):
                 raise self._replaced(str(error.__cause__)) from error
             raise
         except KafkaError as error:
@@ -310,9 +326,9 @@ class TransactionalWrites:
         return newest
 
     def _resign(self, transactions: Transactions, lead: Lead) -> None:
-        """Ends the lead, so that no task of its write begins any more; raises one of _FENCED where
+        """Ends the lead, so that no task of its write begins any more; raises one of FENCED where
         another has it."""
-        transactions.begin(lead.producer.transactional_id, _LEAD_TIMEOUT_MS, lead.producer)
+        transactions.begin(lead.producer.transactional_id, self._lead_timeout_ms, lead.producer)
 
     def _is_undecided(self, transactions: Transactions, lead: Lead) -> bool:
         """Whether nothing that is open is decided, whatever became of the topic: the lead's only
@@ -490,11 +506,32 @@ class TransactionalWrites:
         )
 
     def _raise_aborted(self, decision: Decision, outcomes: _Outcomes) -> NoReturn:
-        lost = [*outcomes.aborted, *outcomes.unknown]
+        if outcomes.unknown:
+            self._raise_partly(decision, outcomes, "What is not known cannot be written again.")
         raise TransactionAbortedError(
-            f"{_names(lost)} of {len(decision.transactions)} transactions were aborted before they "
-            f"could be committed. {self._why_aborted()} Run the same again: it writes only what is "
-            "missing."
+            f"{_names(outcomes.aborted)} of {len(decision.transactions)} transactions were aborted "
+            f"before they could be committed. {self._why_aborted()} Run the same again: it writes "
+            "only what is missing."
+        )
+
+    def _unfinished(self, error: Exception) -> CommitUnfinishedError:
+        return CommitUnfinishedError(
+            f"The write is decided, and not all of it could be made visible: {error} Do not write "
+            f"it again. {self._who_goes_on()}"
+        )
+
+    def _uncertain(self, error: BaseException | None) -> CommitUnfinishedError:
+        return CommitUnfinishedError(
+            f"Whether the write is decided is not known: {error} {self._who_goes_on()} Look then "
+            "whether its rows are there, before you write them again: all are, or none."
+        )
+
+    def _who_goes_on(self) -> str:
+        return (
+            f"What runs next with the transactionalIdPrefix {self._prefix} goes on with it: the "
+            "streaming query, which needs no more, or any df.write, of no rows too. After "
+            f"kafka.transaction.timeout.ms={self._client.transaction_timeout_ms} brokers abort "
+            "what is left of it."
         )
 
     def _raise_partly(self, decision: Decision, outcomes: _Outcomes, why: str) -> NoReturn:
@@ -542,7 +579,7 @@ class TransactionalWrites:
         )
 
     def _in_words(self, error: KafkaError) -> KafkalogError:
-        if isinstance(error, _FENCED):
+        if isinstance(error, FENCED):
             return self._replaced(str(error))
         if isinstance(error, InvalidTransactionTimeoutError):
             return InvalidOptionError(
@@ -609,7 +646,7 @@ class TaskWrite:
 
 
 def _is_fenced(error: BaseException) -> bool:
-    return isinstance(error, _FENCED) or isinstance(error.__cause__, _FENCED)
+    return isinstance(error, FENCED) or isinstance(error.__cause__, FENCED)
 
 
 def _names(transactions: Sequence[WrittenTransaction]) -> str:

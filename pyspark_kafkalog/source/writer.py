@@ -139,13 +139,14 @@ class SinkWriter:
         self._transactional_writes().commit(lead, owner, batch, written, planned)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Where no task of a stream reported, its lead is not known here: another one may have
+        taken over, whose right it is to clear away what dead tasks left."""
         lead, _, written = _reported(messages)
+        lead = lead or self._lead
         if self._options.transactional_id_prefix is None:
             warn_of_records_that_stay(messages)
         elif lead is not None:
             self._transactional_writes().abort(lead, written)
-        elif self._owner is not None:
-            self._transactional_writes().abandon(self._owner)
 
     def _transactional_writes(self) -> TransactionalWrites:
         prefix = self._options.transactional_id_prefix

@@ -160,9 +160,16 @@ def task_of_batches(
         TaskContext._setTaskContext(None)
 
 
-def end(options: SinkOptions, messages: Sequence[Any], batch: int | None, commit: bool) -> None:
+def end(
+    options: SinkOptions,
+    messages: Sequence[Any],
+    batch: int | None,
+    commit: bool,
+    pickled: bytes | None,
+) -> None:
+    """Of a batch query Spark has the writer that was planned do it, of a stream a new one."""
     if batch is None:
-        writer = KafkalogWriter(options, SCHEMA)
+        writer = KafkalogWriter(options, SCHEMA) if pickled is None else pickle.loads(pickled)
         (writer.commit if commit else writer.abort)(list(messages))
     else:
         stream = KafkalogStreamWriter(options, SCHEMA)
@@ -205,10 +212,12 @@ class Sink:
         return _run_here("task_of_batches", writer, self.query, 0, 0, thousands(rows))
 
     def commit(self, messages: Sequence[Any], batch: int | None, kill: Kill | None = None) -> None:
-        _run(kill, "end", self.options, messages, batch, True)
+        _run(kill, "end", self.options, messages, batch, True, None)
 
-    def abort(self, messages: Sequence[Any], batch: int | None) -> None:
-        _run(None, "end", self.options, messages, batch, False)
+    def abort(
+        self, messages: Sequence[Any], batch: int | None, writer: bytes | None = None
+    ) -> None:
+        _run(None, "end", self.options, messages, batch, False, writer)
 
     def run(self, batch: int | None, *tasks: Iterable[bytes]) -> None:
         """A micro-batch, or a batch query, from plan to commit."""

@@ -436,9 +436,10 @@ def test_a_batch_that_was_committed_with_other_rows_is_refused(sink):
 
 
 def test_a_write_of_which_no_task_told_anything_leaves_nothing_open(sink):
-    sink.write(sink.plan(is_stream=False), [b"x"])
+    writer = sink.plan(is_stream=False)
+    sink.write(writer, [b"x"])
     assert has_open_transactions(sink.servers, sink.topic)
-    sink.abort([None], None)
+    sink.abort([None], None, writer)
     assert not has_open_transactions(sink.servers, sink.topic)
     assert not seen(sink)
 

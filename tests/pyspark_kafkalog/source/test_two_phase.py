@@ -5,7 +5,7 @@ What kills and timeouts at random do to them is in `tests/crash`.
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,6 +36,7 @@ from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.transaction import ONGOING, ProducerIdentity, Transactions
 from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
     DeliveryError,
     InvalidOptionError,
     KafkalogError,
@@ -684,6 +685,96 @@ def test_an_abort_by_who_leads_no_more_ends_what_is_its_own_and_not_decided(
     assert seen(sink) == EACH_ROW_ONCE
 
 
+@pytest.mark.parametrize("batch", [None, 0])
+def test_an_abort_by_who_leads_no_more_leaves_its_successors_write(
+    sink: Sink, batch: int | None
+) -> None:
+    first, second = (sink.plan(is_stream=batch is not None) for _ in range(2))
+    messages = sink.write(second, *ROWS)
+    sink.abort([None], batch, first)
+    sink.commit(messages, batch)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+# Brokers that go away while a commit is at work.
+
+
+def brokers_away(*_: Any) -> NoReturn:
+    raise BrokersUnreachableError("No broker could be used.")
+
+
+def test_an_error_after_the_decision_says_that_it_is_decided(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = sink.plan(is_stream=False)
+    messages = sink.write(writer, *ROWS)
+    end_all = Transactions.end_all
+
+    def end_the_lead_alone(
+        transactions: Transactions, producers: Sequence[ProducerIdentity], commit: bool
+    ) -> Any:
+        if not producers[0].transactional_id.endswith("-driver"):
+            brokers_away()
+        return end_all(transactions, producers, commit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end_all", end_the_lead_alone)
+        with pytest.raises(StepError, match=r"CommitUnfinishedError: The write is decided, .* Do"):
+            sink.commit(messages, None)
+    assert not seen(sink)
+    sink.run(None)  # a df.write of no rows
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_a_decision_whose_answer_is_lost_is_said_to_be_uncertain(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    end = Transactions.end
+
+    def end_unanswered(*arguments: Any, **more: Any) -> None:
+        end(*arguments, **more)
+        brokers_away()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end", end_unanswered)
+        with pytest.raises(StepError, match="CommitUnfinishedError: Whether the write is decided"):
+            sink.commit(messages, None)
+    sink.plan(is_stream=False)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_a_decision_whose_answer_is_lost_counts_though_another_leads_by_then(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    end = Transactions.end
+
+    def end_twice(transactions: Transactions, producer: ProducerIdentity, commit: bool) -> None:
+        end(transactions, producer, commit)
+        transactions.begin(producer.transactional_id, 60_000)
+        end(transactions, producer, commit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end", end_twice)
+        sink.commit(messages, None)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+@pytest.mark.parametrize("step", ["_send", "_resign", "_clear"])
+def test_what_comes_after_the_last_end_fails_no_write(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    owner = DecisionLog if step == "_send" else TransactionalWrites
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, brokers_away)
+        sink.commit(messages, None)
+    assert "No broker could be used" in caplog.text
+    sink.run(None, [b"next"])
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
+
+
 def test_an_abort_takes_the_right_to_commit(sink: Sink) -> None:
     messages = sink.write(sink.plan(), *ROWS)
     sink.abort([messages[0], None], 0)
@@ -820,6 +911,16 @@ def test_transactions_that_time_out_are_aborted_by_the_brokers(sink: Sink) -> No
         sink.run(0, [b"0"])
     assert asked == {"-driver": two_phase._LEAD_TIMEOUT_MS, "-task-0-0": 123456}
     assert two_phase._LEAD_TIMEOUT_MS == 60_000
+
+
+def test_brokers_may_allow_shorter_transactions_than_a_minute(sink: Sink) -> None:
+    with EmbeddedBroker(config={"transaction.max.timeout.ms": "20000"}) as broker:
+        sink = replace(sink, servers=broker.bootstrap_servers)
+        sink.more["kafka.transaction.timeout.ms"] = "20000"
+        admin = AdminClient({"bootstrap.servers": sink.servers, "log_level": 0})
+        admin.create_topics([NewTopic(sink.topic, 1, 1)])[sink.topic].result(30)
+        sink.run(0, [b"0"])
+        assert seen(sink) == Counter([b"0"])
 
 
 def test_brokers_before_kafka_3_are_written_to_without_what_they_do_not_tell(
