@@ -25,16 +25,19 @@ from broker.boot.adoption import adopt_logs, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.broker_configs import ConfigManager, load_dynamic
 from broker.cluster.cache import MetadataCache
+from broker.cluster.config_notices import ConfigNotices
+from broker.cluster.config_records import ConfigRecords
 from broker.cluster.control import IsrChange
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
 from broker.cluster.records import MetadataRecords
-from broker.cluster.session import SessionEvent
+from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import MetadataStore
 from broker.cluster.to_brokers import AskBroker, ToBrokers, ask_nobody
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
+from broker.config.dynamic import usable_topic_configs
 from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
 from broker.controller.channels import BrokerChannel
@@ -145,12 +148,16 @@ class BrokerServer:
         self._records.prepare()
         if not self._is_member:
             self._records.become_controller(self._config.broker_id)
-        self._config = load_dynamic(self._static, self._records)
+        self._config_records = ConfigRecords(self._store, tells_others=self._is_member)
+        self._config_notices = ConfigNotices(self._store, self._run_blocking)
+        self._config_notices.remember()
+        self._config = load_dynamic(self._static, self._config_records)
         self._topic_configs = EntityConfigs(
             znodes.TOPIC_ENTITIES,
-            self._records,
+            self._config_records,
             self._run_blocking,
             lambda name: self._replicas.topic_configured(name),
+            lambda stored: usable_topic_configs(self._config, stored),
         )
         self._topic_configs.load()
         self._logs = LogManager(
@@ -194,6 +201,8 @@ class BrokerServer:
             self._early_session_events.append(event)
         else:
             self._membership.session_changed(event)
+            if event.state is SessionState.CONNECTED and event.is_new:
+                self._config_notices.session_began()
 
     async def start(self) -> None:
         """Takes over the partitions, then accepts connections; in a cluster the other way round.
@@ -254,6 +263,14 @@ class BrokerServer:
         )
         for event in self._early_session_events:
             self._membership.session_changed(event)
+        await self._config_notices.start(
+            {
+                znodes.TOPIC_ENTITIES: self._topic_configs,
+                znodes.BROKER_ENTITIES: self._configs,
+                znodes.GROUPS: self._group_configs,
+                znodes.USERS: self._users,
+            }
+        )
         # As long as a broker that was killed may seem to be there.
         await self._membership.join(2 * self._config.zookeeper_session_timeout_ms / 1000 + 5)
         # Clients of a broker that says it is ready find the others by it.
@@ -279,14 +296,14 @@ class BrokerServer:
         self._configs = ConfigManager(
             self._static,
             self._config,
-            self._records,
+            self._config_records,
             self._replicas.set_broker_config,
             self._run_blocking,
             self._changed,
         )
         self._changed(self._config)
-        self._group_configs = EntityConfigs(znodes.GROUPS, self._records, self._run_blocking)
-        self._users = EntityConfigs(znodes.USERS, self._records, self._run_blocking)
+        self._group_configs = EntityConfigs(znodes.GROUPS, self._config_records, self._run_blocking)
+        self._users = EntityConfigs(znodes.USERS, self._config_records, self._run_blocking)
         for entities in (self._group_configs, self._users):
             entities.load()
 
@@ -466,6 +483,7 @@ class BrokerServer:
         if self._laggards_timer is not None:
             self._laggards_timer.cancel()
         await self._shut_down_in_turn()
+        await self._config_notices.stop()
         await self._membership.leave()
         self._to_controller.close()
 

@@ -92,7 +92,7 @@ async def _alter_topic(
         return changed
 
     if validate_only:
-        checked(context.topic_configs.of(name))
+        await context.topic_configs.check(name, checked)
     else:
         await context.topic_configs.set(name, checked)
 
@@ -109,7 +109,7 @@ async def _alter_group(
         return changed
 
     if validate_only:
-        checked(context.group_configs.of(name))
+        await context.group_configs.check(name, checked)
     else:
         await context.group_configs.set(name, checked)
 

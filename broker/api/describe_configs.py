@@ -28,7 +28,7 @@ _ENTRY = _RESULT.DescribeConfigsResourceResult
 _SYNONYM = _ENTRY.DescribeConfigsSynonym
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(DescribeConfigsRequest)
     results = []
     # Each resource once, however often it is named: an entry of the answer is a thousand times
@@ -39,7 +39,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         error: BrokerResponseError | None = None
         entries: Sequence[ConfigEntry] = ()
         try:
-            entries = _entries(resource.resource_type, resource.resource_name, context)
+            entries = await _entries(resource.resource_type, resource.resource_name, context)
         except BrokerResponseError as raised:
             error = raised
         code, message = wire_error(error)
@@ -61,14 +61,13 @@ def handle(request: Request, context: ApiContext) -> Response:
     return DescribeConfigsResponse(results=results)
 
 
-def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:
+async def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:
     if resource_type == TOPIC:
         check_topic_name(name)
         if context.metadata.topic(name) is None:
             raise UnknownTopicOrPartitionError()
-        return describe_topic(
-            context.config, context.config.log_config(context.topic_configs.of(name))
-        )
+        configs = await context.topic_configs.newest(name)
+        return describe_topic(context.config, context.config.log_config(configs))
     if resource_type == BROKER:
         node_id = context.metadata.broker.node_id
         if not name:
@@ -83,7 +82,7 @@ def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[Con
     if resource_type == GROUP:
         if not name:
             raise InvalidRequestError("Group name must not be empty")
-        return describe_group(context.config, context.group_configs.of(name))
+        return describe_group(context.config, await context.group_configs.newest(name))
     raise InvalidRequestError(f"Unsupported resource type: {resource_type}")
 
 

@@ -2,8 +2,9 @@
 
 Owns: the BrokerConfig that counts now, and the order of a change: the records in the store, the
 logs, the value that requests are answered from. Changes come one after the other; one that was
-begun goes on when its client leaves. Called by: the event loop's thread; what blocks runs in the
-one metadata thread (`run_blocking`). `load_dynamic` blocks, before the loop serves anyone.
+begun goes on when its client leaves. In a cluster other brokers change them, too (`reload`).
+Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`).
+`load_dynamic` blocks, before the loop serves anyone.
 """
 
 import asyncio
@@ -12,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from kafka.errors import BrokerResponseError
 
+from broker.cluster import znodes
 from broker.cluster.changes import Changes, RunBlocking
-from broker.cluster.records import MetadataRecords
-from broker.cluster.znodes import BROKER_DEFAULT
+from broker.cluster.config_records import ConfigRecords
 from broker.config.broker import BrokerConfig
 from broker.config.dynamic import with_dynamic
 from broker.config.no_effect import warn_of_no_effect
@@ -24,20 +25,30 @@ _log = logging.getLogger(__name__)
 Configs = Mapping[str, str]
 
 
-def load_dynamic(config: BrokerConfig, records: MetadataRecords) -> BrokerConfig:
-    """`config`, of the file alone, with what was set before the last stop. What cannot be set any
-    more is left out and logged."""
-    own: dict[str, str] = {}
-    default: dict[str, str] = {}
-    for entity, kept in ((BROKER_DEFAULT, default), (str(config.broker_id), own)):
-        for name, text in records.broker_configs(entity).items():
-            try:
-                with_dynamic(config, {name: text}, {})
-            except BrokerResponseError as error:
-                _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
-            else:
-                kept[name] = text
+def load_dynamic(config: BrokerConfig, records: ConfigRecords) -> BrokerConfig:
+    """`config`, of the file alone, with what was set before the last stop. Blocks."""
+    own, default = (
+        usable(config, entity, records.read_or_nothing(znodes.BROKER_ENTITIES, entity).values)
+        for entity in (str(config.broker_id), znodes.BROKER_DEFAULT)
+    )
     return with_dynamic(config, own, default)
+
+
+def usable(config: BrokerConfig, entity: str, stored: Configs) -> Configs:
+    """Of what is stored, that which can be set on `config`, of the file alone: the rest is left out
+    and logged. Others may have written it, or it could be set when it was."""
+    kept = {}
+    for name, text in stored.items():
+        try:
+            if entity == znodes.BROKER_DEFAULT:
+                with_dynamic(config, {}, {name: text})
+            else:
+                with_dynamic(config, {name: text}, {})
+        except BrokerResponseError as error:
+            _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
+        else:
+            kept[name] = text
+    return kept
 
 
 class ConfigManager:
@@ -47,7 +58,7 @@ class ConfigManager:
         self,
         static: BrokerConfig,
         current: BrokerConfig,
-        records: MetadataRecords,
+        records: ConfigRecords,
         apply: Callable[[BrokerConfig], None],
         run_blocking: RunBlocking,
         on_change: Callable[[BrokerConfig], None],
@@ -65,34 +76,76 @@ class ConfigManager:
 
     def check(self, changed: Callable[[Configs], Configs], *, all_brokers: bool) -> None:
         """Raises what `set` would raise, but for KafkaStorageError."""
-        self._with(changed, all_brokers)
+        current = self.current
+        self._with(
+            changed(current.dynamic_default if all_brokers else current.dynamic), all_brokers
+        )
 
     async def set(self, changed: Callable[[Configs], Configs], *, all_brokers: bool) -> None:
-        """Sets what `changed` makes of what is set on this broker, or on all.
+        """Sets what `changed` makes of what is set on this broker, or on all; it is called in the
+        metadata thread, perhaps more than once.
 
         Raises what `changed` raises, ConfigError, InvalidRequestError and KafkaStorageError.
         """
-        name = BROKER_DEFAULT if all_brokers else str(self.current.broker_id)
-        await self._changes.finish(name, self._set(changed, all_brokers))
+        await self._changes.finish(self._entity(all_brokers), self._set(changed, all_brokers))
+
+    async def reload(self, name: str) -> None:
+        """Another broker has set something on this one (`name`: its id), or on all. Raises
+        MetadataStoreError."""
+        for all_brokers in (True, False):
+            if name == self._entity(all_brokers):
+                await self._reload(all_brokers)
+
+    async def reload_all(self) -> None:
+        """Others may have set anything. Raises MetadataStoreError."""
+        await self._reload(all_brokers=True)
+        await self._reload(all_brokers=False)
 
     async def drain(self) -> None:
         """Waits for the changes under way."""
         await self._changes.drain()
 
+    def _entity(self, all_brokers: bool) -> str:
+        return znodes.BROKER_DEFAULT if all_brokers else str(self._static.broker_id)
+
     async def _set(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> None:
+        entity = self._entity(all_brokers)
+
+        def checked(configs: Configs) -> Configs:
+            configs = changed(configs)
+            self._with(configs, all_brokers)
+            return configs
+
         async with self._changing:
-            config = self._with(changed, all_brokers)
-            entity = BROKER_DEFAULT if all_brokers else str(config.broker_id)
-            configs = config.dynamic_default if all_brokers else config.dynamic
-            await self._run_blocking(lambda: self._records.set_broker_configs(entity, configs))
-            await self._run_blocking(lambda: self._apply(config))
-            self.current = config
-            self._on_change(config)
+            configs = await self._run_blocking(
+                lambda: self._records.change(znodes.BROKER_ENTITIES, entity, checked)
+            )
+            await self._take(self._with(configs, all_brokers), entity, configs)
+
+    async def _reload(self, all_brokers: bool) -> None:
+        entity = self._entity(all_brokers)
+        async with self._changing:
+            try:
+                stored = await self._run_blocking(
+                    lambda: self._records.read(znodes.BROKER_ENTITIES, entity)
+                )
+                configs = usable(self._static, entity, stored.values)
+                config = self._with(configs, all_brokers)
+            except (ValueError, BrokerResponseError) as error:
+                _log.error("config.ignored entity=%s reason=%r", entity, str(error))
+                return
+            current = self.current.dynamic_default if all_brokers else self.current.dynamic
+            if configs != current:
+                await self._take(config, entity, configs)
+
+    async def _take(self, config: BrokerConfig, entity: str, configs: Configs) -> None:
+        await self._run_blocking(lambda: self._apply(config))
+        self.current = config
+        self._on_change(config)
         warn_of_no_effect(entity, configs)
         _log.info("broker.configured entity=%s names=%r", entity, sorted(configs))
 
-    def _with(self, changed: Callable[[Configs], Configs], all_brokers: bool) -> BrokerConfig:
-        own, default = self.current.dynamic, self.current.dynamic_default
+    def _with(self, configs: Configs, all_brokers: bool) -> BrokerConfig:
         if all_brokers:
-            return with_dynamic(self._static, own, changed(default))
-        return with_dynamic(self._static, changed(own), default)
+            return with_dynamic(self._static, self.current.dynamic, configs)
+        return with_dynamic(self._static, configs, self.current.dynamic_default)

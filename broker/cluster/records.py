@@ -1,4 +1,5 @@
-"""The cluster's nodes in a MetadataStore, as values: what `metadata` names, and configs.
+"""The cluster's nodes in a MetadataStore, as values: what `metadata` names. Configs are
+`config_records`'s, but for those that a topic is made with.
 
 Every method blocks: called from a thread. Whoever changes something writes it here first.
 """
@@ -12,7 +13,6 @@ from kafka.errors import (
     InconsistentClusterIdError,
     InvalidPartitionsError,
     NotControllerError,
-    UnknownTopicOrPartitionError,
 )
 from kafka.structs import TopicPartition
 
@@ -93,9 +93,10 @@ class MetadataRecords:
             znodes.BROKERS,
             znodes.TOPICS,
             znodes.entity_configs(znodes.TOPIC_ENTITIES),
-            znodes.BROKER_CONFIGS,
+            znodes.entity_configs(znodes.BROKER_ENTITIES),
             znodes.entity_configs(znodes.GROUPS),
             znodes.entity_configs(znodes.USERS),
+            znodes.CONFIG_CHANGES,
             znodes.DELETED_TOPICS,
         ):
             self._store.ensure(path)
@@ -246,46 +247,6 @@ class MetadataRecords:
             operations.append(Delete(znodes.partition_state(topic.name, index), ANY_VERSION))
             operations.append(Delete(znodes.partition(topic.name, index), ANY_VERSION))
         self._commit(operations)
-
-    def broker_configs(self, entity: str) -> dict[str, str]:
-        """What is set on a broker (`entity`: its id) or on all (BROKER_DEFAULT) while they run."""
-        path = znodes.broker_config(entity)
-        if not self._store.exists(path):
-            return {}
-        configs: dict[str, str] = znodes.load(self._store.get(path).value)["config"]
-        return configs
-
-    def set_broker_configs(self, entity: str, configs: Mapping[str, str]) -> None:
-        """Writes down what is set on a broker, or on all."""
-        path = znodes.broker_config(entity)
-        value = znodes.dump_config(configs)
-        exists = self._store.exists(path)
-        self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
-
-    def entity_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
-        """What is set on topics, groups or users (`kind`), by their names."""
-        names = map(znodes.entity_name, self._store.children(znodes.entity_configs(kind)))
-        return {name: self.entity_config(kind, name) for name in names}
-
-    def entity_config(self, kind: str, name: str) -> Mapping[str, str]:
-        """What is set on one that is there. Raises NoNodeError."""
-        node = self._store.get(znodes.entity_config(kind, name))
-        configs: dict[str, str] = znodes.load(node.value)["config"]
-        return configs
-
-    def set_entity_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Writes down what is set on a topic, a group or a user; where that is nothing, a group or
-        a user is forgotten. Raises UnknownTopicOrPartitionError where there is no such topic."""
-        path = znodes.entity_config(kind, name)
-        exists = self._store.exists(path)
-        is_topic = kind == znodes.TOPIC_ENTITIES
-        if is_topic and not exists:
-            raise UnknownTopicOrPartitionError(f"topic {name!r} is not there, or just going")
-        if configs or is_topic:
-            value = znodes.dump_config(configs)
-            self._commit([Set(path, value, ANY_VERSION) if exists else Create(path, value)])
-        elif exists:
-            self._commit([Delete(path, ANY_VERSION)])
 
     def write_states(self, states: Partitions) -> Partitions:
         """Writes partitions' states, each where nobody has changed it since it was read.

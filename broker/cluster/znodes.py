@@ -9,6 +9,7 @@
     /config/topics/T                      {"version": 1, "config": {name: value}}
     /config/brokers/N                     the same, for one broker; <default>: for all of them
     /config/groups/G, /config/users/U     the same, for a group and a user: names are URL-encoded
+    /config/changes/config_change_N       {"version": 2, "entity_path": "topics/T"}: has been set
     /admin/delete_topics/T                a topic on its way out
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
 
@@ -29,11 +30,12 @@ BROKERS = "/brokers/ids"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 TOPICS = "/brokers/topics"
-BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"
+BROKER_ENTITIES = "brokers"
 TOPIC_ENTITIES = "topics"
 GROUPS = "groups"
 USERS = "users"
+CONFIG_CHANGES = "/config/changes"
 DELETED_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
@@ -62,22 +64,27 @@ def topic_config(name: str) -> str:
     return f"{entity_configs(TOPIC_ENTITIES)}/{name}"
 
 
-def broker_config(entity: str) -> str:
-    return f"{BROKER_CONFIGS}/{entity}"
-
-
 def entity_configs(kind: str) -> str:
     return f"/config/{kind}"
 
 
 def entity_config(kind: str, name: str) -> str:
-    """Of a group or a user, whose names may have any letters."""
-    return f"{entity_configs(kind)}/{quote(name, safe='')}"
+    return f"{entity_configs(kind)}/{entity_node(kind, name)}"
+
+
+def entity_node(kind: str, name: str) -> str:
+    """The name of an entity's node: groups' and users' may have any letters."""
+    return name if kind == BROKER_ENTITIES else quote(name, safe="")
 
 
 def entity_name(node: str) -> str:
-    """The group's or user's, of its node's name."""
+    """The entity's, of its node's name."""
     return unquote(node)
+
+
+def config_change() -> str:
+    """To which a number is added."""
+    return f"{CONFIG_CHANGES}/config_change_"
 
 
 def deleted_topic(name: str) -> str:
@@ -135,6 +142,30 @@ def dump_controller(node_id: int, elected_ms: int) -> bytes:
 
 def dump_config(config: Mapping[str, str]) -> bytes:
     return dump({"version": 1, "config": dict(config)})
+
+
+def load_config(value: bytes) -> dict[str, str]:
+    """Raises ValueError."""
+    config = load(value).get("config")
+    if not isinstance(config, dict) or not all(isinstance(text, str) for text in config.values()):
+        raise ValueError("a config is an object of texts")
+    return config
+
+
+def dump_config_change(kind: str, name: str) -> bytes:
+    return dump({"version": 2, "entity_path": f"{kind}/{entity_node(kind, name)}"})
+
+
+def load_config_change(value: bytes) -> tuple[str, str]:
+    """The kind of entity whose config was set, and its name. Raises ValueError."""
+    change = load(value)
+    if change.get("version") == 1:
+        kind, node = change.get("entity_type"), change.get("entity_name")
+    else:
+        kind, _, node = str(change.get("entity_path")).partition("/")
+    if not kind or not node or change.get("version") not in (1, 2):
+        raise ValueError("a change of a config names an entity")
+    return str(kind), entity_name(str(node))
 
 
 def dump_broker(host: str, port: int, rack: str | None, started_ms: int) -> bytes:

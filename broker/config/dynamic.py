@@ -1,12 +1,13 @@
 """What may be set while the broker runs, as Kafka's DynamicBrokerConfig, and what follows."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kafka.errors import InvalidRequestError
 
 from broker.config.broker import BROKER_FIELDS, BROKER_KEYS, BrokerConfig, broker_config_key
-from broker.config.definition import split_known
+from broker.config.definition import ConfigError, split_known
 from broker.config.no_effect import LATER_BROKER_CONFIGS, check_protection
 from broker.config.other_properties import (
     ALL_BROKERS,
@@ -16,7 +17,9 @@ from broker.config.other_properties import (
     without_listener,
 )
 
-__all__ = ["DYNAMIC_BROKER_CONFIGS", "is_dynamic", "with_dynamic"]
+__all__ = ["DYNAMIC_BROKER_CONFIGS", "is_dynamic", "usable_topic_configs", "with_dynamic"]
+
+_log = logging.getLogger(__name__)
 
 _MODES_OF_ONE = (ONE_BROKER, ONE_LISTENER)
 # Counts from when it is set.
@@ -69,6 +72,26 @@ def with_dynamic(
         config = replace(config, **values)  # type: ignore[arg-type]
     config.check_cleaner()
     return replace(config, dynamic=dict(own), dynamic_default=dict(default))
+
+
+def usable_topic_configs(config: BrokerConfig, stored: Mapping[str, str]) -> Mapping[str, str]:
+    """Of what is stored of a topic, whoever wrote it, that which this broker can act on: the rest
+    is left out and logged."""
+    try:
+        config.log_config(stored)
+    except ConfigError:
+        pass
+    else:
+        return stored
+    kept: dict[str, str] = {}
+    for name, text in sorted(stored.items()):
+        try:
+            config.log_config({**kept, name: text})
+        except ConfigError as error:
+            _log.error("topic.config_ignored name=%s reason=%r", name, str(error))
+        else:
+            kept[name] = text
+    return kept
 
 
 def _update_mode(name: str) -> str:

@@ -121,6 +121,9 @@ class ReplicaManager:
     def waiting_fetches(self) -> int:
         return self._purgatory.count(DelayedFetch)
 
+    def has_log(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._logs.all_logs()
+
     def make_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Makes the log if it is missing; one of another topic of that name, which is gone, is
         given up. Blocks: for a thread. Raises KafkaStorageError and OSError."""

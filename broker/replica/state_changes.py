@@ -159,7 +159,8 @@ class StateChanges:
 
     def _make_logs(self, request: LeaderAndIsr, changed: Partitions) -> Failures:
         """Makes those that are missing, by their topics' configs. Blocks."""
-        for name in {topic_partition.topic for topic_partition in request.created}:
+        missing = [each for each in changed if not self._replicas.has_log(each)]
+        for name in {topic_partition.topic for topic_partition in (*request.created, *missing)}:
             self._topic_configs.refresh(name)
         failures: dict[TopicPartition, BrokerResponseError] = {}
         for topic_partition in changed:
@@ -203,6 +204,9 @@ class StateChanges:
     def _update_metadata(self, request: UpdateMetadata) -> Failures:
         for name in self._metadata.update(request):
             self._coordinators.topic_deleted(name)
+            places = (each for each in request.partitions if each.topic == name)
+            if not any(map(self._replicas.has_log, places)):  # else when the last log goes
+                self._topic_configs.remove(name)
         # Now that it is known how many partitions there are, and which of them has which key.
         newly_led, self._newly_led = self._newly_led, {}
         for topic_partition, leader_epoch in newly_led.items():

@@ -111,7 +111,6 @@ def test_who_is_controller_no_more_writes_nothing(store, records):
         lambda: records.create_topic(new_topic("more", 1, 1), {}),
         lambda: records.write_states({TopicPartition("orders", 0): topic.partitions[0]}),
         lambda: records.mark_deleted("orders"),
-        lambda: records.set_broker_configs("1", {"a": "b"}),
     ):
         with pytest.raises(NotControllerError):
             write()

@@ -17,6 +17,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
+from broker.cluster.config_records import ConfigRecords
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, new_topic
@@ -45,7 +46,7 @@ class World:
         self.records.register(BrokerNode(1, "host", 9092))
         self.configs = EntityConfigs(
             znodes.TOPIC_ENTITIES,
-            self.records,
+            ConfigRecords(self.store, tells_others=False),
             self.run_blocking,
             lambda name: self.replicas.topic_configured(name),
         )

@@ -12,6 +12,7 @@ from kafka.errors import (
 
 from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
+from broker.cluster.config_records import ConfigRecords
 from broker.cluster.control import (
     LeaderAndIsr,
     Stamp,
@@ -48,7 +49,9 @@ class Broker:
         records.prepare()
         records.become_controller(1)
         records.create_topic(TOPIC, {})
-        configs = EntityConfigs(znodes.TOPIC_ENTITIES, records, at_once)
+        configs = EntityConfigs(
+            znodes.TOPIC_ENTITIES, ConfigRecords(self.store, tells_others=False), at_once
+        )
         config = BrokerConfig.from_properties({"log.dirs": str(directory)})
         self.logs = LogManager(config, configs.of)
         self.logs.open()

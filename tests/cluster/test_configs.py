@@ -1,0 +1,157 @@
+"""What is set on topics and brokers of one cluster, through any of them or by others."""
+
+import os
+import signal
+from contextlib import contextmanager
+
+import pytest
+from kafka.errors import MessageSizeTooLargeError
+from kazoo.client import KazooClient
+
+from tests.broker.api.config_client import DELETE, SET, altered, described
+from tests.support.broker_child import RawClient
+from tests.support.cluster import Cluster
+from tests.support.patience import wait_until
+from tests.support.records import batch_of
+
+TOPIC, BROKER = 2, 4
+BROKERS = (1, 2, 3)
+LARGE = batch_of([(None, b"x" * 4000)])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("configs")) as started:
+        yield started
+
+
+@contextmanager
+def client_of(cluster, node_id):
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        yield client
+
+
+def alter(cluster, node_id, kind, name, operations):
+    with client_of(cluster, node_id) as client:
+        assert altered(client, kind, name, operations) == (0, None)
+
+
+def values(cluster, node_id, kind, name):
+    with client_of(cluster, node_id) as client:
+        return {each.name: each.value for each in described(client, kind, name)}
+
+
+def codes(cluster, topic, batch=LARGE):
+    """What the three leaders of its partitions say to a batch."""
+    found = []
+    for partition, state in enumerate(cluster.partitions(topic)):
+        with client_of(cluster, state["leader_id"]) as client:
+            found.append(client.produce(topic, partition, batch).error_code)
+    return found
+
+
+def wait_codes(cluster, topic, code):
+    wait_until(lambda: codes(cluster, topic) == [code] * 3, lambda: codes(cluster, topic))
+
+
+def spread(cluster, name):
+    """A topic each of whose partitions is led by another broker."""
+    cluster.create_topic(name, 3)
+    assert {each["leader_id"] for each in cluster.partitions(name)} == set(BROKERS)
+    cluster.wait_in_sync(name)
+
+
+@contextmanager
+def zookeeper(cluster):
+    client = KazooClient(f"{cluster.zookeeper.address}/cluster")
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_topics_configs_count_on_every_broker_whichever_was_asked(cluster):
+    spread(cluster, "t")
+    assert codes(cluster, "t") == [0] * 3
+    too_large = MessageSizeTooLargeError.errno
+    for node_id in BROKERS:
+        alter(cluster, node_id, TOPIC, "t", [("max.message.bytes", SET, "1000")])
+        for other in BROKERS:
+            assert values(cluster, other, TOPIC, "t")["max.message.bytes"] == "1000"
+        wait_codes(cluster, "t", too_large)
+        alter(cluster, node_id, TOPIC, "t", [("max.message.bytes", DELETE, None)])
+        wait_codes(cluster, "t", 0)
+
+
+def test_a_default_of_all_brokers_counts_on_all_and_a_brokers_own_on_it_alone(cluster):
+    spread(cluster, "d")
+    alter(cluster, 2, BROKER, "", [("message.max.bytes", SET, "1000")])
+    wait_codes(cluster, "d", MessageSizeTooLargeError.errno)
+    for node_id in BROKERS:
+        assert values(cluster, node_id, BROKER, str(node_id))["message.max.bytes"] == "1000"
+        own = str(2000 * node_id)
+        alter(cluster, node_id, BROKER, str(node_id), [("message.max.bytes", SET, own)])
+    for node_id in BROKERS:
+        own = str(2000 * node_id)
+        assert values(cluster, node_id, BROKER, str(node_id))["message.max.bytes"] == own
+        alter(cluster, node_id, BROKER, str(node_id), [("message.max.bytes", DELETE, None)])
+    alter(cluster, 3, BROKER, "", [("message.max.bytes", DELETE, None)])
+    wait_codes(cluster, "d", 0)
+
+
+def test_what_others_write_is_followed_and_nonsense_is_left_alone(cluster):
+    spread(cluster, "f")
+    path = "/config/topics/f"
+    with zookeeper(cluster) as foreign:
+
+        def notice(value: bytes) -> None:
+            foreign.create("/config/changes/config_change_", value, sequence=True)
+
+        foreign.set("/config/brokers/<default>", b"nonsense")
+        for value in (
+            b"",
+            b"\xff",
+            b'{"version":7}',
+            b'{"version":2,"entity_path":"topics/no such topic"}',
+            b'{"version":2,"entity_path":"clients/app"}',
+            b'{"version":2,"entity_path":"brokers/<default>"}',
+        ):
+            notice(value)
+        foreign.set(path, b'{"version":1,"config":{"max.message.bytes":"1000","flush.ms":"soon"}}')
+        notice(b'{"version":2,"entity_path":"topics/f"}')
+        wait_codes(cluster, "f", MessageSizeTooLargeError.errno)
+        foreign.set(path, b'{"version":1,')
+        notice(b'{"version":2,"entity_path":"topics/f"}')
+        foreign.set("/config/brokers/<default>", b'{"version":1,"config":{}}')
+        notice(b'{"version":1,"entity_type":"brokers","entity_name":"<default>"}')
+        alter(cluster, 1, BROKER, "", [("log.retention.ms", SET, "77000000")])
+        for node_id in BROKERS:
+            wait_until(
+                lambda node_id=node_id: (
+                    values(cluster, node_id, BROKER, str(node_id))["log.retention.ms"] == "77000000"
+                ),
+                "the notice after the nonsense",
+            )
+        assert codes(cluster, "f") == [MessageSizeTooLargeError.errno] * 3
+    alter(cluster, 2, TOPIC, "f", [("max.message.bytes", SET, "100000")])
+    wait_codes(cluster, "f", 0)
+
+
+def test_what_was_set_while_a_broker_had_no_session_is_read_in_its_next(cluster):
+    """Also where the notice of it is gone by then."""
+    stopped = cluster.brokers[3].process.pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        alter(cluster, 1, BROKER, "", [("log.retention.ms", SET, "88000000")])
+        with zookeeper(cluster) as foreign:
+            for name in foreign.get_children("/config/changes"):
+                foreign.delete(f"/config/changes/{name}")
+            wait_until(lambda: "3" not in foreign.get_children("/brokers/ids"), "it is gone")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_until(
+        lambda: values(cluster, 3, BROKER, "3")["log.retention.ms"] == "88000000", "it has heard"
+    )
