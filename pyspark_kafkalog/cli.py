@@ -14,7 +14,8 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from importlib import import_module
@@ -27,7 +28,8 @@ from pyspark_kafkalog import __version__
 from pyspark_kafkalog.client import admin, properties
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, UnknownTopicError
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -348,11 +350,19 @@ def _batches(cluster: Cluster, options: argparse.Namespace) -> Iterator["pa.Reco
     from kafka.structs import TopicPartition
 
     tps = [TopicPartition(options.topic, p) for p in cluster.topics([options.topic])[options.topic]]
+    known_until = Deadline(cluster.config.metadata_max_age_ms)
     # Before any offset: of a topic that is created again these would mean other records.
     topic_id = cluster.topic_id(options.topic)
     begin = EARLIEST if options.from_beginning else LATEST
     positions = {tp: at.offset for tp, at in cluster.list_offsets(tps, begin).items()}
     while True:
+        if known_until.expired:
+            known_until = Deadline(cluster.config.metadata_max_age_ms)
+            added = _added_partitions(cluster, options.topic, positions)
+            tps += added
+            # From their beginning, wherever this began: what is in them came after that.
+            starts = cluster.list_offsets(added, EARLIEST)
+            positions |= {tp: at.offset for tp, at in starts.items()}
         ends = {tp: at.offset for tp, at in cluster.list_offsets(tps, LATEST).items()}
         for tp in tps:
             if positions[tp] < ends[tp]:
@@ -362,6 +372,18 @@ def _batches(cluster: Cluster, options: argparse.Namespace) -> Iterator["pa.Reco
             return
         sys.stdout.flush()
         time.sleep(_POLL_S)
+
+
+def _added_partitions(
+    cluster: Cluster, topic: str, known: Collection["TopicPartition"]
+) -> list["TopicPartition"]:
+    from kafka.structs import TopicPartition
+
+    # A broker that denies the topic may have just started: whoever asks for offsets finds out.
+    with suppress(UnknownTopicError):
+        asked = (TopicPartition(topic, p) for p in cluster.topics([topic])[topic])
+        return [tp for tp in asked if tp not in known]
+    return []
 
 
 def _range(

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
@@ -298,6 +299,30 @@ def test_a_topic_that_is_created_again_while_it_is_consumed_is_an_error(run, bro
         code, out, err = run("consume again --from-beginning --max 8")
     assert (code, out) == (1, "old\n" * 5)
     assert "Topic again was deleted and created again" in err
+
+
+def test_partitions_that_are_added_while_a_topic_is_consumed_are_read_from_their_beginning(
+    run, broker
+):
+    bootstrap = {"bootstrap.servers": broker.bootstrap_servers}
+    original = Cluster.list_offsets
+    ends = 0
+
+    def list_offsets(cluster: Cluster, partitions: list[TopicPartition], symbol: int) -> Any:
+        nonlocal ends
+        ends += symbol == LATEST
+        if ends == 2 and symbol == LATEST:
+            client = AdminClient(bootstrap)
+            client.create_partitions([NewPartitions("grown", 3)])["grown"].result(30)
+            with Producer(ClientConfig.from_options(bootstrap)) as producer:
+                for batch in batches_of([b"new"]):
+                    producer.send(TopicPartition("grown", 2), batch)
+        return original(cluster, partitions, symbol)
+
+    assert run("topics create grown --partitions 1")[0] == 0
+    assert run("produce grown", b"old\n")[0] == 0
+    with mock.patch.object(Cluster, "list_offsets", list_offsets):
+        assert run("consume grown --max 1 --property metadata.max.age.ms=100") == (0, "new\n", "")
 
 
 @pytest.mark.parametrize("line", ["", "frobnicate", "topics", "consume t --format xml"])
