@@ -660,7 +660,7 @@ def _load(options: argparse.Namespace) -> None:
 
 
 def _load_topics(options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.java import check_java, start_jvm
+    from pyspark_kafkalog.java import JavaDiedError, check_java, has_jvm_died, start_jvm
     from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
     from pyspark_kafkalog.warehouse.load import run_load
     from pyspark_kafkalog.warehouse.options import load_options
@@ -688,12 +688,20 @@ def _load_topics(options: argparse.Namespace) -> None:
     }
     if options.master:
         settings["spark.master"] = options.master
-    start_jvm(settings)
-    spark = SparkSession.builder.config(map=settings).getOrCreate()
+    result = None
     try:
-        result = run_load(SparkEngine(spark, wanted.query), wanted, progress=True)
-    finally:
-        spark.stop()
+        start_jvm(settings)
+        spark = SparkSession.builder.config(map=settings).getOrCreate()
+        try:
+            result = run_load(SparkEngine(spark, wanted.query), wanted, progress=True)
+        finally:
+            spark.stop()
+    except Exception as error:
+        if not has_jvm_died():
+            raise
+        # Nor is a load that is committed one that failed.
+        if result is None:
+            raise JavaDiedError from error
     if result.commit_id is None:
         print(f"Nothing new for {result.name}.")
     else:

@@ -16,10 +16,23 @@ from collections.abc import Mapping
 from pyspark_kafkalog.errors import KafkalogError
 
 MINIMUM = 17
+_DYING_S = 2.0
+"""After its connections are closed a process that is killed is there for some milliseconds."""
 
 
 class JavaNotFoundError(KafkalogError):
     """Java is missing or too old; the message says what to install."""
+
+
+class JavaDiedError(KafkalogError):
+    """The JVM that Spark runs in has ended, in the middle of a load or when it started."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The JVM that Spark runs in has ended: it was killed (by the system, if memory ran "
+            "out), or could not start. What was committed is committed, and the same load goes on "
+            "from there."
+        )
 
 
 def check_java() -> int:
@@ -48,9 +61,10 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     """Starts the JVM of the SparkSession to be, which has these settings. In the main thread.
 
     Ctrl-C counts when it has started, and is a KeyboardInterrupt then: one that cuts the start
-    short lets PySpark leave behind a JVM that nobody ends.
+    short lets PySpark leave behind a JVM that nobody ends. Raises JavaDiedError.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
 
     if "SPARK_REMOTE" in os.environ:
         return  # Spark Connect has its JVM elsewhere
@@ -60,10 +74,28 @@ def start_jvm(settings: Mapping[str, str]) -> None:
         SparkContext._ensure_initialized(
             conf=SparkConf(loadDefaults=False).setAll(list(settings.items()))
         )
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise JavaDiedError from error
     finally:
         signal.signal(signal.SIGINT, handler)
     if interrupts:
         raise KeyboardInterrupt
+
+
+def has_jvm_died() -> bool:
+    """Whether the JVM that `start_jvm` started has ended, or is ending."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_DYING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 if __name__ == "__main__":
