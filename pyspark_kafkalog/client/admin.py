@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.errors import (
+    KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
+    KafkaTimeoutError,
     LeaderNotAvailableError,
     NoError,
+    TopicAlreadyExistsError,
     for_code,
 )
 from kafka.protocol.admin import (
@@ -25,6 +28,7 @@ from kafka.protocol.admin import (
 )
 
 from pyspark_kafkalog.client.cluster import Cluster, PartitionMetadata
+from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import UnknownTopicError
 
@@ -80,10 +84,17 @@ def create_topic(
         request = CreateTopicsRequest(
             topics=[topic], timeout_ms=deadline.remaining_ms, validate_only=False
         )
-        answer = connection.call(request, deadline, _CREATE_MAX_VERSION)
+        answer = sent.call(connection, request, deadline, _CREATE_MAX_VERSION)
         _check_complete([name], (result.name for result in answer.topics))
-        _check(cluster, answer.topics[0].error_code, answer.topics[0].error_message, name)
+        code, message = answer.topics[0].error_code, answer.topics[0].error_message
+        if sent.is_lost and for_code(code) is TopicAlreadyExistsError:
+            message = (
+                f"Topic {name} exists, and the answer to a first attempt to create it was lost: it "
+                "is perhaps the one that was to be created. Describe it."
+            )
+        _check(cluster, code, message, name)
 
+    sent = _Sent()
     cluster.retrying(create, deadline)
     _wait_for_leaders(cluster, name, deadline)
 
@@ -119,16 +130,38 @@ def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
         def attempt(deadline: Deadline) -> None:
             request = DeleteTopicsRequest(topic_names=[name], timeout_ms=deadline.remaining_ms)
             connection = cluster.controller(deadline)
-            answer = connection.call(request, deadline, _DELETE_MAX_VERSION)
+            answer = sent.call(connection, request, deadline, _DELETE_MAX_VERSION)
             _check_complete([name], (result.name for result in answer.responses))
-            _check(cluster, answer.responses[0].error_code, None, name)
+            try:
+                _check(cluster, answer.responses[0].error_code, None, name)
+            except UnknownTopicError:
+                # It was there before: it is an attempt whose answer was lost that deleted it.
+                if not sent.is_lost:
+                    raise
 
+        sent = _Sent()
         return attempt
 
     wanted = sorted(set(names))
     cluster.topics(wanted)
     for name in wanted:
         cluster.retrying(delete(name), Deadline(cluster.config.request_timeout_ms))
+
+
+class _Sent:
+    """A change that is asked for until it is answered: an attempt may have made it already."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+    def call(
+        self, connection: Connection, request: Any, deadline: Deadline, max_version: int
+    ) -> Any:
+        try:
+            return connection.call(request, deadline, max_version)
+        except (KafkaConnectionError, KafkaTimeoutError):
+            self.is_lost = True
+            raise
 
 
 def _check_complete(asked: Iterable[str], answered: Iterable[str]) -> None:

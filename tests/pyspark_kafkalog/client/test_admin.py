@@ -1,5 +1,8 @@
 """Topics made, shown and taken away: on our broker."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 from kafka.errors import (
     InvalidConfigurationError,
@@ -21,7 +24,13 @@ from kafka.protocol.admin import (
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import UnknownTopicError
-from tests.pyspark_kafkalog.client.scripted import METADATA, VERSIONS, Request, ScriptedBroker
+from tests.pyspark_kafkalog.client.scripted import (
+    CUT,
+    METADATA,
+    VERSIONS,
+    Request,
+    ScriptedBroker,
+)
 
 
 def test_a_topic_is_there_with_leaders_once_it_is_created(cluster):
@@ -119,6 +128,36 @@ def test_a_topic_that_was_created_is_waited_for_until_each_partition_has_a_leade
         with Cluster(broker.config()) as cluster:
             admin.create_topic(cluster, "t", 2, 1)
         assert broker.leaders == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_change_whose_answer_is_lost_may_have_been_made(monkeypatch, is_lost):
+    answers = {CreateTopicsRequest.API_KEY: 36, DeleteTopicsRequest.API_KEY: 3}
+
+    def answer(request: Request) -> Any:
+        error_code = answers[request.api_key]
+        if is_lost and len(broker.asked(request.api_key)) == 1:
+            return CUT
+        response: Any
+        if request.api_key == CreateTopicsRequest.API_KEY:
+            result = CreateTopicsResponse.CreatableTopicResult(name="t", error_code=error_code)
+            response = CreateTopicsResponse(topics=[result])
+        else:
+            deleted = DeleteTopicsResponse.DeletableTopicResult(name="t", error_code=error_code)
+            response = DeleteTopicsResponse(responses=[deleted])
+        return bytes(response.encode(version=request.version))
+
+    for key in answers:
+        monkeypatch.setitem(VERSIONS, key, (0, 5))
+    with (
+        ScriptedBroker(dict.fromkeys(answers, answer)) as broker,
+        Cluster(broker.config()) as cluster,
+    ):
+        says = "is perhaps the one" if is_lost else "^(?!.*perhaps)"
+        with pytest.raises(TopicAlreadyExistsError, match=says):
+            admin.create_topic(cluster, "t", 1, 1)
+        with nullcontext() if is_lost else pytest.raises(UnknownTopicError):
+            admin.delete_topics(cluster, ["t"])
 
 
 @pytest.mark.parametrize(
