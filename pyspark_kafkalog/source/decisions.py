@@ -171,7 +171,10 @@ class DecisionLog:
             transactions.end(leader, commit=True)
         except FENCED:
             # The answer to a first attempt may have been lost: then its marker is there.
-            newest = self.newest()
+            try:
+                newest = self.newest()
+            except (KafkaError, KafkalogError) as error:
+                raise UncertainDecisionError from error
             if newest is None or newest.id != decided.id:
                 raise
         except (KafkaError, KafkalogError) as error:

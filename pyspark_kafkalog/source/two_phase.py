@@ -454,7 +454,7 @@ class TransactionalWrites:
         if ended:
             raise TransactionAbortedError(
                 f"{_names(ended)} of {len(wanted)} transactions were aborted before the write was "
-                f"decided; nothing of it is visible. {self._why_aborted()}"
+                f"decided; nothing of them is visible. {self._why_aborted()}"
             )
 
     def _check_owner(self, newest: Decision | None, owner: str) -> None:

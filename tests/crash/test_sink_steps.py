@@ -263,7 +263,7 @@ def test_transactions_that_timed_out_before_the_decision_stop_it(sink: Sink) -> 
     sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
     messages = sink.write(sink.plan(), *ROWS)
     await_timeouts(sink, messages)
-    with pytest.raises(StepError, match=r"TransactionAbortedError: .* nothing of it is visible"):
+    with pytest.raises(StepError, match=r"TransactionAbortedError: .* nothing of them is visible"):
         sink.commit(messages, 0)
     assert not seen(sink)
     del sink.more["kafka.transaction.timeout.ms"]

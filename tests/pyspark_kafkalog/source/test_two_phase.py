@@ -761,6 +761,26 @@ def test_a_decision_whose_answer_is_lost_counts_though_another_leads_by_then(
     assert seen(sink) == EACH_ROW_ONCE
 
 
+def test_a_decision_that_cannot_be_looked_for_is_uncertain(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    end = Transactions.end
+
+    def end_fenced(transactions: Transactions, producer: ProducerIdentity, commit: bool) -> None:
+        end(transactions, producer, commit)
+        monkeypatch.setattr(DecisionLog, "newest", brokers_away)
+        raise ProducerFencedError("another leads")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end", end_fenced)
+        with pytest.raises(StepError, match="CommitUnfinishedError: Whether the write is decided"):
+            sink.commit(messages, None)
+    monkeypatch.undo()
+    sink.plan(is_stream=False)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
 @pytest.mark.parametrize("step", ["_send", "_resign", "_clear"])
 def test_what_comes_after_the_last_end_fails_no_write(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str, caplog: pytest.LogCaptureFixture
@@ -789,7 +809,7 @@ def test_what_was_aborted_before_the_decision_is_told_and_nothing_is_decided(sin
     with Cluster(sink.options.client) as cluster:
         Transactions(cluster).end(messages[1].transaction.producer, commit=False)
     with pytest.raises(
-        StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 .*nothing of i"
+        StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 .*nothing of t"
     ):
         sink.commit(messages, 0)
     assert newest(sink) is None
