@@ -495,7 +495,8 @@ class RecordDecoder:
 def _bad_record(place: str, offset: int, what: str) -> BadRecordError:
     return BadRecordError(
         f"The record of {place} at offset {offset} {what}. Set the option mode to PERMISSIVE to "
-        "read NULL in its place; in a load, set on_error to null or deadletter."
+        "read NULL in its place; in a load, set on_error to deadletter, or to null, which needs a "
+        "column value_error (a text) in a table that is there."
     )
 
 

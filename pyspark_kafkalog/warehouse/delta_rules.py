@@ -140,7 +140,7 @@ def _rules_of_column(field: Field, parent: str = "") -> Iterator[str]:
 def _lacking(there: Mapping[str, Field], wanted: Mapping[str, Field]) -> Iterator[str]:
     for name, field in wanted.items():
         if name not in there or not _same_type(there[name].type, field.type):
-            yield f"has no column {name} of type {field.type}"
+            yield f"has no column {name} of type {_in_sql(field.type)}"
         elif inner := next(_required_in(there[name].type, name), None):
             yield f"has a column {name} in which {inner} may not be null"
     for name, field in there.items():
@@ -182,6 +182,17 @@ def _required_in(kind: DataType, name: str) -> Iterator[str]:
             yield f"a value of {name}"
         yield from _required_in(kind.key_type, f"{name}.key")
         yield from _required_in(kind.value_type, f"{name}.value")
+
+
+def _in_sql(kind: DataType) -> str:
+    """A type as ALTER TABLE ... ADD COLUMNS takes it."""
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'`{one.name}`: {_in_sql(one.type)}' for one in kind.fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_in_sql(kind.element_type)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_in_sql(kind.key_type)}, {_in_sql(kind.value_type)}>"
+    return str(kind.type).upper()
 
 
 def _structs_in(kind: DataType) -> Iterator[StructType]:

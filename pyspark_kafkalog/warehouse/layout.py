@@ -33,8 +33,8 @@ DAYS, HOURS = "days", "hours"
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_VALUE_BYTES = 200
-_FIELD = re.compile(r"\s*(days|hours)\s*\(\s*(.+?)\s*\)\s*")
-_SORT = re.compile(r"\s*(.+?)(?:\s+(asc|desc))?\s*", re.IGNORECASE)
+_FIELD = re.compile(r"\s*(days|hours)\s*\(\s*(.+?)\s*\)\s*", re.DOTALL)
+_SORT = re.compile(r"\s*(.+?)(?:\s+(asc|desc))?\s*", re.IGNORECASE | re.DOTALL)
 _DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
 # What Spark and Hive escape in the name of a directory.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")

@@ -129,7 +129,9 @@ def plan_load(wanted: LoadOptions) -> LoadPlan:
     pieces = pieces_of(work.ranges)
     commits = 1 if work.ranges else 0
     if wanted.chunk_bytes is not None and commits:
-        commits = max(1, -(-sum(sizes.values()) // wanted.chunk_bytes))
+        # Each takes an offset of every partition at least.
+        most = max(piece.offset_count for piece in work.ranges)
+        commits = max(1, min(most, -(-sum(sizes.values()) // wanted.chunk_bytes)))
     tasks = len(tasks_of(pieces))
     return LoadPlan(wanted.name, str(work.target), work.ranges, sizes, tasks, commits)
 

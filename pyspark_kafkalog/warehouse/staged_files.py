@@ -156,7 +156,9 @@ class _OpenFiles:
         """Writes rows of a partition; yields the files that are complete because of it."""
         row_groups = 1
         if self._layout.sort_by:
-            rows = rows.sort_by(list(self._layout.sort_by))
+            # By number: a name may look like a path.
+            names = rows.schema.names
+            rows = rows.sort_by([(names.index(name), how) for name, how in self._layout.sort_by])
             row_groups = max(1, -(-rows.nbytes // ROW_GROUP_BYTES))
         if self._left_out:
             rows = rows.drop_columns(self._left_out)
