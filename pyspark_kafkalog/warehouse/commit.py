@@ -53,7 +53,8 @@ class Stage:
     `path` is a directory that no other load touches; the files have the columns of `schema`, of the
     types of row_types.storable, field ids included, but for what `partitioning` leaves out, and
     names that end in `suffix`. Without `takes_nul` no text may hold the character NUL,
-    and without `takes_nan` no column NaN.
+    without `takes_nan` no column NaN, and without `takes_all_times` none one that
+    row_types.rows_out_of_days finds.
     """
 
     load_id: str
@@ -63,6 +64,7 @@ class Stage:
     partitioning: "Partitioning | None" = None
     takes_nul: bool = True
     takes_nan: bool = True
+    takes_all_times: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,8 +242,13 @@ def _land(
     stage = work.target.stage(schema, layout.partition_by)
     if reading.values is not None:
         # What a transformation has replaced by then does no harm.
-        takes_nan = stage.takes_nan or wanted.batches is not None or wanted.query is not None
-        values = replace(reading.values, takes_nul=stage.takes_nul, takes_nan=takes_nan)
+        may_replace = wanted.batches is not None or wanted.query is not None
+        values = replace(
+            reading.values,
+            takes_nul=stage.takes_nul,
+            takes_nan=stage.takes_nan or may_replace,
+            takes_all_times=stage.takes_all_times or may_replace,
+        )
         reading = replace(reading, values=values)
     try:
         with watch(stage.path, pieces):

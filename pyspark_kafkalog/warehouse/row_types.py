@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.warehouse.calendar_range import DAY_US, POSTGRESQL_DAYS
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -100,6 +101,30 @@ def rows_with_nan(column: pa.Array) -> set[int]:
     if not pa.types.is_floating(kind):
         return set()
     return set(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
+
+
+def rows_out_of_days(column: pa.Array) -> set[int]:
+    """Which rows have a day or a time that PostgreSQL has not, in a column or a field of a struct.
+    Not deeper."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        fields = [field for field in column.flatten() if pa.types.is_temporal(field.type)]
+        return set().union(*map(rows_out_of_days, fields))
+    if pa.types.is_date32(kind):
+        counts = column.cast(pa.int32())
+        first, last = POSTGRESQL_DAYS[0], POSTGRESQL_DAYS[-1]
+    elif pa.types.is_timestamp(kind):
+        counts = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        # There is no time that is too late for PostgreSQL.
+        first, last = POSTGRESQL_DAYS[0] * DAY_US, 2**63 - 1
+    else:
+        return set()
+    bounds = pc.min_max(counts).as_py()
+    if bounds["min"] is None or (first <= bounds["min"] and bounds["max"] <= last):
+        return set()
+    return set(
+        pc.indices_nonzero(pc.or_(pc.less(counts, first), pc.greater(counts, last))).to_pylist()
+    )
 
 
 def refuse_nul(batch: pa.RecordBatch) -> None:

@@ -113,8 +113,14 @@ class SqlTarget:
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
         kind = self._database.kind
+        is_postgresql = kind == "postgresql"
         return Stage(
-            load_id, path, schema, takes_nul=kind != "postgresql", takes_nan=kind != "sqlite"
+            load_id,
+            path,
+            schema,
+            takes_nul=not is_postgresql,
+            takes_nan=kind != "sqlite",
+            takes_all_times=not is_postgresql,
         )
 
     def commit(self, pending: PendingCommit) -> Commit:

@@ -29,6 +29,7 @@ import sqlalchemy as sa
 
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.warehouse.calendar_range import DAY_US, FIRST_TIME_US, LAST_TIME_US
+from pyspark_kafkalog.warehouse.row_types import rows_out_of_days
 from pyspark_kafkalog.warehouse.sql_database import psycopg_cursor
 from pyspark_kafkalog.warehouse.sql_types import quoted
 
@@ -38,9 +39,6 @@ _WILDCARD = re.compile(r"[\[*?]")
 _EPOCH = datetime(1970, 1, 1)
 _CYCLE_DAYS = 146_097
 """400 years: after that long, the calendar repeats itself."""
-
-_ALL_YEARS = range(-10_000_000, 10_000_000)
-_POSTGRESQL_YEARS = range(-4711, 5_874_898)
 
 # As PostgreSQL writes them, also in its own JSON.
 _NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -66,6 +64,7 @@ def copy_rows(
         with psycopg_cursor(connection) as cursor:
             with cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)") as copy:
                 for batch in _batches(paths):
+                    _refuse_times(batch)
                     copy.write(_csv(batch))
             return int(cursor.rowcount)
     places = ", ".join("?" * len(schema.names))
@@ -73,9 +72,7 @@ def copy_rows(
     count = 0
     for batch in _batches(paths):
         _refuse_nan(batch)
-        rows = zip(
-            *(column.to_pylist() for column in _plain_columns(batch, _ALL_YEARS)), strict=True
-        )
+        rows = zip(*(column.to_pylist() for column in _plain_columns(batch)), strict=True)
         count += connection.exec_driver_sql(statement, list(rows)).rowcount
     return count
 
@@ -90,20 +87,30 @@ def _refuse_nan(batch: pa.RecordBatch) -> None:
             )
 
 
+def _refuse_times(batch: pa.RecordBatch) -> None:
+    """PostgreSQL has no days and times before the year 4714 before Christ."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not pa.types.is_nested(column.type) and rows_out_of_days(column):
+            raise InvalidRowError(
+                f"column {name} holds a time that PostgreSQL does not have: let on_error be null "
+                "or deadletter, or replace the time in a transform"
+            )
+
+
 def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(BATCH_ROWS)
 
 
-def _plain_columns(batch: pa.RecordBatch, years: range) -> Iterator[pa.Array]:
-    """The columns with times, decimals and what is nested as text; `years` are the database's."""
+def _plain_columns(batch: pa.RecordBatch) -> Iterator[pa.Array]:
+    """The columns with times, decimals and what is nested as text."""
     for column in batch.columns:
         kind = column.type
         if pa.types.is_timestamp(kind):
-            yield _time_texts(column, years)
+            yield _time_texts(column)
         elif pa.types.is_date(kind):
-            yield _day_texts(column, years)
+            yield _day_texts(column)
         elif pa.types.is_nested(kind):
             counted = column.cast(_counted(kind))
             yield pa.array([_json(value, kind) for value in counted.to_pylist()], pa.string())
@@ -116,7 +123,7 @@ def _plain_columns(batch: pa.RecordBatch, years: range) -> Iterator[pa.Array]:
 def _csv(batch: pa.RecordBatch) -> memoryview:
     """Rows as PostgreSQL's COPY reads them: bytes in hexadecimal, null as nothing at all, every
     text in quotes."""
-    columns = [_text_or_number(column) for column in _plain_columns(batch, _POSTGRESQL_YEARS)]
+    columns = [_text_or_number(column) for column in _plain_columns(batch)]
     text = pa.BufferOutputStream()
     options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
     pa.csv.write_csv(pa.RecordBatch.from_arrays(columns, batch.schema.names), text, options)
@@ -150,7 +157,7 @@ def _hexadecimal(column: pa.BinaryArray) -> pa.LargeStringArray:
     return pc.if_else(valid, joined, pa.scalar(None, pa.large_string()))
 
 
-def _time_texts(column: pa.TimestampArray, years: range) -> pa.StringArray:
+def _time_texts(column: pa.TimestampArray) -> pa.StringArray:
     """Times in UTC as `2026-11-01 00:00:00.000000`, which every database understands."""
     bounds = pc.min_max(column.cast(pa.int64())).as_py()
     if bounds["min"] is None:
@@ -158,10 +165,10 @@ def _time_texts(column: pa.TimestampArray, years: range) -> pa.StringArray:
     if bounds["min"] >= FIRST_TIME_US and bounds["max"] <= LAST_TIME_US:
         return column.cast(pa.timestamp("us")).cast(pa.string())
     times_us = column.cast(pa.int64()).to_pylist()
-    return pa.array([_time_text(time_us, years) for time_us in times_us], pa.string())
+    return pa.array([_time_text(time_us) for time_us in times_us], pa.string())
 
 
-def _day_texts(column: pa.Date32Array, years: range) -> pa.StringArray:
+def _day_texts(column: pa.Date32Array) -> pa.StringArray:
     """Days as `2026-11-01`."""
     bounds = pc.min_max(column.cast(pa.int32())).as_py()
     if bounds["min"] is None:
@@ -169,28 +176,26 @@ def _day_texts(column: pa.Date32Array, years: range) -> pa.StringArray:
     if bounds["min"] * DAY_US >= FIRST_TIME_US and bounds["max"] * DAY_US <= LAST_TIME_US:
         return column.cast(pa.string())
     days = column.cast(pa.int32()).to_pylist()
-    return pa.array([_day_text(day, years) for day in days], pa.string())
+    return pa.array([_day_text(day) for day in days], pa.string())
 
 
-def _time_text(time_us: int | None, years: range, zone: str = "") -> str | None:
+def _time_text(time_us: int | None, zone: str = "") -> str | None:
     """As `_time_texts`, also where a producer's clock counts beyond the years 1 to 9999."""
     if time_us is None:
         return None
     days, rest_us = divmod(time_us, DAY_US)
     clock = _EPOCH + timedelta(microseconds=rest_us)
-    return _day_text(days, years, f"{clock: %H:%M:%S.%f}{zone}")
+    return _day_text(days, f"{clock: %H:%M:%S.%f}{zone}")
 
 
-def _day_text(days: int | None, years: range, clock: str = "") -> str | None:
-    """A day, and the time of it if there is any, in the words of PostgreSQL. `years` are those that
-    a database has; the year 0 is the first one before Christ."""
+def _day_text(days: int | None, clock: str = "") -> str | None:
+    """A day, and the time of it if there is any, in the words of PostgreSQL. The year 0 is the one
+    before the first."""
     if days is None:
         return None
     cycles, rest = divmod(days, _CYCLE_DAYS)
     day = _EPOCH + timedelta(days=rest)
     year = day.year + 400 * cycles
-    if year not in years:
-        return "-infinity" if year < 0 else "infinity"
     text = f"{day:%m-%d}{clock}"
     return f"{year:04}-{text}" if year > 0 else f"{1 - year:04}-{text} BC"
 
@@ -219,12 +224,12 @@ def _document(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_date(kind):
-        return _day_text(value, _ALL_YEARS)
+        return _day_text(value)
     if pa.types.is_timestamp(kind):
         zone = "+00:00" if kind.tz else ""
         if FIRST_TIME_US <= value <= LAST_TIME_US:
             return f"{_EPOCH + timedelta(microseconds=value)}{zone}"
-        return _time_text(value, _ALL_YEARS, zone)
+        return _time_text(value, zone)
     if isinstance(value, (bool, int, str)):
         return value
     if pa.types.is_struct(kind):

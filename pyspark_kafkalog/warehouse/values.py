@@ -6,7 +6,8 @@ becomes `value_<field>`. With `null`, a record that could not be decoded keeps i
 columns are null, and `value_error` says why. With `deadletter` it goes to a topic (dead_letters.py)
 instead. Where a target cannot hold the character NUL, as PostgreSQL cannot, a value or a header
 with it in any text is bad, too: it would fail the commit, and every later one. So is a value with
-NaN in a column where the target, as SQLite, would make null of it, unless a transformation follows;
+NaN in a column where the target, as SQLite, would make null of it, or with a time that it, as
+PostgreSQL, does not have, unless a transformation follows;
 and a record whose timestamp is no time, or one of whose headers has no key, whatever its value:
 with `null` that is what is null in its row. Made on the driver; travels pickled to tasks, where one
 thread uses it.
@@ -24,12 +25,13 @@ from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters, checked_topic
-from pyspark_kafkalog.warehouse.row_types import rows_with_nan, rows_with_nul
+from pyspark_kafkalog.warehouse.row_types import rows_out_of_days, rows_with_nan, rows_with_nul
 
 FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
 ON_ERROR = (FAIL, DEAD_LETTER, NULL)
 ERROR_COLUMN = "value_error"
 _HOLDS_NUL = "holds the character NUL, which the target cannot hold"
+_NO_DAY = "a time that the target does not have"
 _IS_NAN = "a number is NaN, of which the target would make null"
 
 
@@ -45,6 +47,7 @@ class Values:
     letters_to: str | None = None
     takes_nul: bool = True
     takes_nan: bool = True
+    takes_all_times: bool = True
 
     def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read to make rows of the topic's `columns`."""
@@ -94,6 +97,8 @@ class Values:
             decoded = _without(decoded, rows_of_nul, f"a text {_HOLDS_NUL}")
         if not self.takes_nan:
             decoded = _without(decoded, rows_with_nan(decoded.column), _IS_NAN)
+        if not self.takes_all_times:
+            decoded = _without(decoded, rows_out_of_days(decoded.column), f"it holds {_NO_DAY}")
         errors = decoded.errors
         if self.on_error == FAIL:
             if errors:
@@ -103,6 +108,9 @@ class Values:
         columns = self._columns(records, decoded)
         if self.on_error == NULL and "headers" in columns and not self.takes_nul:
             columns["headers"] = _nulled(columns["headers"], rows_with_nul(columns["headers"]))
+        if self.on_error == NULL and not self.takes_all_times:
+            times = columns["timestamp"]
+            columns["timestamp"] = _nulled(times, rows_out_of_days(times))
         if self.on_error == NULL:
             columns[ERROR_COLUMN] = _reasons(errors, records.num_rows)
         rows = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -114,7 +122,10 @@ class Values:
 
     def _bad_beside_value(self, records: pa.RecordBatch, schema: pa.Schema) -> dict[int, str]:
         """Which records are bad whatever their values are, and why: headers if they are loaded."""
-        errors = _without_time(records.column("timestamp"))
+        times = records.column("timestamp")
+        errors = _without_time(times)
+        if not self.takes_all_times:
+            errors |= dict.fromkeys(rows_out_of_days(times), f"its timestamp is {_NO_DAY}")
         if "headers" in schema.names:
             headers = records.column("headers")
             errors |= dict.fromkeys(_without_header_key(headers), "a header has no key")
@@ -179,8 +190,8 @@ def _told(records: pa.RecordBatch, errors: Mapping[int, str]) -> str:
     more = f" ({len(errors) - 1} more nearby)" if len(errors) > 1 else ""
     return (
         f"the value of {topic}-{partition} at offset {offset} cannot be decoded: {errors[row]}"
-        f"{more}. Nothing was published. With on_error (--on-error) deadletter or null a load goes "
-        "on."
+        f"{more}. Nothing was published. With on_error (--on-error) deadletter a load goes on, or "
+        f"with null, which needs a column {ERROR_COLUMN} (a text) in a table that is there."
     )
 
 

@@ -559,16 +559,26 @@ def test_what_is_no_number_is_a_text_in_json(database, tmp_path):
     assert found == ["NaN", "Infinity", "-Infinity", 1.5, None]
 
 
-DAYS = [2**31 - 1, 2**31 - 10**7, 2_932_897, 0, None, -719_529, -(2**31)]
-DAY_TEXTS = {
-    "postgresql": [
-        *("infinity", "5854201-06-17", "10000-01-01", "1970-01-01", ""),
-        *("0002-12-31 BC", "-infinity"),
-    ],
-    "sqlite": [
-        *("5881580-07-11", "5854201-06-17", "10000-01-01", "1970-01-01", None),
-        *("0002-12-31 BC", "5877642-06-23 BC"),
-    ],
+DAYS: dict[int | None, str | None] = {
+    2**31 - 10**7: "5854201-06-17",
+    2_932_897: "10000-01-01",
+    0: "1970-01-01",
+}
+DAY_TEXTS: dict[str, dict[int | None, str | None]] = {
+    "postgresql": {
+        2_145_042_905: "5874897-12-31",
+        **DAYS,
+        None: "",
+        -719_529: "0002-12-31 BC",
+        -2_440_588: "4714-11-24 BC",
+    },
+    "sqlite": {
+        2**31 - 1: "5881580-07-11",
+        **DAYS,
+        None: None,
+        -719_529: "0002-12-31 BC",
+        -(2**31): "5877642-06-23 BC",
+    },
 }
 
 
@@ -576,9 +586,30 @@ DAY_TEXTS = {
 def test_days_for_which_python_has_no_date_are_kept(database, tmp_path):
     """Arrow's own texts of them are `<value out of range: ...>`, and what PostgreSQL refuses."""
     table, _ = make(database, tmp_path)
-    load_columns(table, {"n": (pa.int32(), list(range(len(DAYS)))), "x": (pa.date32(), DAYS)})
+    days = list(DAY_TEXTS[database])
+    load_columns(table, {"n": (pa.int32(), list(range(len(days)))), "x": (pa.date32(), days)})
     rows = table.query("SELECT n, x FROM orders ORDER BY n")
-    assert [row[1] for row in rows] == DAY_TEXTS[database]
+    assert [row[1] for row in rows] == list(DAY_TEXTS[database].values())
+
+
+FIRST_US = -2_440_588 * 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "beyond"),
+    [
+        (pa.date32(), -2_440_588, -2_440_589),
+        (pa.date32(), 2_145_042_905, 2_145_042_906),
+        (pa.timestamp("us"), FIRST_US, FIRST_US - 1),
+        (pa.timestamp("us", "UTC"), FIRST_US, -(2**63)),
+    ],
+)
+def test_postgresql_refuses_times_that_it_does_not_have(kind, held, beyond, tmp_path):
+    table, _ = make("postgresql", tmp_path)
+    load_columns(table, {"x": (kind, [held, None])})
+    with pytest.raises(InvalidRowError, match="column x holds a time that PostgreSQL does not"):
+        load_columns(table, {"x": (kind, [held, beyond])})
+    assert table.query("SELECT count(*) FROM orders") == [["2"]]
 
 
 @pytest.mark.parametrize("database", DAY_TEXTS)
