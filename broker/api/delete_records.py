@@ -2,10 +2,12 @@
 
 An offset of -1 means everything up to the high watermark. The new starts are on disk, in
 `log-start-offset-checkpoint`, before the answer; the files go with the next retention pass. A start
-never moves back. Left out: the request's timeout (there is no follower to wait for).
+never moves back. The answer comes when every replica that is there begins above, at the latest
+after the request's timeout; it tells the low watermark, below which nobody has anything.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
@@ -14,6 +16,9 @@ from kafka.structs import TopicPartition
 from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
+from broker.replica.delayed import DelayedDeleteRecords
+from broker.replica.later import when_done
+from broker.replica.partition import Partition
 
 _TOPIC = DeleteRecordsResponse.DeleteRecordsTopicResult
 _PARTITION = _TOPIC.DeleteRecordsPartitionResult
@@ -38,6 +43,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     outcomes = {**starts, **moved}
     for topic_partition in moved:
         context.replicas.log_start_moved(topic_partition)
+    outcomes.update(await _low_watermarks(moved, wanted.timeout_ms, context))
     by_topic: dict[str, list[object]] = {}
     for topic_partition, outcome in outcomes.items():
         by_topic.setdefault(topic_partition.topic, []).append(
@@ -45,6 +51,24 @@ async def handle(request: Request, context: ApiContext) -> Response:
         )
     topics = [_TOPIC(name=name, partitions=answers) for name, answers in by_topic.items()]
     return DeleteRecordsResponse(topics=topics)
+
+
+async def _low_watermarks(
+    moved: Mapping[TopicPartition, int | BrokerResponseError], timeout_ms: int, context: ApiContext
+) -> Mapping[TopicPartition, int | BrokerResponseError]:
+    """Of logs that begin where they should, when their followers' do, too."""
+    starts: dict[TopicPartition, tuple[Partition, int]] = {}
+    outcomes: dict[TopicPartition, int | BrokerResponseError] = {}
+    for place, start in moved.items():
+        try:
+            if isinstance(start, int):
+                starts[place] = (context.replicas.partition(place), start)
+        except BrokerResponseError as error:
+            outcomes[place] = error
+    deletion = DelayedDeleteRecords(starts)
+    wait_ms = context.longest_wait_ms(max(0, timeout_ms))
+    await when_done(context.replicas, deletion, wait_ms, lambda: None)
+    return {**outcomes, **deletion.outcomes}
 
 
 def _answer(partition: int, outcome: int | BrokerResponseError) -> object:

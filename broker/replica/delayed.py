@@ -1,14 +1,20 @@
-"""What waits for partitions, each of which knows when it is done: a produce and a fetch.
+"""What waits for partitions, each of which knows when it is done: a produce, a fetch, a deletion of
+records.
 
-As Apache Kafka's DelayedProduce and DelayedFetch. They hear of what becomes visible from the
-Purgatory in which they wait. Called by: the event loop's thread only. Never: reads a log; who
-fetches reads again when told.
+As Apache Kafka's DelayedProduce, DelayedFetch and DelayedDeleteRecords. They hear of what becomes
+visible, and of what changes otherwise, from the Purgatory in which they wait. Called by: the event
+loop's thread only. Never: reads a log; who fetches reads again when told.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kafka.errors import BrokerResponseError, RequestTimedOutError
+from kafka.errors import (
+    BrokerResponseError,
+    NotLeaderForPartitionError,
+    RequestTimedOutError,
+)
+from kafka.structs import TopicPartition
 
 from broker.replica.partition import Isolation, Partition
 from broker.replica.purgatory import DelayedOperation
@@ -53,6 +59,43 @@ class DelayedProduce(DelayedOperation):
     def expire(self) -> None:
         for number in self._uncommitted:
             self.errors[number] = RequestTimedOutError()
+        self.complete()
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """One whose leaders begin above what is deleted: done when all replicas that are there do."""
+
+    __slots__ = ("_waiting", "outcomes")
+
+    def __init__(self, starts: Mapping[TopicPartition, tuple[Partition, int]]) -> None:
+        """`starts`: partitions that this broker leads, and where each is to begin."""
+        super().__init__(starts)
+        self._waiting = {
+            place: (partition, partition.leadership, start)
+            for place, (partition, start) in starts.items()
+        }
+        self.outcomes: dict[TopicPartition, int | BrokerResponseError] = {}
+        """When it is done: the low watermarks, or why one is not known to be high enough:
+        NotLeaderForPartitionError or, at the end of its time, RequestTimedOutError."""
+
+    def check(self) -> bool:
+        for place, (partition, leadership, start) in list(self._waiting.items()):
+            if not partition.is_led or partition.leadership != leadership:
+                self.outcomes[place] = NotLeaderForPartitionError(f"{place} is not led here now")
+            elif partition.low_watermark >= start:
+                self.outcomes[place] = partition.low_watermark
+            else:
+                continue
+            del self._waiting[place]
+        return not self._waiting
+
+    def progress(self, size_bytes: int, stable_bytes: int) -> None:
+        if self.check():
+            self.complete()
+
+    def expire(self) -> None:
+        if not self.check():
+            self.outcomes.update(dict.fromkeys(self._waiting, RequestTimedOutError()))
         self.complete()
 
 

@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -314,7 +314,7 @@ class ReplicaManager:
                 self.stats.failed_fetch += 1
 
     def fetch(
-        self, asked: Iterable[FetchPartition], limits: FetchLimits, others: int = 0
+        self, asked: Sequence[FetchPartition], limits: FetchLimits, others: int = 0
     ) -> FetchResult:
         """Reads what is there now. The first batch found is whole, whatever the limits say.
 
@@ -328,7 +328,8 @@ class ReplicaManager:
             reads.append(read)
             if isinstance(read, PartitionRead):
                 size_bytes += read.size_bytes
-        return FetchResult(reads, size_bytes, is_urgent(reads, others))
+        is_behind = limits.follower_id != NO_FOLLOWER and _begins_below(asked, reads)
+        return FetchResult(reads, size_bytes, is_behind or is_urgent(reads, others))
 
     def _read(
         self, wanted: FetchPartition, limits: FetchLimits, size_bytes: int
@@ -358,10 +359,13 @@ class ReplicaManager:
 
     def _fetched(self, partition: Partition, node_id: int, wanted: FetchPartition) -> None:
         """A follower has all of the partition up to where it fetches from."""
+        has_moved = partition.tells_other_start(node_id, wanted.log_start_offset)
         self._tell(
             partition,
             partition.fetched_by(node_id, wanted.fetch_offset, wanted.log_start_offset),
         )
+        if has_moved:
+            self._purgatory.wake(partition.topic_partition)
         self._ask_for(partition, partition.join_isr(node_id))
 
     def look_for_laggards(self) -> None:
@@ -494,8 +498,12 @@ class ReplicaManager:
                 moved[topic_partition] = storage_error("delete_records", topic_partition, error)
 
     def log_start_moved(self, topic_partition: TopicPartition) -> None:
-        """Who waits at the old start hears of it."""
-        self._purgatory.wake(topic_partition)
+        """Who waits at the old start hears of it, and followers at once."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            self._purgatory.wake(topic_partition)
+        else:
+            self._wake(partition)
 
     def log_sizes(self) -> dict[Path, dict[TopicPartition, int]]:
         """Data directory to its logs and their sizes in bytes."""
@@ -524,6 +532,16 @@ def is_urgent(reads: Sequence[PartitionRead | BrokerResponseError], others: int 
     missing = [isinstance(read, UnknownTopicOrPartitionError) for read in reads]
     failed = [isinstance(read, BrokerResponseError) for read in reads]
     return (all(missing) and not others) or failed != missing
+
+
+def _begins_below(
+    asked: Sequence[FetchPartition], reads: Sequence[PartitionRead | BrokerResponseError]
+) -> bool:
+    """Whether a follower still has what the leader has deleted; it hears of that at once."""
+    return any(
+        isinstance(read, PartitionRead) and wanted.log_start_offset < read.log_start_offset
+        for wanted, read in zip(asked, reads, strict=True)
+    )
 
 
 def _append_aside(partition: Partition, records: list[memoryview], acks: int) -> LogAppendInfo:

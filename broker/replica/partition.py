@@ -219,6 +219,10 @@ class Partition:
         follower.fetched(offset, log_start_offset, end_offset, self._host.now_ms())
         return self._advance()
 
+    def tells_other_start(self, node_id: int, log_start_offset: int) -> bool:
+        """Whether a follower has another log start than it told before."""
+        return self._isr.followers[node_id].log_start_offset != log_start_offset
+
     def join_isr(self, node_id: int) -> IsrChange | None:
         """What to ask of the controller, as a follower has caught up; None where it is in sync, or
         may not be yet."""
