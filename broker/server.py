@@ -161,7 +161,7 @@ class BrokerServer:
         )
         self._topic_configs.load()
         self._logs = LogManager(
-            replace(self._config, cluster_id=self._config.cluster_id or self._records.cluster_id()),
+            replace(self._config, cluster_id=self._cluster_id()),
             self._topic_configs.of,
             lambda topic_partition, log: self._replicas.high_watermark(topic_partition),
         )
@@ -178,6 +178,14 @@ class BrokerServer:
             if adopt_logs(self._logs, self._records, self._topic_configs, self._config):
                 self._first_producer_id = last_producer_id(self._logs) + 1
         return Endpoint(listener.name, host, port)
+
+    def _cluster_id(self) -> str | None:
+        """None where a broker alone has none yet."""
+        if self._is_member:
+            from broker.boot.cluster_id import cluster_id_of_member
+
+            return cluster_id_of_member(self._config, self._records)
+        return self._config.cluster_id or self._records.cluster_id()
 
     @property
     def _is_member(self) -> bool:
