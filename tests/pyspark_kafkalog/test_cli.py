@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import InvalidOptionError
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.support.patience import BUSY_S
+from tests.support.ports import closed_port
 
 ROOT = Path(pyspark_kafkalog.__file__).parent.parent
 
@@ -227,8 +227,7 @@ def test_a_property_file_that_is_no_text(run, tmp_path):
 
 
 def test_brokers_that_are_not_there_are_said_soon(run):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = closed_port()
     for line in ("topics list", "produce some-topic"):
         began = time.monotonic()
         code, _, err = run(f"{line} --bootstrap-servers 127.0.0.1:{port}")

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 from broker.log.files import DiskFiles
-from broker.log.manager import LogManager
+from broker.log.manager import CLEAN_SHUTDOWN_FILE, LogManager
 from tests.broker.log.batches import NOW_MS, batch, contents
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.patience import EVENT_S
@@ -102,6 +102,9 @@ def test_a_log_that_cannot_be_opened_is_offline_and_the_others_work(files, clock
     for ask in (again.get, again.create):
         with pytest.raises(KafkaStorageError, match=r"offline.*denied"):
             ask(ORDERS)
+    # It was stopped cleanly, and nothing has been written to it since.
+    again.close()
+    assert files.exists(Path("/data") / CLEAN_SHUTDOWN_FILE)
 
 
 def test_a_log_that_awaits_its_recovery_offline_leaves_no_clean_mark(files, clock):

@@ -41,13 +41,9 @@ from tests.pyspark_kafkalog.client.scripted import (
     wait_for_close,
 )
 from tests.support.patience import BUSY_S
+from tests.support.ports import closed_port
 
 T0 = TopicPartition("t", 0)
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def servers(*names: str, **properties: str) -> ClientConfig:

@@ -42,6 +42,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     wait_for_close,
 )
 from tests.support.patience import BUSY_S, EVENT_S
+from tests.support.ports import closed_port
 
 DATA = Path(__file__).parent / "data"
 CONFIG = ClientConfig.from_options({"bootstrap.servers": "unused:1"})
@@ -324,16 +325,14 @@ def test_an_answer_that_cannot_be_decoded_closes_the_connection():
 
 
 def test_a_port_that_nobody_listens_on():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = closed_port()
     with pytest.raises(KafkaConnectionError, match=rf"127\.0\.0\.1:{port} cannot be reached .*ref"):
         Connection("127.0.0.1", port, CONFIG)
 
 
 def test_all_addresses_of_a_name_are_tried_in_turn(monkeypatch):
-    with ScriptedBroker() as broker, socket.create_server(("127.0.0.1", 0)) as listener:
-        dead = listener.getsockname()
-        listener.close()
+    with ScriptedBroker() as broker:
+        dead = ("127.0.0.1", closed_port())
         stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         found = [(*stream, dead), (*stream, ("127.0.0.1", broker.port))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: found)

@@ -15,6 +15,7 @@ from pyspark_kafkalog.decoding.registry import RegistryConfig, latest_schema, sc
 from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
 from tests.pyspark_kafkalog.decoding.registry_stub import serving
 from tests.support.patience import BUSY_S
+from tests.support.ports import closed_port
 
 CERTIFICATES = Path(__file__).parents[1] / "client" / "data"
 PASSWORD = "s3cret-w0rd"
@@ -112,9 +113,7 @@ def test_refused_credentials_are_named_and_not_shown(registry):
 
 def test_the_next_address_is_asked_where_one_is_down(registry):
     registry.register("s", '"int"')
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert latest_schema(config(f"http://127.0.0.1:{port}, {registry.url}/"), "s").id == 1
+    assert latest_schema(config(f"http://127.0.0.1:{closed_port()}, {registry.url}/"), "s").id == 1
 
 
 def test_trouble_that_passes_is_waited_for(registry):
