@@ -250,7 +250,10 @@ setup(
         "fuzz": ["atheris>=3.0; python_version < '3.14'"],
         "check": ["ruff>=0.8", "mypy>=2.1", "import-linter>=2.1"],
     },
-    entry_points={"console_scripts": ["kafkalog=pyspark_kafkalog.cli:main"]},
+    entry_points={
+        "console_scripts": ["kafkalog=pyspark_kafkalog.cli:main"],
+        "pytest11": ["kafkalog=pyspark_kafkalog.testing"],
+    },
     ext_modules=[] if EXT == "skip" else [ext for unit in UNITS for ext in unit.extensions],
     cmdclass={"build_ext": BuildExt},
     # An editable install is a line in a .pth file: Spark lists the folders of sys.path to find

@@ -12,6 +12,7 @@ from pyspark_kafkalog.registration import meet_spark
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.embedded import EmbeddedBroker
+    from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
     from pyspark_kafkalog.source.datasource import DefaultSource
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
     from pyspark_kafkalog.warehouse.datasource import LoadSink
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 _HOME = {
     "DefaultSource": "pyspark_kafkalog.source.datasource",
     "EmbeddedBroker": "pyspark_kafkalog.embedded",
+    "EmbeddedCluster": "pyspark_kafkalog.embedded_cluster",
     "LagListener": "pyspark_kafkalog.source.lag_listener",
     "LoadPlan": "pyspark_kafkalog.warehouse.plan",
     "LoadProgress": "pyspark_kafkalog.warehouse.progress",
@@ -42,6 +44,7 @@ _HOME = {
 __all__ = [
     "DefaultSource",
     "EmbeddedBroker",
+    "EmbeddedCluster",
     "LagListener",
     "LoadPlan",
     "LoadProgress",

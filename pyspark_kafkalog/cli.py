@@ -1,4 +1,4 @@
-"""`kafkalog`: the quick start, topics, produce, consume, lag and load from a shell.
+"""`kafkalog`: the quick start, brokers, topics, produce, consume, lag and load from a shell.
 
 One Command for each word, listed in COMMANDS: adding one there is all that a new word needs. What
 a command raises as one of the connector's, Kafka's or the system's errors is printed as a sentence
@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -770,6 +771,48 @@ def _quickstart(options: argparse.Namespace) -> None:
     run_quickstart(options.dir, options.port, Console())
 
 
+def _broker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="keep topics there (default: a folder that is deleted)"
+    )
+    parser.add_argument(
+        "--cluster",
+        type=_count,
+        metavar="BROKERS",
+        help="so many brokers, and a ZooKeeper, instead of one broker alone",
+    )
+    parser.add_argument(
+        "--port", type=_port, default=0, help="of a broker alone (default: a free one)"
+    )
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="PROPERTY=VALUE",
+        help="a broker property under Kafka's name; may be repeated",
+    )
+
+
+def _broker(options: argparse.Namespace) -> None:
+    """Until SIGTERM or Ctrl-C."""
+    from pyspark_kafkalog.embedded import EmbeddedBroker
+    from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
+
+    if options.cluster is not None and options.port:
+        options.refuse("--port is for a broker alone: those of a cluster take free ports")
+    config = _settings("--override", options.override)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = (
+        EmbeddedBroker(options.data_dir, options.port, config)
+        if options.cluster is None
+        else EmbeddedCluster(options.cluster, options.data_dir, config)
+    )
+    with suppress(KeyboardInterrupt), started:
+        print(started.bootstrap_servers, flush=True)
+        while True:
+            signal.pause()
+
+
 def _lag_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("group", metavar="GROUP", help="a consumer group, of a stream or any other")
     add_client_arguments(parser)
@@ -805,6 +848,7 @@ def _compile_pyspark(options: argparse.Namespace) -> None:
 
 COMMANDS = (
     Command("quickstart", "real flights through every part", _quickstart_arguments, _quickstart),
+    Command("broker", "run a broker, or a cluster of them", _broker_arguments, _broker),
     Command("topics", "create, list, describe and delete topics", _topics_arguments, _topics),
     Command("produce", "write the lines of stdin as records", _produce_arguments, _produce),
     Command("consume", "print a topic's records", _consume_arguments, _consume),

@@ -112,6 +112,12 @@ class EmbeddedBroker:
             shutil.rmtree(self._data_dir, ignore_errors=True)
             self._data_dir = None
 
+    def kill(self) -> None:
+        """As by a crash, with SIGKILL; then as `stop`."""
+        if self._process is not None:
+            self._process.kill()
+        self.stop()
+
     @property
     def bootstrap_servers(self) -> str:
         """`host:port`, for `kafka.bootstrap.servers`."""

@@ -35,25 +35,30 @@ class JavaDiedError(KafkalogError):
         )
 
 
-def check_java() -> int:
-    """The major version of the Java that Spark will find (JAVA_HOME, else PATH).
+_ADVICE = f"Spark needs Java {MINIMUM} or newer: apt-get install openjdk-17-jre-headless"
 
-    Raises JavaNotFoundError, in one line.
-    """
+
+def find_java() -> str:
+    """The Java that Spark will find (JAVA_HOME, else PATH). Raises JavaNotFoundError."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    advice = f"Spark needs Java {MINIMUM} or newer: apt-get install openjdk-17-jre-headless"
     if java is None:
-        raise JavaNotFoundError(f"no java on the PATH. {advice}")
+        raise JavaNotFoundError(f"no java on the PATH. {_ADVICE}")
+    return java
+
+
+def check_java() -> int:
+    """The major version of the Java that Spark will find. Raises JavaNotFoundError, in one line."""
+    java = find_java()
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
-        raise JavaNotFoundError(f"{java} cannot be run. {advice}") from None
+        raise JavaNotFoundError(f"{java} cannot be run. {_ADVICE}") from None
     # "17.0.15", or "1.8.0_392" up to Java 8.
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None or int(version[1]) < MINIMUM:
         found = version[1] if version else "of unknown version"
-        raise JavaNotFoundError(f"{java} is Java {found}. {advice}")
+        raise JavaNotFoundError(f"{java} is Java {found}. {_ADVICE}")
     return int(version[1])
 
 
