@@ -1,20 +1,16 @@
 """Controller: which topics there are, who keeps their partitions and who leads them.
 
-Owns: the one order in which all that changes, for the broker that is elected. Each change is an
-event: one after the other, first written to the store, then in the context, then told to the
-brokers. What is written is checked by the controller's epoch, so that a controller of the past can
-change nothing. A crash at any instant leaves a topic whole or gone: it is created by one commit;
+Owns: topics and brokers, for the broker that is elected. Each change has its turn (`turns`). A
+crash at any instant leaves a topic whole or gone: it is created by one commit;
 logs that are missing are made by whoever becomes leader; a deletion is marked first, and is carried
 on by the next controller.
 Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`). A
 change once begun goes on when its client leaves.
 """
 
-import asyncio
-import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from kafka.errors import (
@@ -23,14 +19,13 @@ from kafka.errors import (
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
-    NotControllerError,
     StaleBrokerEpochError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from kafka.structs import TopicPartition
 
-from broker.cluster.changes import Changes, RunBlocking
+from broker.cluster.changes import RunBlocking
 from broker.cluster.control import (
     LEADER_DURING_DELETE,
     NO_LEADER,
@@ -45,6 +40,7 @@ from broker.controller.context import ControllerContext
 from broker.controller.elections import elect_offline, elect_without, first_state
 from broker.controller.isr_decisions import decide
 from broker.controller.placement import Assignment, place, place_more
+from broker.controller.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -66,22 +62,20 @@ class Controller:
         self._run_blocking = run_blocking
         self._context = ControllerContext()
         self._channels = Channels(node_id, self._context, channel_to)
-        self._event = asyncio.Lock()
-        """Held by the change that is under way."""
-        self._changes = Changes("topic")
-        self._is_active = False
+        self._turns = Turns(records, self._context, self._channels, run_blocking)
+        self._changes = self._turns.changes
 
     # Taking over.
 
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller, as far as it knows."""
-        return self._is_active
+        return self._turns.is_active
 
     async def start(self) -> None:
         """This broker was elected: reads what is there, elects leaders where the last ones are
         gone, and tells the brokers. Returns when this broker has heard."""
-        async with self._event:
+        async with self._turns.lock:
             found = await self._run_blocking(self._records.cluster)
             self._context.forget()
             self._context.brokers.update(found.brokers)
@@ -92,8 +86,8 @@ class Controller:
                 self._channels.open(broker)
             await self._elect_where_leaders_are_gone(found.written)
             everything = dict(self._context.partitions())
-            answers = self._announce(everything)
-            self._is_active = True
+            answers = self._turns.announce(everything)
+            self._turns.is_active = True
         _log.info("controller.started epoch=%d", self._records.controller_epoch)
         own = {self._node_id: answers[self._node_id]} if self._node_id in answers else {}
         await failures_of(own, everything)
@@ -117,44 +111,16 @@ class Controller:
                 elected[topic_partition] = others or elect_offline(state, self._context.is_online)
             elif others := elect_without(state, absent, self._context.is_online):
                 elected[topic_partition] = others  # else nothing would be committed for a while
-        await self._write_states(elected)
-
-    async def _write_states(self, states: Partitions) -> Partitions:
-        """What another controller has written since stays; who has become one tells the brokers.
-        What stands there now."""
-        if not states:
-            return {}
-        written = await self._run_blocking(lambda: self._records.write_states(states))
-        self._context.put(written)
-        return written
+        await self._turns.write_states(elected)
 
     async def resign(self) -> None:
         """Another broker is controller, or may be: says and knows nothing any more."""
-        was_active, self._is_active = self._is_active, False
-        async with self._event:
+        was_active, self._turns.is_active = self._turns.is_active, False
+        async with self._turns.lock:
             await self._channels.close()
             self._context.forget()
         if was_active:
             _log.info("controller.resigned")
-
-    def _check_active(self) -> None:
-        if not self._is_active:
-            raise NotControllerError("this broker is not the controller")
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, epoch: int | None = None) -> AsyncIterator[int]:
-        """One change's turn: the controller epoch in which it is. `epoch`: that of the turn before,
-        of a change that takes several. Raises NotControllerError."""
-        async with self._event:
-            self._check_active()
-            now = self._records.controller_epoch
-            if epoch not in (None, now):
-                raise NotControllerError("another controller was elected meanwhile")
-            try:
-                yield now
-            except NotControllerError:
-                self._is_active = False  # another one has written; who watches will say more
-                raise
 
     async def finish_changes(self) -> None:
         """Waits for those under way."""
@@ -169,13 +135,13 @@ class Controller:
 
     def check_absent(self, name: str) -> None:
         """Raises TopicAlreadyExistsError when `name` is taken, or just going."""
-        self._check_active()
+        self._turns.check_active()
         if name in self._context.topics:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
 
     def place(self, partition_count: int, replication_factor: int) -> Assignment:
         """Brokers for the replicas of a new topic. Raises InvalidReplicationFactorError."""
-        self._check_active()
+        self._turns.check_active()
         return place(list(self._context.brokers), partition_count, replication_factor)
 
     async def place_and_create_topic(
@@ -198,13 +164,13 @@ class Controller:
     async def _create_topic(
         self, name: str, assignment: Assignment, configs: Configs
     ) -> TopicMetadata:
-        async with self._turn() as epoch:
+        async with self._turns.turn() as epoch:
             topic = TopicMetadata(name, uuid.uuid4(), self._first_states(assignment))
             if not await self._run_blocking(lambda: self._records.create_topic(topic, configs)):
                 raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
             self._context.topics[name] = topic
             created = self._context.states(topic.topic_partitions())
-            answers = self._announce(created, created)
+            answers = self._turns.announce(created, created)
         error = await _not_made(created, answers)
         if error is not None:
             await self._delete_topic(topic, epoch)  # no space for its logs: no topic either
@@ -229,7 +195,7 @@ class Controller:
     async def _add_partitions(
         self, name: str, partition_count: int, assignment: Assignment | None
     ) -> None:
-        async with self._turn():
+        async with self._turns.turn():
             topic = self._context.existing(name)
             present = len(topic.partitions)
             if partition_count <= present:
@@ -246,7 +212,7 @@ class Controller:
             await self._run_blocking(lambda: self._records.add_partitions(topic, grown))
             self._context.topics[name] = grown
             added = self._context.states(grown.topic_partitions()[present:])
-            error = await _not_made(added, self._announce(added, added))
+            error = await _not_made(added, self._turns.announce(added, added))
             if error is not None:
                 # No space for the logs: no partitions either, and none after them until then.
                 await self._take_back(added, grown, topic)
@@ -261,17 +227,6 @@ class Controller:
         await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
         self._context.topics[topic.name] = topic
 
-    def _announce(
-        self, changed: Partitions, created: Collection[TopicPartition] = ()
-    ) -> Mapping[int, Sequence[Answer]]:
-        """Tells the brokers of partitions: what they answer, as replicas and as who tells
-        clients."""
-        told = self._channels.lead_and_follow(changed, created)
-        return {
-            node_id: [told[node_id], heard] if node_id in told else [heard]
-            for node_id, heard in self._channels.update_metadata(changed).items()
-        }
-
     async def delete_topic(self, topic: TopicMetadata) -> None:
         """Returns when the topic is gone for clients and for a restart.
 
@@ -281,7 +236,7 @@ class Controller:
         await self._changes.finish(topic.name, self._delete_topic(topic))
 
     async def _delete_topic(self, topic: TopicMetadata, epoch: int | None = None) -> None:
-        async with self._turn(epoch) as epoch:
+        async with self._turns.turn(epoch) as epoch:
             if self._context.existing(topic.name).topic_id != topic.topic_id:
                 raise UnknownTopicOrPartitionError(f"topic {topic.name!r} is another one now")
             await self._run_blocking(lambda: self._records.mark_deleted(topic.name))
@@ -291,7 +246,7 @@ class Controller:
     async def _carry_out_deletion(self, name: str, epoch: int | None = None) -> None:
         """Of a topic that is marked: clients hear first, then the replicas go, then the nodes. With
         a broker away that keeps one, it is gone for clients, and goes on when that is back."""
-        async with self._turn(epoch) as epoch:
+        async with self._turns.turn(epoch) as epoch:
             topic = self._context.topics[name]
             states = self._context.states(topic.topic_partitions())
             self._channels.update_metadata(_during_delete(states))
@@ -308,7 +263,7 @@ class Controller:
         if away:
             _log.warning("topic.deletion_waits topic=%r brokers=%s", name, sorted(away))
             return
-        async with self._turn(epoch):
+        async with self._turns.turn(epoch):
             await self._run_blocking(lambda: self._records.forget_topic(topic))
             del self._context.topics[name]
             self._context.deleting.discard(name)
@@ -327,7 +282,7 @@ class Controller:
     async def brokers_changed(self) -> None:
         """Some have registered, or have gone: reads which, has others lead what those led that are
         gone, and tells everybody. One that has registered anew is gone first."""
-        async with self._turn():
+        async with self._turns.turn():
             found = await self._run_blocking(self._records.brokers)
             known = self._context.brokers
             gone = {
@@ -343,11 +298,11 @@ class Controller:
             for node_id in gone:
                 del known[node_id]
                 self._context.shutting_down.discard(node_id)
-            changed = dict(await self._write_states(self._without(gone)))
+            changed = dict(await self._turns.write_states(self._without(gone)))
             for node_id in sorted(new):
                 known[node_id] = found[node_id]
                 self._channels.open(found[node_id])
-            changed |= await self._write_states(self._led_again(new))
+            changed |= await self._turns.write_states(self._led_again(new))
             others = known.keys() - new
             self._channels.lead_and_follow(changed, to=others)
             self._channels.update_metadata(changed, to=others)
@@ -381,7 +336,7 @@ class Controller:
 
         Raises BrokerNotAvailableError and StaleBrokerEpochError.
         """
-        async with self._turn():
+        async with self._turns.turn():
             broker = self._context.brokers.get(node_id)
             if broker is None:
                 raise BrokerNotAvailableError(f"broker {node_id} is not registered")
@@ -389,7 +344,7 @@ class Controller:
                 raise StaleBrokerEpochError(f"broker epoch is {broker.epoch}")
             self._context.shutting_down.add(node_id)
             leaving = {node_id}
-            changed = await self._write_states(
+            changed = await self._turns.write_states(
                 {
                     topic_partition: others
                     for topic_partition, state in self._context.partitions()
@@ -412,7 +367,7 @@ class Controller:
 
         Raises NotControllerError and StaleBrokerEpochError.
         """
-        async with self._turn():
+        async with self._turns.turn():
             broker = self._context.brokers.get(asked.broker_id)
             if broker is None or asked.broker_epoch < broker.epoch:
                 raise StaleBrokerEpochError(f"broker {asked.broker_id} has another epoch")
@@ -429,7 +384,7 @@ class Controller:
                 else:
                     if new is not None:
                         wanted[place], numbers[place] = new, number
-            written = await self._write_states(wanted)
+            written = await self._turns.write_states(wanted)
             for place, state in written.items():
                 is_done = state.isr == wanted[place].isr
                 answers[numbers[place]] = state if is_done else InvalidUpdateVersionError()

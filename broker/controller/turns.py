@@ -1,0 +1,82 @@
+"""Turns: the one order in which a controller changes what there is.
+
+Owns: whether this broker is the controller, and what it knows (`context`), writes (`records`) and
+says (`channels`) as one. A change has a turn: what it writes comes first to the store, checked by
+the controller's epoch, then to the context, then to the brokers; what another controller has
+written meanwhile ends it. Called by: the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+from kafka.errors import NotControllerError
+from kafka.structs import TopicPartition
+
+from broker.cluster.changes import Changes, RunBlocking
+from broker.cluster.control import Partitions
+from broker.cluster.records import MetadataRecords
+from broker.controller.channels import Answer, Channels
+from broker.controller.context import ControllerContext
+
+
+class Turns:
+    """One change after the other."""
+
+    def __init__(
+        self,
+        records: MetadataRecords,
+        context: ControllerContext,
+        channels: Channels,
+        run_blocking: RunBlocking,
+    ) -> None:
+        self.records = records
+        self.context = context
+        self.channels = channels
+        self.run_blocking = run_blocking
+        self.changes = Changes("topic")
+        """Those that are under way, or wait for their turns."""
+        self.is_active = False
+        """Whether this broker is the controller, as far as it knows."""
+        self.lock = asyncio.Lock()
+        """Held by the change that is under way."""
+
+    def check_active(self) -> None:
+        """Raises NotControllerError."""
+        if not self.is_active:
+            raise NotControllerError("this broker is not the controller")
+
+    @contextlib.asynccontextmanager
+    async def turn(self, epoch: int | None = None) -> AsyncIterator[int]:
+        """One change's turn: the controller epoch in which it is. `epoch`: that of the turn before,
+        of a change that takes several. Raises NotControllerError."""
+        async with self.lock:
+            self.check_active()
+            now = self.records.controller_epoch
+            if epoch not in (None, now):
+                raise NotControllerError("another controller was elected meanwhile")
+            try:
+                yield now
+            except NotControllerError:
+                self.is_active = False  # another one has written; who watches will say more
+                raise
+
+    async def write_states(self, states: Partitions) -> Partitions:
+        """What another controller has written since stays; who has become one tells the brokers.
+        What stands there now."""
+        if not states:
+            return {}
+        written = await self.run_blocking(lambda: self.records.write_states(states))
+        self.context.put(written)
+        return written
+
+    def announce(
+        self, changed: Partitions, created: Collection[TopicPartition] = ()
+    ) -> Mapping[int, Sequence[Answer]]:
+        """Tells the brokers of partitions: what they answer, as replicas and as who tells
+        clients."""
+        told = self.channels.lead_and_follow(changed, created)
+        return {
+            node_id: [told[node_id], heard] if node_id in told else [heard]
+            for node_id, heard in self.channels.update_metadata(changed).items()
+        }
