@@ -1,67 +1,65 @@
-"""AlterPartitionReassignments (key 45), versions 0-1: no partition can move from the only broker.
+"""AlterPartitionReassignments (key 45), versions 0-1: has replicas move to other brokers, or back.
 
-A reassignment to where the partition is succeeds and changes nothing; any other names a broker that
-is not there. Left out: the request's timeout.
+Asked of the controller. The answer comes when the moves have begun; how they go on is
+ListPartitionReassignments's to say. Left out: the request's timeout.
 """
 
-from kafka.errors import (
-    BrokerResponseError,
-    NoReassignmentInProgressError,
-    UnknownTopicOrPartitionError,
-)
+from collections.abc import Mapping
+
+from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from kafka.structs import TopicPartition
 
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
-from broker.api.topic_assignments import check_assignment
 
 _TOPIC = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _PARTITION = _TOPIC.ReassignablePartitionResponse
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AlterPartitionReassignmentsRequest)
-    responses = [
-        _TOPIC(
-            name=topic.name,
-            partitions=[_answer(topic.name, ask, context) for ask in topic.partitions or ()],
-        )
+    any_count = request.version == 0 or wanted.allow_replication_factor_change
+    asked = {
+        TopicPartition(topic.name, ask.partition_index): ask.replicas
         for topic in wanted.topics or ()
-    ]
-    response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=wanted.allow_replication_factor_change,
-        error_code=0,
-        error_message=None,
-        responses=responses,
-    )
-    return response
-
-
-def _answer(
-    name: str,
-    ask: "AlterPartitionReassignmentsRequest.ReassignableTopic.ReassignablePartition",
-    context: ApiContext,
-) -> object:
-    error: BrokerResponseError | None = None
+        for ask in topic.partitions or ()
+    }
+    refusal: BrokerResponseError | None = None
+    outcomes: Mapping[TopicPartition, BrokerResponseError | None] = {}
     try:
-        topic = context.metadata.topic(name)
-        if topic is None:
-            raise UnknownTopicOrPartitionError(f"Unable to find a topic named {name}.")
-        if not 0 <= ask.partition_index < len(topic.partitions):
-            raise UnknownTopicOrPartitionError(
-                f"Unable to find partition {name}:{ask.partition_index}."
+        outcomes = await context.controller.moves.begin(asked, any_count=any_count)
+    except BrokerResponseError as error:
+        refusal = error
+    code, message = wire_error(refusal)
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=wanted.allow_replication_factor_change,
+        error_code=code,
+        error_message=message,
+        responses=[
+            _TOPIC(
+                name=topic.name,
+                partitions=[
+                    _answer(place, outcomes[place])
+                    for ask in topic.partitions or ()
+                    for place in (TopicPartition(topic.name, ask.partition_index),)
+                ],
             )
-        if ask.replicas is None:
-            raise NoReassignmentInProgressError()
-        check_assignment(ask.replicas, context)
-    except BrokerResponseError as raised:
-        error = raised
+            for topic in wanted.topics or ()
+            if outcomes
+        ],
+    )
+
+
+def _answer(place: TopicPartition, error: BrokerResponseError | None) -> object:
+    if isinstance(error, UnknownTopicOrPartitionError):
+        error = UnknownTopicOrPartitionError("The partition does not exist.")
     code, message = wire_error(error)
-    return _PARTITION(partition_index=ask.partition_index, error_code=code, error_message=message)
+    return _PARTITION(partition_index=place.partition, error_code=code, error_message=message)
 
 
 API = Api(key=45, min_version=0, max_version=1, handle=handle)

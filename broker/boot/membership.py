@@ -41,6 +41,7 @@ class _Changed(Enum):
     REGISTRATION = 1
     CONTROLLER = 2
     BROKERS = 3
+    REQUESTS = 4
 
 
 class Membership:
@@ -83,6 +84,7 @@ class Membership:
             (znodes.broker(self._node.node_id), _Changed.REGISTRATION),
             (znodes.CONTROLLER, _Changed.CONTROLLER),
             (znodes.BROKERS, _Changed.BROKERS),
+            (znodes.REASSIGNMENTS, _Changed.REQUESTS),
         ):
             self._unwatch.append(await self._watch(path, changed))
         while not await self._register_in_session():
@@ -159,7 +161,10 @@ class Membership:
             await self._look_for_controller()
         elif self._controller.is_active:
             try:
-                await self._controller.brokers_changed()
+                if changed is _Changed.BROKERS:
+                    await self._controller.brokers_changed()
+                else:
+                    await self._controller.look_at_requests()
             except NotControllerError:
                 await self._look_for_controller()
 
@@ -217,3 +222,4 @@ class Membership:
                 return  # another one was faster
             self._is_elected = True
         await self._controller.start()
+        self._note(_Changed.REQUESTS)

@@ -17,7 +17,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
-from broker.cluster.control import Partitions
+from broker.cluster.control import NO_LEADER, Partitions
 from broker.cluster.metadata import BrokerNode, LiveBroker, PartitionMetadata, TopicMetadata
 from broker.cluster.store import (
     ANY_VERSION,
@@ -205,10 +205,17 @@ class MetadataRecords:
     def _topic(self, name: str, written: dict[TopicPartition, int]) -> TopicMetadata:
         value = znodes.load(self._store.get(znodes.topic(name)).value)
         replicas = value["partitions"]
+        adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
         partitions = []
         for index in range(len(replicas)):
             node = self._store.get(znodes.partition_state(name, index))
-            partitions.append(_state_in(node, tuple(replicas[str(index)])))
+            key = str(index)
+            placed = PartitionMetadata(
+                *(tuple(replicas[key]), NO_LEADER, 0, (), 0),
+                tuple(adding.get(key, ())),
+                tuple(removing.get(key, ())),
+            )
+            partitions.append(_state_in(node, placed))
             written[TopicPartition(name, index)] = node.mzxid
         return TopicMetadata(name, decode_uuid(value["topic_id"]), tuple(partitions))
 
@@ -216,9 +223,8 @@ class MetadataRecords:
         """Writes the topic and its configs, all or nothing. False when it exists already. Raises
         InvalidPartitionsError where there are more partitions than the store takes at once."""
         name = topic.name
-        replicas = [partition.replicas for partition in topic.partitions]
         operations: list[Operation] = [
-            Create(znodes.topic(name), znodes.dump_topic(topic.topic_id, replicas)),
+            Create(znodes.topic(name), znodes.dump_topic(topic)),
             Create(znodes.topic_config(name), znodes.dump_config(configs)),
             Create(znodes.partitions(name)),
             *self._creations(topic, 0),
@@ -228,7 +234,7 @@ class MetadataRecords:
         except NodeExistsError:
             return False
         except CommitTooLargeError as error:
-            raise _too_many(len(replicas), error) from error
+            raise _too_many(len(topic.partitions), error) from error
         return True
 
     def add_partitions(self, topic: TopicMetadata, grown: TopicMetadata) -> None:
@@ -284,7 +290,29 @@ class MetadataRecords:
             raise result
         self._check_is_controller(result)
         node = self._store.get(znodes.partition_state(*topic_partition))
-        return _state_in(node, state.replicas)
+        return _state_in(node, state)
+
+    def write_placements(self, topics: Sequence[TopicMetadata]) -> None:
+        """Writes down who keeps the topics' partitions, and who is added and removed."""
+        assert self._is_controller is not None, "elect this broker first"
+        commits = [[self._is_controller, _placement(topic)] for topic in topics]
+        for result in self._store.commit_each(commits):
+            if isinstance(result, BadVersionError):
+                self._check_is_controller(result)
+            if isinstance(result, MetadataStoreError):
+                raise result
+
+    def reassignments_asked_for(self) -> dict[TopicPartition, list[int]] | None:
+        """By the node of tools before Kafka 2.6; None where there is none. Raises ValueError."""
+        try:
+            return znodes.load_request(self._store.get(znodes.REASSIGNMENTS).value)
+        except NoNodeError:
+            return None
+
+    def forget_request(self, path: str) -> None:
+        """What the node asked for is done."""
+        with contextlib.suppress(NoNodeError):
+            self._commit([Delete(path, ANY_VERSION)])
 
     def mark_deleted(self, name: str) -> None:
         """From here on the topic is going, whatever happens to this broker."""
@@ -332,15 +360,19 @@ class MetadataRecords:
         return operations
 
     def _state(self, partition: PartitionMetadata) -> bytes:
-        return znodes.dump_partition_state(
-            partition.leader, partition.leader_epoch, partition.isr, self._controller_epoch
-        )
+        return znodes.dump_partition_state(partition, self._controller_epoch)
 
 
-def _state_in(node: Node, replicas: tuple[int, ...]) -> PartitionMetadata:
+def _state_in(node: Node, placed: PartitionMetadata) -> PartitionMetadata:
+    """`placed`: whose replicas it is about."""
     state = znodes.load(node.value)
-    return PartitionMetadata(
-        replicas, state["leader"], state["leader_epoch"], tuple(state["isr"]), node.version
+    return replace(
+        placed,
+        leader=state["leader"],
+        leader_epoch=state["leader_epoch"],
+        isr=tuple(state["isr"]),
+        partition_epoch=node.version,
+        is_recovering=bool(state.get("leader_recovery_state", 0)),
     )
 
 
@@ -354,5 +386,4 @@ def _too_many(count: int, error: CommitTooLargeError) -> InvalidPartitionsError:
 
 def _placement(topic: TopicMetadata) -> Operation:
     """What writes down which brokers keep the topic's partitions."""
-    replicas = [partition.replicas for partition in topic.partitions]
-    return Set(znodes.topic(topic.name), znodes.dump_topic(topic.topic_id, replicas), ANY_VERSION)
+    return Set(znodes.topic(topic.name), znodes.dump_topic(topic), ANY_VERSION)

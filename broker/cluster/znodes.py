@@ -11,6 +11,8 @@
     /config/groups/G, /config/users/U     the same, for a group and a user: names are URL-encoded
     /config/changes/config_change_N       {"version": 2, "entity_path": "topics/T"}: has been set
     /admin/delete_topics/T                a topic on its way out
+    /admin/reassign_partitions            {"version": 1, "partitions": [{"topic", "partition",
+                                          "replicas"}]}: what an old tool asks for
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
 
 As Kafka 3.9 writes them in ZooKeeper mode, so that tools and old clients that read ZooKeeper can.
@@ -18,11 +20,13 @@ Pure functions between bytes and values: any thread. Never touches a store.
 """
 
 import json
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
+from kafka.structs import TopicPartition
+
+from broker.cluster.metadata import PartitionMetadata, TopicMetadata
 from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 CLUSTER_ID = "/cluster/id"
@@ -37,6 +41,7 @@ GROUPS = "groups"
 USERS = "users"
 CONFIG_CHANGES = "/config/changes"
 DELETED_TOPICS = "/admin/delete_topics"
+REASSIGNMENTS = "/admin/reassign_partitions"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
 
@@ -102,31 +107,50 @@ def load(value: bytes) -> dict[str, Any]:
     return loaded
 
 
-def dump_topic(topic_id: uuid.UUID, replicas: Sequence[Sequence[int]]) -> bytes:
-    """`replicas`: node ids by partition."""
+def dump_topic(topic: TopicMetadata) -> bytes:
+    """Who keeps its partitions."""
+    partitions = {str(index): state for index, state in enumerate(topic.partitions)}
     return dump(
         {
             "version": 3,
-            "topic_id": encode_uuid(topic_id),
-            "partitions": {str(index): list(nodes) for index, nodes in enumerate(replicas)},
-            "adding_replicas": {},
-            "removing_replicas": {},
+            "topic_id": encode_uuid(topic.topic_id),
+            "partitions": {index: state.replicas for index, state in partitions.items()},
+            "adding_replicas": {
+                index: state.adding for index, state in partitions.items() if state.adding
+            },
+            "removing_replicas": {
+                index: state.removing for index, state in partitions.items() if state.removing
+            },
         }
     )
 
 
-def dump_partition_state(
-    leader: int, leader_epoch: int, isr: Sequence[int], controller_epoch: int
-) -> bytes:
-    return dump(
-        {
-            "controller_epoch": controller_epoch,
-            "leader": leader,
-            "version": 1,
-            "leader_epoch": leader_epoch,
-            "isr": list(isr),
+def dump_partition_state(state: PartitionMetadata, controller_epoch: int) -> bytes:
+    """Who leads it, and who is in sync."""
+    value: dict[str, object] = {
+        "controller_epoch": controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": state.isr,
+    }
+    if state.is_recovering:
+        value["leader_recovery_state"] = 1
+    return dump(value)
+
+
+def load_request(value: bytes) -> dict[TopicPartition, list[int]]:
+    """The partitions that an old tool names, and the replicas that they are to have, if any.
+    Raises ValueError."""
+    try:
+        return {
+            TopicPartition(str(asked["topic"]), int(asked["partition"])): [
+                int(node_id) for node_id in asked.get("replicas", ())
+            ]
+            for asked in load(value)["partitions"]
         }
-    )
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"a request names partitions: {error!r}") from error
 
 
 def dump_controller(node_id: int, elected_ms: int) -> bytes:

@@ -42,14 +42,40 @@ class ControllerContext:
             each: self.topics[each.topic].partitions[each.partition] for each in topic_partitions
         }
 
-    def put(self, changed: Mapping[TopicPartition, PartitionMetadata]) -> None:
-        """These partitions, which were there, are so now."""
+    def state(self, topic_partition: TopicPartition) -> PartitionMetadata | None:
+        """None for a partition that is not there, or just going."""
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or topic.name in self.deleting:
+            return None
+        is_there = 0 <= topic_partition.partition < len(topic.partitions)
+        return topic.partitions[topic_partition.partition] if is_there else None
+
+    def existing_state(self, topic_partition: TopicPartition) -> PartitionMetadata:
+        """Raises UnknownTopicOrPartitionError for one that is not there, or just going."""
+        topic, state = self.existing(topic_partition.topic), self.state(topic_partition)
+        if state is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic.name!r} has no partition {topic_partition.partition}"
+            )
+        return state
+
+    def with_changes(
+        self, changed: Mapping[TopicPartition, PartitionMetadata]
+    ) -> list[TopicMetadata]:
+        """The topics of these partitions, which are there, as they would be by that."""
         by_topic: dict[str, list[PartitionMetadata]] = {}
         for (name, index), state in changed.items():
             partitions = by_topic.setdefault(name, list(self.topics[name].partitions))
             partitions[index] = state
-        for name, partitions in by_topic.items():
-            self.topics[name] = replace(self.topics[name], partitions=tuple(partitions))
+        return [
+            replace(self.topics[name], partitions=tuple(partitions))
+            for name, partitions in by_topic.items()
+        ]
+
+    def put(self, changed: Mapping[TopicPartition, PartitionMetadata]) -> None:
+        """These partitions, which were there, are so now."""
+        for topic in self.with_changes(changed):
+            self.topics[topic.name] = topic
 
     def is_online(self, node_id: int) -> bool:
         """Whether it may lead."""

@@ -19,6 +19,7 @@ from kafka.errors import (
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
+    ReassignmentInProgressError,
     StaleBrokerEpochError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -39,7 +40,9 @@ from broker.controller.channels import Answer, BrokerChannel, Channels, failures
 from broker.controller.context import ControllerContext
 from broker.controller.elections import elect_offline, elect_without, first_state
 from broker.controller.isr_decisions import decide
+from broker.controller.moves import Moves
 from broker.controller.placement import Assignment, place, place_more
+from broker.controller.reassignments import is_moving
 from broker.controller.turns import Turns
 
 _log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class Controller:
         self._channels = Channels(node_id, self._context, channel_to)
         self._turns = Turns(records, self._context, self._channels, run_blocking)
         self._changes = self._turns.changes
+        self.moves = Moves(self._turns)
 
     # Taking over.
 
@@ -92,6 +96,13 @@ class Controller:
         own = {self._node_id: answers[self._node_id]} if self._node_id in answers else {}
         await failures_of(own, everything)
         self._go_on_deleting()
+        if self.is_active:
+            self.moves.take_over()
+
+    async def look_at_requests(self) -> None:
+        """What old tools ask for by nodes below /admin. Raises NotControllerError and
+        MetadataStoreError."""
+        await self.moves.look_at_node()
 
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
         """And takes from the ISRs who is gone. A leader that was started anew since it was written
@@ -188,7 +199,8 @@ class Controller:
         says, if given.
 
         Returns when they can be written to and read. Raises UnknownTopicOrPartitionError,
-        InvalidPartitionsError, and KafkaStorageError as `create_topic`.
+        InvalidPartitionsError, ReassignmentInProgressError, and KafkaStorageError as
+        `create_topic`.
         """
         await self._changes.finish(name, self._add_partitions(name, partition_count, assignment))
 
@@ -197,6 +209,10 @@ class Controller:
     ) -> None:
         async with self._turns.turn():
             topic = self._context.existing(name)
+            if any(map(is_moving, topic.partitions)):
+                raise ReassignmentInProgressError(
+                    f"A partition reassignment is in progress for the topic '{name}'."
+                )
             present = len(topic.partitions)
             if partition_count <= present:
                 raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
@@ -389,6 +405,7 @@ class Controller:
                 is_done = state.isr == wanted[place].isr
                 answers[numbers[place]] = state if is_done else InvalidUpdateVersionError()
             self._channels.update_metadata(written)
+        self.moves.go_on(written)
         return answers
 
 

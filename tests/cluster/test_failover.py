@@ -2,96 +2,20 @@
 
 import os
 import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
-from kafka.structs import TopicPartition
 
+from tests.cluster.producing import Producing, read
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.cluster import SESSION_S, Cluster, patiently
-from tests.support.patience import EVENT_S, wait_until
+from tests.support.patience import wait_until
 
 
 @pytest.fixture
 def cluster(tmp_path):
     with Cluster(tmp_path) as started:
         yield started
-
-
-class Producing:
-    """An idempotent producer with acks=all, at work in a thread until `stop`."""
-
-    def __init__(self, cluster: Cluster, topic: str, partitions: int = 1) -> None:
-        self.acknowledged: dict[tuple[int, int], bytes] = {}
-        self.longest_s = 0.0
-        self.errors: list[KafkaError] = []
-        self._producer = KafkaProducer(
-            bootstrap_servers=cluster.bootstrap,
-            acks="all",
-            enable_idempotence=True,
-            retry_backoff_ms=50,
-            request_timeout_ms=5000,
-            delivery_timeout_ms=int(EVENT_S * 1000),
-        )
-        self._topic = topic
-        self._partitions = partitions
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Producing":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self._producer.close()
-
-    def wait_for(self, more: int = 20) -> None:
-        """Until so many more are acknowledged."""
-        enough = len(self.acknowledged) + more
-        wait_until(lambda: len(self.acknowledged) >= enough, lambda: self.errors)
-
-    def _run(self) -> None:
-        number = 0
-        while not self._is_over.is_set():
-            value = b"%d" % number
-            began_s = time.monotonic()
-            try:
-                told = self._producer.send(
-                    self._topic, value, partition=number % self._partitions
-                ).get(EVENT_S)
-            except KafkaError as error:
-                self.errors.append(error)
-            else:
-                self.acknowledged[told.partition, told.offset] = value
-            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
-            number += 1
-
-
-def read(cluster: Cluster, topic: str, partitions: int = 1) -> dict[tuple[int, int], bytes]:
-    """Everything committed, by partition and offset."""
-    places = [TopicPartition(topic, index) for index in range(partitions)]
-    consumer = KafkaConsumer(
-        bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
-    )
-    try:
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        found: dict[tuple[int, int], bytes] = {}
-        while any(consumer.position(place) < ends[place] for place in places):
-            for records in consumer.poll(1000).values():
-                found |= {(each.partition, each.offset): each.value for each in records}
-        return found
-    finally:
-        consumer.close()
 
 
 def check(cluster: Cluster, producing: Producing, topic: str, partitions: int = 1) -> None:

@@ -1,0 +1,184 @@
+"""Replicas of one cluster that move to other brokers, while producers and consumers go on."""
+
+import json
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kafka.errors import NoReassignmentInProgressError, NotControllerError
+from kafka.protocol import admin
+from kazoo.client import KazooClient
+
+from tests.cluster.producing import Producing, read
+from tests.support.broker_child import RawClient
+from tests.support.cluster import Cluster
+from tests.support.patience import wait_until
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+def create(cluster, topic, *assignment):
+    """With these replicas of its partitions."""
+    replicas = {index: list(nodes) for index, nodes in enumerate(assignment)}
+    cluster.admin.create_topics({topic: {"assignments": replicas}})
+    for partition, nodes in replicas.items():
+        wait_until(
+            lambda partition=partition, nodes=nodes: placed(cluster, topic, partition) == nodes,
+            "it is there",
+        )
+
+
+def placed(cluster, topic, partition):
+    return list(cluster.partitions(topic)[partition]["replica_nodes"])
+
+
+def ask(cluster, node_id, request, response_class):
+    """A broker, and none that is frozen."""
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        return client.call(request, response_class, 0)
+
+
+def move(cluster, controller, targets):
+    """By topic and partition; None: back. What was refused."""
+    topic_class = admin.AlterPartitionReassignmentsRequest.ReassignableTopic
+    request = admin.AlterPartitionReassignmentsRequest(
+        timeout_ms=1000,
+        topics=[
+            topic_class(
+                name=name,
+                partitions=[
+                    topic_class.ReassignablePartition(partition_index=index, replicas=nodes)
+                ],
+            )
+            for (name, index), nodes in targets.items()
+        ],
+    )
+    response = ask(cluster, controller, request, admin.AlterPartitionReassignmentsResponse)
+    codes = [part.error_code for topic in response.responses for part in topic.partitions]
+    return [code for code in (response.error_code, *codes) if code]
+
+
+def under_way(cluster, controller):
+    """Replicas, those that are added, and those that are removed."""
+    request = admin.ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None)
+    response = ask(cluster, controller, request, admin.ListPartitionReassignmentsResponse)
+    assert not response.error_code
+    return {
+        (topic.name, each.partition_index): (
+            each.replicas,
+            each.adding_replicas,
+            each.removing_replicas,
+        )
+        for topic in response.topics
+        for each in topic.partitions
+    }
+
+
+def wait_moved(cluster, targets):
+    for (topic, partition), nodes in targets.items():
+        wait_until(
+            lambda topic=topic, partition=partition, nodes=nodes: (
+                placed(cluster, topic, partition) == nodes
+            ),
+            lambda: cluster.partitions("t"),
+            pause_s=0.05,
+        )
+
+
+@contextmanager
+def frozen(cluster, node_id):
+    """Not for as long as its session."""
+    pid = cluster.brokers[node_id].process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def check(cluster, producing, topic, targets):
+    """Nothing lost, and equal logs where they are to be and nowhere else."""
+    partitions = len(targets)
+    found = read(cluster, topic, partitions)
+    assert producing.acknowledged.items() <= found.items()
+    assert not producing.errors
+    for (_, partition), nodes in targets.items():
+        wait_until(
+            lambda partition=partition, nodes=nodes: (
+                len({cluster.log_bytes(node_id, topic, partition) for node_id in nodes}) == 1
+            ),
+            "equal logs",
+            pause_s=0.1,
+        )
+        for node_id in cluster.brokers.keys() - nodes:
+            folder = cluster.data_dir(node_id) / f"{topic}-{partition}"
+            wait_until(lambda folder=folder: not Path.exists(folder), folder)
+
+
+def test_no_record_is_lost_while_replicas_move_and_move_again(cluster):
+    create(cluster, "t", (1, 2), (2, 3))
+    with Producing(cluster, "t", 2) as producing:
+        producing.wait_for()
+        for targets in (
+            {("t", 0): [3, 1], ("t", 1): [1, 2]},
+            {("t", 0): [2, 3], ("t", 1): [3]},
+            {("t", 0): [3, 2, 1], ("t", 1): [2, 1]},
+        ):
+            assert not move(cluster, cluster.controller_id, targets)
+            wait_moved(cluster, targets)
+            producing.wait_for()
+    check(cluster, producing, "t", targets)
+
+
+def test_the_next_controller_goes_on_with_a_move(cluster):
+    controller = cluster.controller_id
+    stays, added = cluster.brokers.keys() - {controller}
+    create(cluster, "t", (stays, controller))
+    targets = {("t", 0): [added, stays]}
+    with Producing(cluster, "t") as producing:
+        producing.wait_for()
+        with frozen(cluster, added):
+            assert not move(cluster, controller, targets)
+            cluster.kill(controller)
+        wait_moved(cluster, targets)
+        producing.wait_for()
+    check(cluster, producing, "t", targets)
+    cluster.start(controller)
+
+
+def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster):
+    controller = cluster.controller_id
+    stays, added = cluster.brokers.keys() - {controller}
+    create(cluster, "t", (stays, controller))
+    place = ("t", 0)
+    assert move(cluster, controller, {place: None}) == [NoReassignmentInProgressError.errno]
+    assert move(cluster, stays, {place: [added]}) == [NotControllerError.errno]
+    with frozen(cluster, added):
+        assert not move(cluster, controller, {place: [added]})
+        all_of_them = [added, stays, controller]
+        assert under_way(cluster, controller) == {
+            place: (all_of_them, [added], [stays, controller])
+        }
+        assert not move(cluster, controller, {place: None})
+        assert not under_way(cluster, controller)
+    assert placed(cluster, "t", 0) == [stays, controller]
+    asked = {"topic": "t", "partition": 0, "replicas": [added, controller]}
+    path = "/admin/reassign_partitions"
+    foreign = KazooClient(f"{cluster.zookeeper.address}/cluster")
+    foreign.start()
+    try:
+        foreign.create(path, json.dumps({"version": 1, "partitions": [asked]}).encode())
+        wait_until(lambda: not foreign.exists(path), "it is done", pause_s=0.05)
+        state, _ = foreign.get("/brokers/topics/t")
+    finally:
+        foreign.stop()
+        foreign.close()
+    assert json.loads(state)["partitions"] == {"0": [added, controller]}
+    assert placed(cluster, "t", 0) == [added, controller]
