@@ -42,6 +42,7 @@ from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
 from broker.controller.channels import BrokerChannel
 from broker.controller.controller import Controller
+from broker.controller.leaders import ElectionRules
 from broker.controller.local_channel import LocalChannel
 from broker.coordinator.consumer_groups import (
     ConsumerGroupCoordinator,
@@ -156,7 +157,7 @@ class BrokerServer:
             znodes.TOPIC_ENTITIES,
             self._config_records,
             self._run_blocking,
-            lambda name: self._replicas.topic_configured(name),
+            self._topic_configured,
             lambda stored: usable_topic_configs(self._config, stored),
         )
         self._topic_configs.load()
@@ -309,7 +310,7 @@ class BrokerServer:
             self._run_blocking,
             self._changed,
         )
-        self._changed(self._config)
+        self._limit_connections(self._config)
         self._group_configs = EntityConfigs(znodes.GROUPS, self._config_records, self._run_blocking)
         self._users = EntityConfigs(znodes.USERS, self._config_records, self._run_blocking)
         for entities in (self._group_configs, self._users):
@@ -317,8 +318,18 @@ class BrokerServer:
 
     def _build_controller(self) -> None:
         """A broker alone is its own controller, and tells itself what to do."""
+        config = self._config
+        is_balanced = self._is_member and config.auto_leader_rebalance_enable
         self._controller = Controller(
-            self._config.broker_id, self._records, self._channel_to, self._run_blocking
+            config.broker_id,
+            self._records,
+            self._channel_to,
+            self._run_blocking,
+            ElectionRules(
+                self._may_be_unclean,
+                config.leader_imbalance_check_interval_seconds if is_balanced else None,
+                config.leader_imbalance_per_broker_percentage,
+            ),
         )
         if self._is_member:
             from broker.controller.to_controller import ToController
@@ -329,6 +340,16 @@ class BrokerServer:
                 self._metadata,
                 self._ask_broker("to-controller"),
             )
+
+    def _topic_configured(self, name: str) -> None:
+        """In the metadata thread."""
+        self._replicas.topic_configured(name)
+        self._loop.call_soon_threadsafe(self._controller.leaders.rules_changed)
+
+    def _may_be_unclean(self, topic: str) -> bool:
+        config = self._configs.current
+        configs = usable_topic_configs(config, self._topic_configs.of(topic))
+        return config.log_config(configs).unclean_leader_election_enable
 
     def _channel_to(self, node: BrokerNode) -> BrokerChannel:
         if node.node_id == self._config.broker_id:
@@ -559,6 +580,10 @@ class BrokerServer:
 
     def _changed(self, config: BrokerConfig) -> None:
         """A property that may change while the broker runs did."""
+        self._limit_connections(config)
+        self._controller.leaders.rules_changed()
+
+    def _limit_connections(self, config: BrokerConfig) -> None:
         self._network.limit_connections(
             replace(
                 self._connection_limits,

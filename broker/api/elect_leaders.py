@@ -1,8 +1,11 @@
-"""ElectLeaders (key 43), versions 0-2: every partition's only replica leads it already.
+"""ElectLeaders (key 43), versions 0-2: preferred leaders lead again, or anybody who is there does.
 
-So there is nothing to elect: ELECTION_NOT_NEEDED for each partition that is named, no partition for
-each topic where all are asked for.
+Asked of the controller. The answer comes when this broker's clients are told. Left out: the
+request's timeout.
 """
+
+from collections.abc import Mapping
+from itertools import groupby
 
 from kafka.errors import (
     BrokerResponseError,
@@ -11,50 +14,67 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafka.protocol.admin import ElectLeadersRequest, ElectLeadersResponse
+from kafka.structs import TopicPartition
 
 from broker.api.errors import code_of, wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
+from broker.controller.leaders import Election
 
 _TOPIC = ElectLeadersResponse.ReplicaElectionResult
 _PARTITION = _TOPIC.PartitionResult
-_PREFERRED, _UNCLEAN = 0, 1
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(ElectLeadersRequest)
-    refusal = None
-    if request.version >= 1 and wanted.election_type not in (_PREFERRED, _UNCLEAN):
-        refusal = InvalidRequestError(f"Unknown election type {wanted.election_type}")
-    if wanted.topic_partitions is None:
-        results = [_TOPIC(topic=t.name, partition_result=[]) for t in context.metadata.topics()]
-    else:
-        results = [
-            _TOPIC(
-                topic=topic.topic,
-                partition_result=[
-                    _answer(index, refusal or _outcome(topic.topic, index, context))
-                    for index in topic.partitions or ()
-                ],
-            )
+    named = None
+    if wanted.topic_partitions is not None:
+        named = [
+            TopicPartition(topic.topic, index)
             for topic in wanted.topic_partitions
+            for index in topic.partitions or ()
         ]
-    response = ElectLeadersResponse(error_code=code_of(refusal), replica_election_results=results)
-    return response
+    refusal: BrokerResponseError | None = None
+    outcomes: Mapping[TopicPartition, BrokerResponseError | None]
+    try:
+        kind = _kind(wanted.election_type if request.version >= 1 else Election.PREFERRED.value)
+        outcomes = await context.controller.leaders.elect(kind, named)
+    except BrokerResponseError as error:
+        refusal = error
+        outcomes = dict.fromkeys(named or (), error)
+    if named is None:  # nothing was to be done for most
+        outcomes = {
+            place: error
+            for place, error in outcomes.items()
+            if not isinstance(error, ElectionNotNeededError)
+        }
+    return ElectLeadersResponse(
+        error_code=code_of(refusal),
+        replica_election_results=[
+            _TOPIC(topic=name, partition_result=[_answer(*each, context) for each in of_topic])
+            for name, of_topic in groupby(
+                sorted(outcomes.items(), key=lambda each: each[0]), lambda each: each[0].topic
+            )
+        ],
+    )
 
 
-def _outcome(name: str, index: int, context: ApiContext) -> BrokerResponseError:
-    topic = context.metadata.topic(name)
-    if topic is None:
-        return UnknownTopicOrPartitionError(f"No such topic as {name}")
-    if not 0 <= index < len(topic.partitions):
-        return UnknownTopicOrPartitionError(f"No such partition as {name}-{index}")
-    return ElectionNotNeededError("Leader election not needed for topic partition.")
+def _kind(number: int) -> Election:
+    try:
+        return Election(number)
+    except ValueError:
+        raise InvalidRequestError(f"Unknown election type {number}") from None
 
 
-def _answer(index: int, error: BrokerResponseError) -> object:
+def _answer(
+    place: TopicPartition, error: BrokerResponseError | None, context: ApiContext
+) -> object:
+    if isinstance(error, UnknownTopicOrPartitionError):
+        is_topic = context.metadata.topic(place.topic) is None
+        missing = f"topic as {place.topic}" if is_topic else f"partition as {place[0]}-{place[1]}"
+        error = UnknownTopicOrPartitionError(f"No such {missing}")
     code, message = wire_error(error)
-    return _PARTITION(partition_id=index, error_code=code, error_message=message)
+    return _PARTITION(partition_id=place.partition, error_code=code, error_message=message)
 
 
 API = Api(key=43, min_version=0, max_version=2, handle=handle)

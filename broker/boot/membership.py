@@ -85,6 +85,7 @@ class Membership:
             (znodes.CONTROLLER, _Changed.CONTROLLER),
             (znodes.BROKERS, _Changed.BROKERS),
             (znodes.REASSIGNMENTS, _Changed.REQUESTS),
+            (znodes.PREFERRED_ELECTIONS, _Changed.REQUESTS),
         ):
             self._unwatch.append(await self._watch(path, changed))
         while not await self._register_in_session():

@@ -304,8 +304,16 @@ class MetadataRecords:
 
     def reassignments_asked_for(self) -> dict[TopicPartition, list[int]] | None:
         """By the node of tools before Kafka 2.6; None where there is none. Raises ValueError."""
+        return self._asked_for(znodes.REASSIGNMENTS)
+
+    def elections_asked_for(self) -> list[TopicPartition] | None:
+        """By the node of tools before Kafka 2.4; None where there is none. Raises ValueError."""
+        asked = self._asked_for(znodes.PREFERRED_ELECTIONS)
+        return None if asked is None else list(asked)
+
+    def _asked_for(self, path: str) -> dict[TopicPartition, list[int]] | None:
         try:
-            return znodes.load_request(self._store.get(znodes.REASSIGNMENTS).value)
+            return znodes.load_request(self._store.get(path).value)
         except NoNodeError:
             return None
 

@@ -13,6 +13,7 @@
     /admin/delete_topics/T                a topic on its way out
     /admin/reassign_partitions            {"version": 1, "partitions": [{"topic", "partition",
                                           "replicas"}]}: what an old tool asks for
+    /admin/preferred_replica_election     the same without replicas
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
 
 As Kafka 3.9 writes them in ZooKeeper mode, so that tools and old clients that read ZooKeeper can.
@@ -42,6 +43,7 @@ USERS = "users"
 CONFIG_CHANGES = "/config/changes"
 DELETED_TOPICS = "/admin/delete_topics"
 REASSIGNMENTS = "/admin/reassign_partitions"
+PREFERRED_ELECTIONS = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
 

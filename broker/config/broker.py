@@ -539,6 +539,32 @@ class BrokerConfig:
         "How often producers to forget are looked for.",
         at_least(1),
     )
+    unclean_leader_election_enable: bool = option(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        False,
+        "Whether a replica that is not in sync may lead where none in sync is there: what only the "
+        "others have is lost then.",
+    )
+    auto_leader_rebalance_enable: bool = option(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        True,
+        "Whether the controller has brokers lead again what they were the first to keep.",
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        300,
+        "How often that is looked for.",
+        at_least(1),
+    )
+    leader_imbalance_per_broker_percentage: int = option(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        10,
+        "How many of a hundred of these others may lead.",
+    )
     controlled_shutdown_enable: bool = option(
         "controlled.shutdown.enable",
         BOOLEAN,

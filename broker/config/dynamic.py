@@ -56,6 +56,7 @@ DYNAMIC_BROKER_CONFIGS = frozenset(
         "min.insync.replicas",
         "producer.id.expiration.ms",
         "transaction.partition.verification.enable",
+        "unclean.leader.election.enable",
     )
 )
 

@@ -212,7 +212,11 @@ class LogConfig:
         synonyms=[("min.insync.replicas", 1)],
     )
     unclean_leader_election_enable: bool = option(
-        "unclean.leader.election.enable", BOOLEAN, False, _STORED
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        False,
+        "Whether a replica that is not in sync may lead where none in sync is there.",
+        synonyms=[("unclean.leader.election.enable", 1)],
     )
     delete_retention_ms: int = option(
         "delete.retention.ms",

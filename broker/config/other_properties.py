@@ -76,7 +76,6 @@ alter.config.policy.class.name|CLASS|~||
 alter.log.dirs.replication.quota.window.num|INT|11|1..|
 alter.log.dirs.replication.quota.window.size.seconds|INT|1|1..|
 authorizer.class.name|STRING|||
-auto.leader.rebalance.enable|BOOLEAN|true||
 background.threads|INT|10|1..|all
 broker.heartbeat.interval.ms|INT|2000||
 broker.session.timeout.ms|INT|9000||
@@ -166,7 +165,6 @@ internal.metadata.log.segment.bytes|INT|~||
 internal.metadata.max.batch.size.in.bytes|INT|8388608||
 kafka.metrics.polling.interval.secs|INT|10|1..|
 kafka.metrics.reporters|LIST|||
-leader.imbalance.check.interval.seconds|LONG|300|1..|
 listener.security.protocol.map|STRING|SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT||one
 log.dir.failure.timeout.ms|LONG|30000|1..|
 log.initial.task.delay.ms|LONG|30000|0..|
@@ -323,7 +321,6 @@ telemetry.max.bytes|INT|1048576|1..|
 transaction.abort.timed.out.transaction.cleanup.interval.ms|INT|10000|1..|
 transaction.state.log.load.buffer.size|INT|5242880|1..|
 transaction.two.phase.commit.enable|BOOLEAN|false||
-unclean.leader.election.enable|BOOLEAN|false||all
 unclean.leader.election.interval.ms|LONG|300000|1..|
 unstable.api.versions.enable|BOOLEAN|false||
 unstable.feature.versions.enable|BOOLEAN|false||

@@ -53,7 +53,7 @@ class Channels:
         channel_to: Callable[[BrokerNode], BrokerChannel],
     ) -> None:
         self.controller_epoch = 0
-        self._controller_id = controller_id
+        self.controller_id = controller_id
         self._context = context
         self._channel_to = channel_to
         self._channels: dict[int, BrokerChannel] = {}
@@ -131,7 +131,7 @@ class Channels:
 
     def _stamp(self, node_id: int) -> Stamp:
         epoch = self._context.brokers[node_id].epoch
-        return Stamp(self._controller_id, self.controller_epoch, epoch)
+        return Stamp(self.controller_id, self.controller_epoch, epoch)
 
     def _topic_ids(self, partitions: Collection[TopicPartition]) -> Mapping[str, UUID]:
         names = {place.topic for place in partitions}

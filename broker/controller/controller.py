@@ -40,6 +40,7 @@ from broker.controller.channels import Answer, BrokerChannel, Channels, failures
 from broker.controller.context import ControllerContext
 from broker.controller.elections import elect_offline, elect_without, first_state
 from broker.controller.isr_decisions import decide
+from broker.controller.leaders import ElectionRules, Leaders
 from broker.controller.moves import Moves
 from broker.controller.placement import Assignment, place, place_more
 from broker.controller.reassignments import is_moving
@@ -48,6 +49,8 @@ from broker.controller.turns import Turns
 _log = logging.getLogger(__name__)
 
 Configs = Mapping[str, str]
+
+_CLEAN = ElectionRules()
 
 
 class Controller:
@@ -59,8 +62,10 @@ class Controller:
         records: MetadataRecords,
         channel_to: Callable[[BrokerNode], BrokerChannel],
         run_blocking: RunBlocking,
+        rules: ElectionRules = _CLEAN,
     ) -> None:
         self._node_id = node_id
+        self._rules = rules
         self._records = records
         self._run_blocking = run_blocking
         self._context = ControllerContext()
@@ -68,6 +73,7 @@ class Controller:
         self._turns = Turns(records, self._context, self._channels, run_blocking)
         self._changes = self._turns.changes
         self.moves = Moves(self._turns)
+        self.leaders = Leaders(self._turns, rules)
 
     # Taking over.
 
@@ -98,11 +104,13 @@ class Controller:
         self._go_on_deleting()
         if self.is_active:
             self.moves.take_over()
+            self.leaders.take_over()
 
     async def look_at_requests(self) -> None:
         """What old tools ask for by nodes below /admin. Raises NotControllerError and
         MetadataStoreError."""
         await self.moves.look_at_node()
+        await self.leaders.look_at_node()
 
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
         """And takes from the ISRs who is gone. A leader that was started anew since it was written
@@ -119,7 +127,7 @@ class Controller:
             absent = set(state.isr).difference(brokers)
             if state.leader not in brokers or state.leader in restarted:
                 others = elect_without(state, restarted | absent, self._context.is_online)
-                elected[topic_partition] = others or elect_offline(state, self._context.is_online)
+                elected[topic_partition] = others or self._elect_offline(topic_partition, state)
             elif others := elect_without(state, absent, self._context.is_online):
                 elected[topic_partition] = others  # else nothing would be committed for a while
         await self._turns.write_states(elected)
@@ -127,6 +135,7 @@ class Controller:
     async def resign(self) -> None:
         """Another broker is controller, or may be: says and knows nothing any more."""
         was_active, self._turns.is_active = self._turns.is_active, False
+        self.leaders.resign()
         async with self._turns.lock:
             await self._channels.close()
             self._context.forget()
@@ -332,7 +341,7 @@ class Controller:
         changed = {}
         for topic_partition, state in self._context.partitions():
             if state.leader in gone:
-                changed[topic_partition] = elect_offline(state, self._context.is_online)
+                changed[topic_partition] = self._elect_offline(topic_partition, state)
             elif (others := elect_without(state, gone, self._context.is_online)) is not None:
                 changed[topic_partition] = others
         return changed
@@ -342,9 +351,17 @@ class Controller:
         return {
             topic_partition: elected
             for topic_partition, state in self._context.partitions()
-            if state.leader == NO_LEADER and not new.isdisjoint(state.isr)
-            if (elected := elect_offline(state, self._context.is_online)).leader != NO_LEADER
+            if state.leader == NO_LEADER and not new.isdisjoint(state.replicas)
+            if (elected := self._elect_offline(topic_partition, state)).leader != NO_LEADER
         }
+
+    def _elect_offline(
+        self, topic_partition: TopicPartition, state: PartitionMetadata
+    ) -> PartitionMetadata:
+        elected = elect_offline(state, self._context.is_online)
+        if elected.leader == NO_LEADER and self._rules.is_unclean(topic_partition.topic):
+            return elect_offline(state, self._context.is_online, unclean=True)
+        return elected
 
     async def shut_down(self, node_id: int, broker_epoch: int) -> list[TopicPartition]:
         """A broker is about to stop (ControlledShutdown): others lead and are in sync instead of

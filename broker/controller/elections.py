@@ -7,7 +7,14 @@ leader begins a new leader epoch. (Kafka: PartitionLeaderElectionAlgorithms.)
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
-from broker.cluster.control import NO_LEADER
+from kafka.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    PreferredLeaderNotAvailableError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster.control import NO_LEADER, Partitions
 from broker.cluster.metadata import PartitionMetadata
 
 IsOnline = Callable[[int], bool]
@@ -21,12 +28,19 @@ def first_state(replicas: Sequence[int], is_online: IsOnline) -> PartitionMetada
     return PartitionMetadata(tuple(replicas), leader, 0, isr or tuple(replicas), 0)
 
 
-def elect_offline(state: PartitionMetadata, is_online: IsOnline) -> PartitionMetadata:
+def elect_offline(
+    state: PartitionMetadata, is_online: IsOnline, *, unclean: bool = False
+) -> PartitionMetadata:
     """Of a partition whose leader is gone: the first of its replicas that is there and in sync
     leads it; nobody where none is, and the ISR then stays as it was, since the next leader is to be
-    one of it."""
+    one of it. If it may be `unclean`, the first that is there leads it then, and what only others
+    had is lost."""
     in_sync = tuple(node_id for node_id in state.isr if is_online(node_id))
     leader = next((node_id for node_id in state.replicas if node_id in in_sync), NO_LEADER)
+    if leader == NO_LEADER and unclean:
+        leader = next(filter(is_online, state.replicas), NO_LEADER)
+        if leader != NO_LEADER:
+            in_sync, state = (leader,), replace(state, is_recovering=True)
     return replace(
         state,
         leader=leader,
@@ -54,3 +68,50 @@ def elect_without(
         return None
     isr = tuple(node_id for node_id in state.isr if node_id not in leaving)
     return replace(state, leader_epoch=state.leader_epoch + 1, isr=isr)
+
+
+def elect_preferred(state: PartitionMetadata, is_online: IsOnline) -> PartitionMetadata:
+    """Of a partition that its first replica is to lead. Raises ElectionNotNeededError where it
+    does, and PreferredLeaderNotAvailableError where it cannot."""
+    preferred = state.replicas[0]
+    if state.leader == preferred:
+        raise ElectionNotNeededError("Leader election not needed for topic partition.")
+    if preferred not in state.isr or not is_online(preferred):
+        raise PreferredLeaderNotAvailableError("The preferred leader was not available.")
+    return replace(state, leader=preferred, leader_epoch=state.leader_epoch + 1)
+
+
+def elect_unclean(state: PartitionMetadata, is_online: IsOnline) -> PartitionMetadata:
+    """Of a partition that any replica may lead, where none that is in sync is there. Raises
+    ElectionNotNeededError where it is led, and EligibleLeadersNotAvailableError."""
+    if state.leader != NO_LEADER and is_online(state.leader):
+        raise ElectionNotNeededError("Leader election not needed for topic partition.")
+    elected = elect_offline(state, is_online, unclean=True)
+    if elected.leader == NO_LEADER:
+        raise EligibleLeadersNotAvailableError(
+            "Eligible topic partition leaders are not available."
+        )
+    return elected
+
+
+def out_of_balance(
+    states: Partitions, percentage: int, is_online: IsOnline
+) -> list[TopicPartition]:
+    """The partitions that their first replicas should lead again and can: those of brokers that do
+    not lead more than `percentage` of what is theirs. What moves is left alone."""
+    theirs: dict[int, list[TopicPartition]] = {}
+    for place, state in states.items():
+        theirs.setdefault(state.replicas[0], []).append(place)
+    found = []
+    for broker, places in theirs.items():
+        others = [place for place in places if states[place].leader != broker]
+        if len(others) * 100 > percentage * len(places):
+            found += [
+                place
+                for place in others
+                if broker in states[place].isr
+                and is_online(broker)
+                and not states[place].adding
+                and not states[place].removing
+            ]
+    return found

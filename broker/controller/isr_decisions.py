@@ -37,4 +37,5 @@ def decide(
     absent = [node_id for node_id in change.isr if not is_online(node_id) and node_id != asker]
     if strangers or absent:
         raise IneligibleReplicaError(f"brokers {sorted(strangers.union(absent))}")
-    return replace(state, isr=change.isr)
+    # Who leads has recovered by that (KIP-704).
+    return replace(state, isr=change.isr, is_recovering=False)

@@ -21,6 +21,7 @@ from broker.cluster.metadata import BrokerNode, PartitionMetadata
 from broker.cluster.records import MetadataRecords
 from broker.cluster.store import ANY_VERSION, Delete
 from broker.controller.controller import Controller
+from broker.controller.leaders import ElectionRules
 from tests.support.patience import eventually
 
 T = TypeVar("T")
@@ -52,7 +53,13 @@ class _Channel:
 class ScriptedCluster:
     """Brokers 1 to 5; topic "t" with two partitions on brokers 1 and 2."""
 
-    def __init__(self, directory: Path, racks: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rules: ElectionRules | None = None,
+        racks: Mapping[int, str] | None = None,
+    ) -> None:
+        self._rules = rules or ElectionRules()
         self.store = LocalStore(directory)
         self.records = MetadataRecords(self.store)
         self.records.prepare()
@@ -71,7 +78,11 @@ class ScriptedCluster:
         self.records = MetadataRecords(self.store)
         self.records.become_controller(node_id)
         return Controller(
-            node_id, self.records, lambda node: _Channel(self, node.node_id), self.run_blocking
+            node_id,
+            self.records,
+            lambda node: _Channel(self, node.node_id),
+            self.run_blocking,
+            self._rules,
         )
 
     async def run_blocking(self, function: Callable[[], T]) -> T:

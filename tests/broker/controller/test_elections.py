@@ -1,11 +1,21 @@
 """Who leads next, whoever is there."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
+from kafka.structs import TopicPartition
 
 from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import PartitionMetadata
-from broker.controller.elections import elect_offline, elect_without, first_state
+from broker.controller.elections import (
+    elect_offline,
+    elect_preferred,
+    elect_without,
+    first_state,
+    out_of_balance,
+)
 
 NODES = range(1, 6)
 online = st.sets(st.sampled_from(NODES))
@@ -58,3 +68,51 @@ def test_who_leaves_leads_nothing_and_is_not_in_sync(state, there, leaving):
         assert leaving.isdisjoint(changed.isr)
         assert changed.leader == (others[0] if state.leader in leaving else state.leader)
         assert changed.leader in changed.isr
+
+
+@given(state=states(), there=online)
+def test_unclean_only_where_nobody_in_sync_is_there(state, there):
+    clean = elect_offline(state, there.__contains__)
+    unclean = elect_offline(state, there.__contains__, unclean=True)
+    present = [node for node in state.replicas if node in there]
+    if clean.leader != NO_LEADER or not present:
+        assert unclean == clean
+    else:
+        assert (unclean.leader, unclean.isr) == (present[0], (present[0],))
+        assert unclean.is_recovering
+        assert unclean.leader_epoch == state.leader_epoch + 1
+
+
+@given(state=states(), there=online)
+def test_the_preferred_leader_is_the_first_replica_or_nobody(state, there):
+    preferred = state.replicas[0]
+    try:
+        elected = elect_preferred(state, there.__contains__)
+    except ElectionNotNeededError:
+        assert state.leader == preferred
+    except PreferredLeaderNotAvailableError:
+        assert preferred not in there & set(state.isr)
+    else:
+        epoch = state.leader_epoch + 1
+        assert elected == replace(state, leader=preferred, leader_epoch=epoch)
+        assert preferred in there & set(state.isr)
+
+
+@given(several=st.lists(states(), max_size=20), there=online, percentage=st.integers(0, 100))
+def test_what_is_out_of_balance_can_be_brought_back(several, there, percentage):
+    partitions = {TopicPartition("t", index): state for index, state in enumerate(several)}
+    found = out_of_balance(partitions, percentage, there.__contains__)
+    for place in found:
+        elect_preferred(partitions[place], there.__contains__)
+    for node in NODES:
+        theirs = [state for state in several if state.replicas[0] == node]
+        others = sum(state.leader != node for state in theirs)
+        if others * 100 <= percentage * len(theirs):
+            assert all(partitions[place].replicas[0] != node for place in found)
+
+
+def test_what_moves_is_not_balanced():
+    state = PartitionMetadata((1, 2), 2, 3, (1, 2), 4)
+    place = TopicPartition("t", 0)
+    assert out_of_balance({place: state}, 10, {1, 2}.__contains__) == [place]
+    assert out_of_balance({place: replace(state, removing=(2,))}, 10, {1, 2}.__contains__) == []

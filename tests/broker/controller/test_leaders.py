@@ -1,0 +1,204 @@
+"""Elections by request, by a node, by a topic's config, and to balance the brokers."""
+
+import asyncio
+import json
+
+import pytest
+from kafka.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    NotControllerError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.structs import TopicPartition
+
+from broker.cluster.control import NO_LEADER
+from broker.cluster.store import Create
+from broker.controller.leaders import Election, ElectionRules
+from tests.broker.controller.scripted import P0, P1, ScriptedCluster
+from tests.support.patience import eventually
+
+NODE = "/admin/preferred_replica_election"
+unclean: set[str] = set()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    unclean.clear()
+    made = ScriptedCluster(tmp_path, ElectionRules(unclean.__contains__))
+    yield made
+    made.store.close()
+
+
+def run(scenario):
+    asyncio.run(scenario())
+
+
+async def elect(cluster, kind, place=P0):
+    (refusal,) = (await cluster.controller.leaders.elect(kind, [place])).values()
+    if refusal is not None:
+        raise refusal
+
+
+async def lead_by(cluster, node_id):
+    """By the second replica, while the first one is away."""
+    await cluster.start()
+    first, second = cluster.state().replicas
+    assert second == node_id
+    await cluster.lose(first)
+    await cluster.find(first)
+    assert cluster.state().leader == second
+
+
+def test_a_preferred_leader_leads_again_when_it_is_in_sync(cluster):
+    async def scenario() -> None:
+        await lead_by(cluster, 2)
+        with pytest.raises(PreferredLeaderNotAvailableError):
+            await elect(cluster, Election.PREFERRED)
+        await cluster.in_sync(2, 1)
+        before = cluster.state()
+        cluster.told.clear()
+        await elect(cluster, Election.PREFERRED)
+        state = cluster.state()
+        assert (state.leader, state.leader_epoch, state.isr) == (1, before.leader_epoch + 1, (2, 1))
+        assert {each for each, _ in cluster.followed().values()} == {state}
+        with pytest.raises(ElectionNotNeededError):
+            await elect(cluster, Election.PREFERRED)
+        for gone in (TopicPartition("t", 9), TopicPartition("gone", 0)):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await elect(cluster, Election.PREFERRED, gone)
+
+    run(scenario)
+
+
+def test_all_partitions_at_once(cluster):
+    async def scenario() -> None:
+        await lead_by(cluster, 2)
+        await cluster.in_sync(2, 1)
+        outcomes = await cluster.controller.leaders.elect(Election.PREFERRED, None)
+        assert outcomes[P0] is None
+        assert isinstance(outcomes[P1], PreferredLeaderNotAvailableError)
+
+    run(scenario)
+
+
+def test_a_controller_of_the_past_elects_nobody(cluster):
+    async def scenario() -> None:
+        await lead_by(cluster, 2)
+        await cluster.in_sync(2, 1)
+        before = cluster.controller
+        await cluster.fail_over()
+        for _ in range(2):
+            with pytest.raises(NotControllerError):
+                await before.leaders.elect(Election.PREFERRED, [P0])
+        assert cluster.state().leader == 2
+
+    run(scenario)
+
+
+async def lose_all_in_sync(cluster):
+    """Broker 2 was not in sync, and 1 is gone."""
+    await cluster.start()
+    await cluster.in_sync(1)
+    await cluster.in_sync(1, place=P1)
+    await cluster.lose(1)
+    state = cluster.state()
+    assert (state.leader, state.isr) == (NO_LEADER, (1,))
+
+
+def test_who_is_not_in_sync_leads_only_when_that_is_asked_for(cluster):
+    async def scenario() -> None:
+        await lose_all_in_sync(cluster)
+        with pytest.raises(PreferredLeaderNotAvailableError):
+            await elect(cluster, Election.PREFERRED)
+        before = cluster.state()
+        await elect(cluster, Election.UNCLEAN)
+        state = cluster.state()
+        assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
+        assert state.leader_epoch == before.leader_epoch + 1
+        with pytest.raises(ElectionNotNeededError):
+            await elect(cluster, Election.UNCLEAN)
+        assert cluster.state(P1).leader == NO_LEADER
+        await cluster.find(1)
+        await cluster.in_sync(2, 1)
+        assert not cluster.state().is_recovering
+        assert cluster.state(P1).leader == 1  # it is back
+
+    run(scenario)
+
+
+def test_nobody_leads_where_nobody_is(cluster):
+    async def scenario() -> None:
+        await lose_all_in_sync(cluster)
+        await cluster.lose(2)
+        with pytest.raises(EligibleLeadersNotAvailableError):
+            await elect(cluster, Election.UNCLEAN)
+
+    run(scenario)
+
+
+def test_a_topic_may_allow_it_before_and_after(cluster):
+    async def scenario() -> None:
+        await lose_all_in_sync(cluster)
+        cluster.controller.leaders.rules_changed()
+        unclean.add("t")
+        cluster.controller.leaders.rules_changed()
+        await eventually(lambda: cluster.state(P1).leader == 2)
+        assert cluster.state().leader == 2
+        await cluster.lose(2)
+        await cluster.find(1)  # not in sync, but there
+        assert (cluster.state().leader, cluster.state().isr) == (1, (1,))
+
+    run(scenario)
+
+
+def test_the_next_controller_knows_what_a_topic_allows(cluster):
+    async def scenario() -> None:
+        await lose_all_in_sync(cluster)
+        unclean.add("t")
+        await cluster.fail_over()
+        assert cluster.state().leader == 2
+
+    run(scenario)
+
+
+def test_leaders_are_balanced(cluster):
+    async def scenario() -> None:
+        await lead_by(cluster, 2)
+        await cluster.controller.leaders.balance()
+        assert cluster.state().leader == 2  # broker 1 is not in sync yet
+        await cluster.in_sync(2, 1)
+        await cluster.controller.leaders.balance()
+        assert (cluster.state().leader, cluster.state(P1).leader) == (1, 2)
+
+    run(scenario)
+
+
+def test_leaders_are_balanced_by_themselves(tmp_path):
+    cluster = ScriptedCluster(tmp_path, ElectionRules(balance_interval_s=0.01))
+
+    async def scenario() -> None:
+        await lead_by(cluster, 2)
+        await cluster.in_sync(2, 1)
+        await eventually(lambda: cluster.state().leader == 1)
+        await cluster.controller.resign()
+
+    run(scenario)
+    cluster.store.close()
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}"])
+def test_what_old_tools_ask_for_by_a_node(cluster, value):
+    async def scenario() -> None:
+        await lead_by(cluster, 2)
+        await cluster.in_sync(2, 1)
+        await cluster.controller.look_at_requests()  # nothing yet
+        partitions = [{"topic": "t", "partition": index} for index in (0, 1, 9)]
+        asked = json.dumps({"version": 1, "partitions": partitions}).encode()
+        cluster.store.commit([Create(NODE, asked if value is None else value)])
+        await cluster.controller.look_at_requests()
+        assert cluster.state().leader == (1 if value is None else 2)
+        assert not cluster.store.exists(NODE)
+
+    run(scenario)

@@ -1,0 +1,125 @@
+"""Who leads in one cluster, where that is asked for, set, or due."""
+
+import pytest
+from kafka.protocol import admin
+from kazoo.client import KazooClient
+
+from tests.broker.api.config_client import SET, altered
+from tests.support.broker_child import RawClient
+from tests.support.cluster import Cluster
+from tests.support.patience import wait_until
+from tests.support.records import batch_of
+
+PREFERRED, UNCLEAN = 0, 1
+TOPIC, BROKER = 2, 4
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+def call(cluster, node_id, request, response_class, version):
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        return client.call(request, response_class, version)
+
+
+def elect(cluster, kind, topic):
+    """Of its first partition; the error code."""
+    named = admin.ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[0])
+    request = admin.ElectLeadersRequest(
+        election_type=kind, topic_partitions=[named], timeout_ms=1000
+    )
+    controller = cluster.controller_id
+    response = call(cluster, controller, request, admin.ElectLeadersResponse, 2)
+    (result,) = response.replica_election_results
+    (partition,) = result.partition_result
+    assert not response.error_code
+    return partition.error_code
+
+
+def others(cluster):
+    """Two brokers that are not the controller."""
+    return tuple(sorted(cluster.brokers.keys() - {cluster.controller_id}))
+
+
+def create(cluster, topic, replicas):
+    cluster.admin.create_topics(
+        {topic: {"assignments": {0: list(replicas)}, "configs": {"min.insync.replicas": "1"}}}
+    )
+    wait_until(lambda: cluster.leader(topic) == replicas[0], "it is led")
+    cluster.wait_in_sync(topic, len(replicas))
+
+
+def restart(cluster, topic, node_id):
+    """After this others lead what it led."""
+    cluster.stop(node_id)
+    cluster.wait_led(topic, not_by=node_id)
+    cluster.start(node_id)
+    cluster.wait_in_sync(topic, 2)
+
+
+def test_preferred_leaders_lead_again_when_that_is_asked_for(cluster):
+    first, second = others(cluster)
+    create(cluster, "t", (first, second))
+    path = "/admin/preferred_replica_election"
+    foreign = KazooClient(f"{cluster.zookeeper.address}/cluster")
+    foreign.start()
+    try:
+        restart(cluster, "t", first)
+        assert cluster.leader("t") == second
+        assert elect(cluster, PREFERRED, "t") == 0
+        wait_until(lambda: cluster.leader("t") == first, "it leads again")
+        assert elect(cluster, PREFERRED, "t") == 84  # not needed
+        restart(cluster, "t", first)
+        foreign.create(path, b'{"version":1,"partitions":[{"topic":"t","partition":0}]}')
+        wait_until(lambda: cluster.leader("t") == first, "it leads again")
+        wait_until(lambda: not foreign.exists(path), "that is done")
+    finally:
+        foreign.stop()
+        foreign.close()
+
+
+def test_leaders_are_balanced_by_themselves(tmp_path):
+    with Cluster(tmp_path, properties={"leader.imbalance.check.interval.seconds": "1"}) as cluster:
+        first, second = others(cluster)
+        create(cluster, "t", (first, second))
+        restart(cluster, "t", first)
+        wait_until(lambda: cluster.leader("t") == first, "it leads again")
+
+
+def test_who_is_not_in_sync_leads_where_that_is_set_or_asked_for(cluster):
+    first, second = others(cluster)
+    controller = cluster.controller_id
+    topics = ("by-topic", "by-default", "by-request")
+    for topic in topics:
+        create(cluster, topic, (first, second))
+    cluster.stop(second)
+    broker = cluster.brokers[first]
+    with RawClient(broker.host, broker.port) as client:
+        for topic in topics:
+            wait_until(lambda topic=topic: cluster.leader(topic) == first, "it is led")
+            assert not client.produce(topic, 0, batch_of(3)).error_code
+    cluster.kill(first)
+    cluster.start(second)
+    for topic in topics:
+        wait_until(lambda topic=topic: cluster.leader(topic) == -1, "nobody leads it")
+    assert elect(cluster, UNCLEAN, "by-request") == 0
+    wait_until(lambda: cluster.leader("by-request") == second, "it is led")
+    assert [cluster.leader(topic) for topic in topics[:2]] == [-1, -1]
+    enabled = [("unclean.leader.election.enable", SET, "true")]
+    for kind, name in ((TOPIC, "by-topic"), (BROKER, "")):
+        with RawClient(cluster.brokers[second].host, cluster.brokers[second].port) as client:
+            assert altered(client, kind, name, enabled) == (0, None)
+        topic = "by-topic" if name else "by-default"
+        wait_until(lambda topic=topic: cluster.leader(topic) == second, "it is led")
+    assert cluster.controller_id == controller
+    cluster.start(first)
+    for topic in topics:
+        cluster.wait_in_sync(topic, 2)
+        wait_until(
+            lambda topic=topic: cluster.log_bytes(first, topic) == cluster.log_bytes(second, topic),
+            "what only one had is gone",
+        )
