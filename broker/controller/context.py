@@ -77,6 +77,11 @@ class ControllerContext:
         for topic in self.with_changes(changed):
             self.topics[topic.name] = topic
 
+    @property
+    def racks(self) -> dict[int, str | None]:
+        """Of the brokers that are there."""
+        return {node_id: broker.node.rack for node_id, broker in self.brokers.items()}
+
     def is_online(self, node_id: int) -> bool:
         """Whether it may lead."""
         return node_id in self.brokers and node_id not in self.shutting_down

@@ -162,7 +162,7 @@ class Controller:
     def place(self, partition_count: int, replication_factor: int) -> Assignment:
         """Brokers for the replicas of a new topic. Raises InvalidReplicationFactorError."""
         self._turns.check_active()
-        return place(list(self._context.brokers), partition_count, replication_factor)
+        return place(self._context.racks, partition_count, replication_factor)
 
     async def place_and_create_topic(
         self, name: str, partition_count: int, replication_factor: int, configs: Configs
@@ -227,7 +227,7 @@ class Controller:
                 raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
             additional = partition_count - present
             if assignment is None:
-                assignment = place_more(list(self._context.brokers), topic.partitions, additional)
+                assignment = place_more(self._context.racks, topic.partitions, additional)
             elif len(assignment) != additional:
                 raise InvalidReplicationAssignmentError(
                     f"Attempted to add {additional} additional partition(s), but only "

@@ -1,0 +1,27 @@
+"""Replicas of one cluster that are spread over racks."""
+
+from tests.support.cluster import Cluster
+
+RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
+
+
+class RackedCluster(Cluster):
+    def properties_of(self, node_id):
+        return {**super().properties_of(node_id), "broker.rack": RACKS[node_id]}
+
+
+def racks(cluster, topic):
+    """Of the replicas of each partition."""
+    return [{RACKS[each] for each in part["replica_nodes"]} for part in cluster.partitions(topic)]
+
+
+def test_each_partition_has_replicas_in_both_racks(tmp_path):
+    with RackedCluster(tmp_path, brokers=4) as cluster:
+        told = cluster.admin.describe_cluster()["brokers"]
+        assert {each["broker_id"]: each["rack"] for each in told} == RACKS
+        cluster.create_topic("t", 6, 2)
+        assert racks(cluster, "t") == [{"a", "b"}] * 6
+        cluster.admin.create_partitions({"t": 9})
+        assert racks(cluster, "t") == [{"a", "b"}] * 9
+        leaders = [each["leader_id"] for each in cluster.partitions("t")]
+        assert {leaders.count(node_id) for node_id in RACKS} <= {2, 3}
