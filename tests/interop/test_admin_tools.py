@@ -41,14 +41,16 @@ def settle() -> None:
 class JavaTools:
     """Each call is one tool in one JVM: what it prints, or its failure."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, jars: str = "kafka") -> None:
+        """`jars`: those of the peer whose tools they are."""
         self._bootstrap = bootstrap
+        self._jars = jars
 
     def __call__(self, tool: str, *arguments: str, stdin: str = "", check: bool = True) -> str:
         main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         command = [
             *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
-            *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{PEERS}/kafka/*"),
+            *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{PEERS}/{self._jars}/*"),
             *(main_class, "--bootstrap-server", self._bootstrap, *arguments),
         ]
         done = subprocess.run(

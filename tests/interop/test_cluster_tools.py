@@ -1,0 +1,63 @@
+"""Apache Kafka's own tools, of today and of 3.9, administer a cluster of our brokers."""
+
+import json
+
+import pytest
+
+from tests.interop.test_admin_tools import JavaTools
+from tests.support.cluster import Cluster
+from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.patience import wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+
+@pytest.fixture(params=["kafka", "kafka-zk"])
+def jars(request):
+    require_kafka()
+    if not (PEERS / request.param).is_dir():
+        pytest.skip(f"no Apache Kafka in {PEERS / request.param}: run tests/interop/peers/fetch")
+    return request.param
+
+
+def test_replicas_move_and_leaders_come_back(tmp_path, jars):
+    def plan(name, replicas):
+        path = tmp_path / name
+        partition = {"topic": "t", "partition": 0, "replicas": replicas}
+        path.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        return str(path)
+
+    with Cluster(tmp_path) as cluster:
+        tool = JavaTools(",".join(cluster.bootstrap), jars)
+        cluster.admin.create_topics({"t": {"assignments": {0: [1, 2]}}})
+        cluster.wait_in_sync("t", 2)
+
+        def placed():
+            (partition,) = cluster.partitions("t")
+            return list(partition["replica_nodes"])
+
+        moved = plan("moved.json", [3, 1])
+        arguments = ("--throttle", "50000000", "--reassignment-json-file", moved)
+        started = tool("reassign.ReassignPartitionsCommand", "--execute", *arguments)
+        assert "Successfully started partition reassignment for t-0" in started
+        wait_until(lambda: placed() == [3, 1], placed)
+        verify = ("--verify", "--reassignment-json-file", moved)
+        verified = tool("reassign.ReassignPartitionsCommand", *verify)
+        assert "Reassignment of partition t-0 is completed." in verified
+        assert "Clearing topic-level throttles on topic t" in verified
+        assert "No partition reassignments found." in tool(
+            "reassign.ReassignPartitionsCommand", "--list"
+        )
+        cluster.stop(3)
+        assert cluster.wait_led("t", not_by=3) == 1
+        cluster.start(3)
+        cluster.wait_in_sync("t", 2)
+        elected = tool(
+            "LeaderElectionCommand",
+            *("--election-type", "preferred", "--topic", "t", "--partition", "0"),
+        )
+        assert "Successfully completed leader election (PREFERRED) for partitions t-0" in elected
+        assert cluster.leader("t") == 3
+        described = tool("TopicCommand", "--describe", "--topic", "t")
+        assert "Leader: 3\tReplicas: 3,1" in described
+        assert "throttled" not in described
