@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from kafka.errors import BrokerResponseError
+
 from broker.cluster import znodes
 from broker.cluster.changes import RunBlocking
 from broker.cluster.store import (
@@ -25,6 +27,7 @@ from broker.cluster.store import (
     MetadataStore,
     MetadataStoreError,
     NoNodeError,
+    StoreConnectionError,
 )
 
 _log = logging.getLogger(__name__)
@@ -35,7 +38,7 @@ _RETRY_S = 0.2
 
 class Configs(Protocol):
     """What is set on the entities of one kind; `reload` of one of them. Both raise
-    MetadataStoreError."""
+    MetadataStoreError and BrokerResponseError."""
 
     async def reload(self, name: str) -> None: ...
 
@@ -99,7 +102,7 @@ class ConfigNotices:
             self._wake.clear()
             try:
                 await self._look()
-            except (MetadataStoreError, OSError) as error:
+            except (MetadataStoreError, BrokerResponseError, OSError) as error:
                 _log.warning("config.not_heard reason=%r", str(error))
                 self._wake.set()
                 await asyncio.sleep(_RETRY_S)
@@ -117,11 +120,21 @@ class ConfigNotices:
                 raise
         else:
             for kind, name in await self._run_blocking(lambda: self._entities(new)):
-                if kind in self._configs:
-                    await self._configs[kind].reload(name)
+                await self._reload(kind, name)
         now_s = self._clock_s()
         self._known = {notice: self._known.get(notice, now_s) for notice in found}
         await self._remove_old(now_s)
+
+    async def _reload(self, kind: str, name: str) -> None:
+        """What cannot be read, or not be applied, holds up nothing else."""
+        if kind not in self._configs:
+            return
+        try:
+            await self._configs[kind].reload(name)
+        except StoreConnectionError:
+            raise
+        except (MetadataStoreError, BrokerResponseError) as error:
+            _log.error("%s.config_ignored name=%r reason=%r", kind, name, str(error))
 
     def _entities(self, notices: list[str]) -> list[tuple[str, str]]:
         """That have changed, each once. Blocks."""

@@ -47,9 +47,10 @@ class ConfigRecords:
         self._tells_others = tells_others
 
     def names(self, kind: str) -> list[str]:
-        return [
-            znodes.entity_name(node) for node in self._store.children(znodes.entity_configs(kind))
-        ]
+        """Of all whose nodes are called as Kafka calls them."""
+        nodes = self._store.children(znodes.entity_configs(kind))
+        names = {node: znodes.entity_name(node) for node in nodes}
+        return [name for node, name in names.items() if znodes.entity_node(kind, name) == node]
 
     def read(self, kind: str, name: str) -> StoredConfigs:
         """Raises ValueError for what is no config."""

@@ -81,7 +81,9 @@ def entity_config(kind: str, name: str) -> str:
 
 def entity_node(kind: str, name: str) -> str:
     """The name of an entity's node: groups' and users' may have any letters."""
-    return name if kind == BROKER_ENTITIES else quote(name, safe="")
+    node = name if kind == BROKER_ENTITIES else quote(name, safe="")
+    # ZooKeeper takes no path with these, and so Kafka no such names.
+    return node.replace(".", "%2E") if node in (".", "..") else node
 
 
 def entity_name(node: str) -> str:
@@ -103,7 +105,11 @@ def dump(value: Mapping[str, object]) -> bytes:
 
 
 def load(value: bytes) -> dict[str, Any]:
-    loaded = json.loads(value)
+    """Raises ValueError."""
+    try:
+        loaded = json.loads(value)
+    except RecursionError as error:
+        raise ValueError("a node's value is nested too deeply") from error
     if not isinstance(loaded, dict):
         raise ValueError("a node's value is a JSON object")
     return loaded
@@ -151,7 +157,7 @@ def load_request(value: bytes) -> dict[TopicPartition, list[int]]:
             ]
             for asked in load(value)["partitions"]
         }
-    except (AttributeError, LookupError, TypeError) as error:
+    except (AttributeError, LookupError, OverflowError, TypeError) as error:
         raise ValueError(f"a request names partitions: {error!r}") from error
 
 

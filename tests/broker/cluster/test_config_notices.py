@@ -3,13 +3,20 @@
 import asyncio
 
 import pytest
+from kafka.errors import InvalidConfigurationError
 
 from broker.cluster.config_notices import KEPT_S, ConfigNotices
 from broker.cluster.config_records import ConfigRecords
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import new_topic
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import ANY_VERSION, Create, Delete, StoreConnectionError
+from broker.cluster.store import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    MetadataStoreError,
+    StoreConnectionError,
+)
 from tests.support.patience import eventually
 
 
@@ -19,8 +26,11 @@ class Told:
     def __init__(self) -> None:
         self.all: list[str] = []
         self.times = 0
+        self.failures: dict[str, Exception] = {}
 
     async def reload(self, name: str) -> None:
+        if name in self.failures:
+            raise self.failures[name]
         self.all.append(name)
 
     async def reload_all(self) -> None:
@@ -103,6 +113,22 @@ def test_nonsense_holds_nothing_up(world):
         await world.notices.stop()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("error", [MetadataStoreError("/"), InvalidConfigurationError()])
+def test_what_cannot_be_read_or_applied_holds_nothing_up(world, error):
+    async def scenario() -> None:
+        world.topics.failures["s"] = error
+        await world.start()
+        world.set("s", "1")
+        world.set("t", "1")
+        await eventually(lambda: world.topics.all == ["t"])
+        world.set("s", "2")
+        await asyncio.sleep(0.01)
+        await world.notices.stop()
+
+    run(scenario)
+    assert world.topics.all == ["t"]
 
 
 def test_after_a_session_all_is_read_again(world):

@@ -46,6 +46,7 @@ def notices(store):
         ("brokers", "2", "brokers/2"),
         ("users", "alice@x y", "users/alice%40x%20y"),
         ("groups", "a/b", "groups/a%2Fb"),
+        ("groups", "..", "groups/%2E%2E"),
     ],
 )
 def test_a_change_and_its_notice_are_kafkas(store, records, kind, name, path):
@@ -91,7 +92,12 @@ def test_a_topic_that_is_gone_has_no_configs(store, records):
     assert records.change("topics", "orders", lambda _: {"a": "2"}) == {"a": "2"}
 
 
-@pytest.mark.parametrize("value", [b"{", b"[]", b'{"config":7}', b'{"config":{"a":1}}', b"\xff"])
+DEEP = b'{"version":1,"config":' + b'{"a":' * 100_000
+
+
+@pytest.mark.parametrize(
+    "value", [b"{", b"[]", b'{"config":7}', b'{"config":{"a":1}}', b"\xff", DEEP]
+)
 def test_nonsense_is_nothing_that_is_set_and_can_be_replaced(store, records, value):
     store.commit([Set(PATH, value, ANY_VERSION)])
     with pytest.raises(ValueError, match=r".*"):
@@ -111,6 +117,8 @@ def test_a_users_clients_stay_when_nothing_is_set_on_the_user(store, records):
     records.change("groups", "g", lambda _: {"a": "1"})
     records.change("groups", "g", lambda _: {})
     assert records.names("groups") == []
+    store.commit([Create("/config/users/%2e")])
+    assert records.names("users") == ["folder", "u"]
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,13 @@ def test_what_is_asked_for_later_by_request_counts(cluster):
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"\xff", b"[]", b"{}", b'{"partitions":7}', b'{"partitions":[{"topic":"t"}]}']
+    "value",
+    [
+        *(b"", b"\xff", b"[]", b"{}", b'{"partitions":7}', b'{"partitions":[{"topic":"t"}]}'),
+        b'{"partitions":[{"topic":"t","partition":1e999}]}',
+        b'{"partitions":[{"topic":[],"partition":0,"replicas":["x"]}]}',
+        b'{"partitions":[{"topic":{"a":1},"partition":-1,"replicas":[1]}]}',
+    ],
 )
 def test_a_node_of_nonsense_is_removed(cluster, value):
     async def scenario() -> None:
