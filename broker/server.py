@@ -25,7 +25,6 @@ from broker.boot.adoption import adopt_logs, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.broker_configs import ConfigManager, load_dynamic
 from broker.cluster.cache import MetadataCache
-from broker.cluster.config_notices import ConfigNotices
 from broker.cluster.config_records import ConfigRecords
 from broker.cluster.control import IsrChange
 from broker.cluster.entity_configs import EntityConfigs
@@ -150,8 +149,12 @@ class BrokerServer:
         if not self._is_member:
             self._records.become_controller(self._config.broker_id)
         self._config_records = ConfigRecords(self._store, tells_others=self._is_member)
-        self._config_notices = ConfigNotices(self._store, self._run_blocking)
-        self._config_notices.remember()
+        if self._is_member:
+            # Here, since a broker alone hears of nobody.
+            from broker.cluster.config_notices import ConfigNotices
+
+            self._config_notices = ConfigNotices(self._store, self._run_blocking)
+            self._config_notices.remember()
         self._config = load_dynamic(self._static, self._config_records)
         self._topic_configs = EntityConfigs(
             znodes.TOPIC_ENTITIES,
