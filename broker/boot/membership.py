@@ -24,6 +24,7 @@ from broker.cluster.store import (
     MetadataStoreError,
     NodeExistsError,
     SessionExpiredError,
+    StoreConnectionError,
 )
 from broker.cluster.zookeeper_store import ZooKeeperStore
 from broker.config.definition import ConfigError
@@ -88,7 +89,7 @@ class Membership:
             (znodes.PREFERRED_ELECTIONS, _Changed.REQUESTS),
         ):
             self._unwatch.append(await self._watch(path, changed))
-        while not await self._register_in_session():
+        while not await self._register_until(until_s):
             # One of a session of ours that ends soon, or another broker's.
             if self._loop.time() > until_s:
                 raise ConfigError(
@@ -181,6 +182,16 @@ class Membership:
         self._expired = False
         if await self._register():
             await self._look_for_controller()
+
+    async def _register_until(self, until_s: float) -> bool:
+        """False as well where the store was not reached, which raises only then."""
+        try:
+            return await self._register_in_session()
+        except StoreConnectionError as error:
+            if self._loop.time() > until_s:
+                raise
+            _log.warning("broker.not_registered id=%d reason=%r", self._node.node_id, str(error))
+            return False
 
     async def _register_in_session(self) -> bool:
         """While this broker is about to join, its session may end as well."""

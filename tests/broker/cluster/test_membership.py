@@ -6,6 +6,7 @@ from broker.boot.membership import Membership
 from broker.cluster.metadata import BrokerNode
 from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionState
+from broker.cluster.store import StoreConnectionError
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
 from tests.support.zookeeper import expire
@@ -17,6 +18,26 @@ def test_a_session_that_ends_before_a_broker_joins_is_followed_by_the_next(zooke
     records.prepare()
     expire(zookeeper.address, store._session._client.client_id)
     told = [events.wait(SessionState.EXPIRED), events.wait(SessionState.CONNECTED, 2)]
+    assert joined(store, records, told)
+
+
+def test_a_broker_that_joins_asks_again_where_it_had_no_answer(zookeeper, open_store, monkeypatch):
+    store, _ = open_store(zookeeper.address)
+    records = MetadataRecords(store)
+    records.prepare()
+    register, failures = records.register, [StoreConnectionError("/")] * 2
+
+    def fails_twice(node):
+        if failures:
+            raise failures.pop()
+        return register(node)
+
+    monkeypatch.setattr(records, "register", fails_twice)
+    assert joined(store, records, [])
+
+
+def joined(store, records, told):
+    """Its epochs."""
     registered = []
 
     async def join() -> None:
@@ -38,7 +59,7 @@ def test_a_session_that_ends_before_a_broker_joins_is_followed_by_the_next(zooke
         await membership.leave()
 
     asyncio.run(join())
-    assert registered
+    return registered
 
 
 async def obey(request):
