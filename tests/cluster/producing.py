@@ -81,3 +81,15 @@ def read(cluster: Cluster, topic: str, partitions: int = 1) -> dict[tuple[int, i
         return found
     finally:
         consumer.close()
+
+
+def check(cluster: Cluster, producing: Producing, topic: str, partitions: int = 1) -> None:
+    """Nothing lost, nothing doubled, nothing out of order, and all replicas alike."""
+    found = read(cluster, topic, partitions)
+    assert producing.acknowledged.items() <= found.items()
+    assert not producing.errors
+    for partition in range(partitions):
+        values = [int(found[place]) for place in sorted(found) if place[0] == partition]
+        assert values == sorted(set(values))
+    cluster.wait_in_sync(topic)
+    cluster.wait_equal_logs(topic, partitions)

@@ -1,16 +1,12 @@
 """Transactions and groups of one cluster, whose coordinators are lost in the middle of them."""
 
-from itertools import count
-
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from broker.coordinator.state_topic import java_hash_magnitude
 from tests.support.cluster import Cluster
-from tests.support.patience import EVENT_S, wait_until
-
-PARTITIONS = 3
-RECORDS = 15
+from tests.support.patience import EVENT_S
+from tests.support.transactions import PARTITIONS, Transactions, read_committed
 
 
 @pytest.fixture
@@ -18,76 +14,6 @@ def cluster(tmp_path):
     with Cluster(tmp_path) as started:
         started.create_topic("t", PARTITIONS)
         yield started
-
-
-class Transactions:
-    """A producer of librdkafka's, and what it has committed."""
-
-    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
-        self.committed: list[int] = []
-        self._numbers = count()
-        self._open: list[int] = []
-        self._producer = Producer(
-            {
-                "bootstrap.servers": ",".join(cluster.bootstrap),
-                "transactional.id": transactional_id,
-                "log_level": 0,
-            }
-        )
-        self._producer.init_transactions(EVENT_S)
-
-    def begin(self) -> None:
-        self._producer.begin_transaction()
-        self._open = []
-        self.produce()
-
-    def produce(self) -> None:
-        for _ in range(RECORDS):
-            number = next(self._numbers)
-            self._producer.produce("t", b"%d" % number, partition=number % PARTITIONS)
-            self._open.append(number)
-
-    def commit(self) -> None:
-        self._producer.commit_transaction(EVENT_S)
-        self.committed += self._open
-
-    def abort(self) -> None:
-        self._producer.abort_transaction(EVENT_S)
-
-
-def read_committed(cluster: Cluster, count: int) -> list[int]:
-    """The values, at least so many, and whatever follows them."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": ",".join(cluster.bootstrap),
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition("t", index, 0) for index in range(PARTITIONS)])
-        values: list[int] = []
-        ended: set[int] = set()
-
-        def is_read() -> bool:
-            message = consumer.poll(0.1)
-            if message is None:
-                return False
-            value, partition = message.value(), message.partition()
-            assert partition is not None
-            if message.error():
-                ended.add(partition)
-            else:
-                ended.discard(partition)
-                values.append(int(value or b""))
-            return len(ended) == PARTITIONS and len(values) >= count
-
-        wait_until(is_read, lambda: f"{len(values)} of {count}", pause_s=0)
-        return values
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("lose", [Cluster.kill, Cluster.stop], ids=["killed", "stopped"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.producing import Producing, read
+from tests.cluster.producing import Producing, check
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.cluster import SESSION_S, Cluster, patiently
 from tests.support.patience import wait_until
@@ -16,18 +16,6 @@ from tests.support.patience import wait_until
 def cluster(tmp_path):
     with Cluster(tmp_path) as started:
         yield started
-
-
-def check(cluster: Cluster, producing: Producing, topic: str, partitions: int = 1) -> None:
-    """Nothing lost, nothing doubled, nothing out of order, and all replicas alike."""
-    found = read(cluster, topic, partitions)
-    assert producing.acknowledged.items() <= found.items()
-    assert not producing.errors
-    for partition in range(partitions):
-        values = [int(found[place]) for place in sorted(found) if place[0] == partition]
-        assert values == sorted(set(values))
-    cluster.wait_in_sync(topic)
-    cluster.wait_equal_logs(topic, partitions)
 
 
 def test_a_leader_that_is_killed_costs_no_record(cluster):
