@@ -32,6 +32,7 @@ class BrokerClient:
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
+        self._exchanging: asyncio.Task[memoryview] | None = None
         self._is_closed = False
         self._correlation_ids = count()
         self._one_at_a_time = asyncio.Lock()
@@ -51,17 +52,21 @@ class BrokerClient:
             exchange = asyncio.get_running_loop().create_task(
                 self._exchange(api_key, version, body)
             )
+            # Nobody hears of one that was given up.
+            exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._exchanging = exchange
             try:
                 # Not wait_for: until Python 3.12 it may swallow that it is cancelled.
                 done, _ = await asyncio.wait({exchange}, timeout=self._timeout_s)
                 if not done:
                     raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+                if exchange.cancelled():
+                    raise EOFError("closed")
                 return exchange.result()
             except (OSError, EOFError, KafkaProtocolError) as error:
                 raise self._failed(str(error) or type(error).__name__) from error
             finally:
                 if not exchange.done():
-                    exchange.cancel()
                     self._disconnect()  # what comes next on it would answer this request
 
     def close(self) -> None:
@@ -74,9 +79,17 @@ class BrokerClient:
         return KafkaConnectionError(f"broker at {self._host}:{self._port}: {reason}")
 
     def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """And gives up the request at work. The socket is closed after that: the loop has its
+        descriptor until then, and would take the next socket's, which may be the same, for it."""
+        sock, self._socket = self._socket, None
+        exchange = self._exchanging
+        if exchange is None or exchange.done():
+            if sock is not None:
+                sock.close()
+            return
+        exchange.cancel()
+        if sock is not None:
+            exchange.add_done_callback(lambda _: sock.close())
 
     async def _exchange(self, api_key: int, version: int, body: "Buffer") -> memoryview:
         loop = asyncio.get_running_loop()
