@@ -30,6 +30,7 @@ from broker.cluster.control import IsrChange
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
+from broker.cluster.producer_id_blocks import claim_block
 from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import MetadataStore
@@ -381,6 +382,12 @@ class BrokerServer:
             name, partition_count, replication_factor, configs
         )
 
+    async def _claim_producer_ids(self) -> range:
+        if self._to_controller is not None:
+            return await self._to_controller.allocate_producer_ids()
+        node_id, first_id = self._config.broker_id, self._first_producer_id
+        return await self._run_blocking(lambda: claim_block(self._store, node_id, first_id))
+
     def _build_groups(self) -> StateLoader[Groups]:
         self._offsets_topic: OffsetsTopic = StateTopic(
             offsets_topic_kind(self._config),
@@ -410,9 +417,7 @@ class BrokerServer:
         return StateLoader(self._offsets_topic, self._replicas, both)
 
     def _build_transactions(self) -> StateLoader[Transactions]:
-        self._producer_ids = ProducerIds(
-            self._store, self._config.broker_id, self._run_blocking, self._first_producer_id
-        )
+        self._producer_ids = ProducerIds(self._claim_producer_ids)
         self._transactions_topic: TransactionsTopic = StateTopic(
             transactions_topic_kind(self._config),
             self._metadata,

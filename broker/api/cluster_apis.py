@@ -1,6 +1,7 @@
 """The APIs that brokers of a cluster speak with each other, beside those that clients speak too."""
 
 from broker.api import (
+    allocate_producer_ids,
     alter_partition,
     controlled_shutdown,
     leader_and_isr,
@@ -15,4 +16,5 @@ CLUSTER_APIS: tuple[Api, ...] = (
     update_metadata.API,
     controlled_shutdown.API,
     alter_partition.API,
+    allocate_producer_ids.API,
 )

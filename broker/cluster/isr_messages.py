@@ -1,5 +1,5 @@
-"""AlterPartition (key 56, version 3), ControlledShutdown (7, 3) on the wire: what brokers ask of
-their controller.
+"""AlterPartition (key 56, version 3), ControlledShutdown (7, 3) and AllocateProducerIds (67, 0) on
+the wire: what brokers ask of their controller.
 
 In the versions of inter.broker.protocol.version 3.9. Pure functions between messages and the values
 of `control`: any thread.
@@ -19,6 +19,7 @@ from broker.cluster.metadata import PartitionMetadata
 
 ALTER_PARTITION_VERSION: Final = 3
 CONTROLLED_SHUTDOWN_VERSION: Final = 3
+ALLOCATE_PRODUCER_IDS_VERSION: Final = 0
 _SCHEMAS = "broker.cluster.schemas"
 _NO_EPOCH = -1
 """In a cluster over ZooKeeper the replicas' epochs are not told."""
@@ -38,6 +39,14 @@ class ControlledShutdownRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore
 
 class ControlledShutdownResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc,call-arg]
     """What it still leads."""
+
+
+class AllocateProducerIdsRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc,call-arg]
+    """A broker has none left to give away."""
+
+
+class AllocateProducerIdsResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc,call-arg]
+    """The block of ids that is its own."""
 
 
 def alter_partition_message(request: AlterPartition) -> Any:

@@ -19,6 +19,7 @@ from kafka.structs import TopicPartition
 from broker.cluster import znodes
 from broker.cluster.control import NO_LEADER, Partitions
 from broker.cluster.metadata import BrokerNode, LiveBroker, PartitionMetadata, TopicMetadata
+from broker.cluster.producer_id_blocks import claim_block
 from broker.cluster.store import (
     ANY_VERSION,
     BadVersionError,
@@ -197,6 +198,11 @@ class MetadataRecords:
             node = self._store.get(path)
         assert isinstance(node, Node)
         return node.czxid
+
+    def claim_producer_ids(self, node_id: int) -> range:
+        """The next block of producer ids, for that broker. Raises
+        CoordinatorLoadInProgressError."""
+        return claim_block(self._store, node_id)
 
     def topic_names(self) -> list[str]:
         """Of every topic, those on their way out too."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from kafka.errors import (
+    BrokerIdNotRegisteredError,
     BrokerNotAvailableError,
     BrokerResponseError,
     InvalidPartitionsError,
@@ -394,6 +395,20 @@ class Controller:
             ]
         await failures_of(answers, changed)
         return remaining
+
+    async def allocate_producer_ids(self, node_id: int, broker_epoch: int) -> range:
+        """A block of producer ids for a broker, which nobody else has.
+
+        Raises NotControllerError, BrokerIdNotRegisteredError, StaleBrokerEpochError and
+        CoordinatorLoadInProgressError.
+        """
+        async with self._turn():
+            broker = self._context.brokers.get(node_id)
+            if broker is None:
+                raise BrokerIdNotRegisteredError(f"broker {node_id} is not registered")
+            if broker_epoch != broker.epoch:
+                raise StaleBrokerEpochError(f"broker epoch is {broker.epoch}")
+            return await self._run_blocking(lambda: self._records.claim_producer_ids(node_id))
 
     async def alter_partitions(self, asked: AlterPartition) -> list[IsrAnswer]:
         """A leader asks for other ISRs: what each partition is now, or why not, in their order.

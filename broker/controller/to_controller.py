@@ -13,6 +13,7 @@ from typing import Any, Final
 from kafka.errors import (
     BrokerNotAvailableError,
     BrokerResponseError,
+    CoordinatorLoadInProgressError,
     KafkaConnectionError,
     NotControllerError,
     StaleBrokerEpochError,
@@ -25,8 +26,11 @@ from kafka.structs import TopicPartition
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import AlterPartition, IsrChange
 from broker.cluster.isr_messages import (
+    ALLOCATE_PRODUCER_IDS_VERSION,
     ALTER_PARTITION_VERSION,
     CONTROLLED_SHUTDOWN_VERSION,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -104,6 +108,24 @@ class ToController:
         (created,) = response.topics
         if created.error_code:
             raise for_code(created.error_code)(created.error_message)
+
+    async def allocate_producer_ids(self) -> range:
+        """Producer ids that are this broker's. Raises CoordinatorLoadInProgressError where the
+        controller is not reached, or gives none."""
+        message = AllocateProducerIdsRequest(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch()
+        )
+        try:
+            response = await self._request(
+                message, ALLOCATE_PRODUCER_IDS_VERSION, AllocateProducerIdsResponse
+            )
+            if response.error_code:
+                raise for_code(response.error_code)()
+        except (KafkaConnectionError, BrokerResponseError) as error:
+            _log.warning("producer_ids.asked_in_vain reason=%r", str(error))
+            raise CoordinatorLoadInProgressError(str(error)) from error
+        first = int(response.producer_id_start)
+        return range(first, first + response.producer_id_len)
 
     async def shut_down(self) -> list[TopicPartition]:
         """This broker is about to stop: the partitions that nobody else can lead. Raises

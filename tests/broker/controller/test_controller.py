@@ -7,9 +7,12 @@ from uuid import UUID
 
 import pytest
 from kafka.errors import (
+    BrokerIdNotRegisteredError,
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     KafkaStorageError,
+    NotControllerError,
+    StaleBrokerEpochError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -149,6 +152,23 @@ def test_a_topic_made_anew_has_its_own_configs(world):
         assert world.configs.of("t") == {"flush.ms": "5"}
         config = world.replicas.partition(topic.topic_partitions()[0]).log.config
         assert (config.retention_ms != 77, config.flush_ms) == (True, 5)
+
+    run(world, scenario)
+
+
+def test_producer_ids_are_given_to_brokers_that_are_there(world):
+    async def scenario() -> None:
+        epoch = world.records.brokers()[1].epoch
+        allocate = world.controller.allocate_producer_ids
+        assert await allocate(1, epoch) == range(1000)
+        assert await allocate(1, epoch) == range(1000, 2000)
+        with pytest.raises(StaleBrokerEpochError):
+            await allocate(1, epoch - 1)
+        with pytest.raises(BrokerIdNotRegisteredError):
+            await allocate(2, epoch)
+        await world.controller.resign()
+        with pytest.raises(NotControllerError):
+            await allocate(1, epoch)
 
     run(world, scenario)
 

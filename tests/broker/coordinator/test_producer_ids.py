@@ -5,9 +5,11 @@ import asyncio
 import pytest
 from kafka.errors import CoordinatorLoadInProgressError
 
+from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
-from broker.cluster.store import BadVersionError
-from broker.coordinator.producer_ids import BLOCK_SIZE, ProducerIds
+from broker.cluster.producer_id_blocks import BLOCK_SIZE, claim_block
+from broker.cluster.store import BadVersionError, Create
+from broker.coordinator.producer_ids import ProducerIds
 
 
 @pytest.fixture
@@ -18,10 +20,10 @@ def store(tmp_path):
 
 
 def make(store, node_id=1):
-    async def run_blocking(function):
-        return await asyncio.get_running_loop().run_in_executor(None, function)
+    async def claim():
+        return await asyncio.get_running_loop().run_in_executor(None, claim_block, store, node_id)
 
-    return ProducerIds(store, node_id, run_blocking)
+    return ProducerIds(claim)
 
 
 async def take(ids, count):
@@ -61,7 +63,17 @@ def test_a_block_that_is_always_taken_by_others_is_given_up(tmp_path):
 
     (tmp_path / "contended").mkdir()
     contended = Contended(tmp_path / "contended")
-    ids = make(contended)
     with pytest.raises(CoordinatorLoadInProgressError):
-        ids.claim()
+        claim_block(contended, 1)
     contended.close()
+
+
+def test_the_first_block_of_a_node_that_apache_kafka_has_made(store):
+    store.commit([Create(znodes.PRODUCER_ID_BLOCK)])
+    assert claim_block(store, 1) == range(BLOCK_SIZE)
+    assert claim_block(store, 2) == range(BLOCK_SIZE, 2 * BLOCK_SIZE)
+
+
+def test_no_block_begins_below_ids_that_are_known_to_be_taken(store):
+    assert claim_block(store, 1, 5) == range(5, 5 + BLOCK_SIZE)
+    assert claim_block(store, 1, 5) == range(5 + BLOCK_SIZE, 5 + 2 * BLOCK_SIZE)
