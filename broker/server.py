@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kafka.errors import BrokerResponseError, KafkaConnectionError, NotControllerError
 
+from broker.api.api_versions import FEATURES
 from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
@@ -484,6 +485,7 @@ class BrokerServer:
                 lambda: self._loop.time() * 1000,
             ),
             api_ranges=tuple(api.range for api in apis),
+            features={} if self._is_member else FEATURES,
         )
 
     async def stop(self) -> None:

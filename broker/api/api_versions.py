@@ -4,10 +4,12 @@ Any other version is answered as version 0 with UNSUPPORTED_VERSION and the vers
 (KIP-511), by the dispatcher, which sees it before the body. A client whose software has no proper
 name and version gets INVALID_REQUEST, as KIP-511 wants it. Since version 3 clients hear of features
 (KIP-584), all of which are finalized: who finds `transaction.version` 2 uses transactions in which
-each end bumps the epoch (KIP-890). Left out: ZooKeeper migration.
+each end bumps the epoch (KIP-890). A cluster over ZooKeeper has none, as with Apache Kafka 3.9: any
+of its brokers may be the next coordinator. Left out: ZooKeeper migration.
 """
 
 import re
+from collections.abc import Mapping
 
 from kafka.errors import InvalidRequestError, UnsupportedVersionError
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
@@ -15,11 +17,10 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from broker.api.request import Api, ApiContext, ApiRange, Request
 from broker.api.response import Response
 
-# By name: the last level, which is the finalized one; each begins at 0.
-FEATURES = {
-    "group.version": 1,  # the consumer protocol of groups, KIP-848
-    "transaction.version": 2,
-}
+GROUP_VERSION = "group.version"
+"""From level 1 on groups may use the consumer protocol, KIP-848."""
+# Of a broker alone, by name: the last level, which is the finalized one; each begins at 0.
+FEATURES = {GROUP_VERSION: 1, "transaction.version": 2}
 # Features never change while a broker runs: one epoch for all of them.
 _FEATURES_EPOCH = 0
 # The first version whose clients understand a feature that begins at 0.
@@ -35,7 +36,7 @@ def handle(request: Request, context: ApiContext) -> Response:
         for text in (wanted.client_software_name, wanted.client_software_version):
             if not _SOFTWARE.fullmatch(text or ""):
                 return _response(InvalidRequestError.errno, ())
-    return _with_features(_response(0, context.api_ranges), request.version)
+    return _with_features(_response(0, context.api_ranges), request.version, context.features)
 
 
 def unsupported_version() -> Response:
@@ -43,18 +44,20 @@ def unsupported_version() -> Response:
     return _response(UnsupportedVersionError.errno, (API.range,))
 
 
-def _with_features(response: ApiVersionsResponse, version: int) -> ApiVersionsResponse:
+def _with_features(
+    response: ApiVersionsResponse, version: int, features: Mapping[str, int]
+) -> ApiVersionsResponse:
     if version >= _FEATURES_FROM_0_VERSION:
         response.supported_features = [
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
-            for name, level in FEATURES.items()
+            for name, level in features.items()
         ]
     response.finalized_features_epoch = _FEATURES_EPOCH
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(
             name=name, min_version_level=level, max_version_level=level
         )
-        for name, level in FEATURES.items()
+        for name, level in features.items()
     ]
     return response
 

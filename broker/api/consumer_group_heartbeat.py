@@ -3,13 +3,14 @@
 It joins (epoch 0), stays, or leaves (-1; -2 a static member that will come back), and is told its
 epoch and, where that is news, what it may own (KIP-848). Version 1 adds expressions, and members
 make their ids themselves (KIP-1082). Answered when what was decided is on disk, where
-flush.messages asks for that.
+flush.messages asks for that. Refused where group.version is not finalized.
 """
 
 from typing import Any
 
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, UnsupportedVersionError
 
+from broker.api.api_versions import GROUP_VERSION
 from broker.api.consumer_group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -26,6 +27,8 @@ _ASSIGNMENT = ConsumerGroupHeartbeatResponse.Assignment
 async def handle(request: Request, context: ApiContext) -> Response:
     ask = _ask(request)
     try:
+        if GROUP_VERSION not in context.features:
+            raise UnsupportedVersionError("The consumer group protocol is not enabled.")
         answer = context.consumer_groups.heartbeat(ask)
         await context.offsets_topic.wait_committed(ask.group_id)
     except BrokerResponseError as error:

@@ -8,7 +8,7 @@ Called by: the event loop's thread only.
 import asyncio
 import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,8 +73,8 @@ class ApiRange:
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """The broker, as handlers see it. `users`: their credentials. `obey` does what a controller
-    says; `create_topic` asks the
-    cluster's controller. `convert` is for work on single records: one at a time."""
+    says; `create_topic` asks the cluster's controller. `convert` is for work on single records: one
+    at a time. `features`: those that are finalized, and their levels."""
 
     configs: ConfigManager
     topic_configs: EntityConfigs
@@ -96,6 +96,7 @@ class ApiContext:
     convert: RunBlocking
     fetch_sessions: FetchSessionCache
     api_ranges: tuple[ApiRange, ...]
+    features: Mapping[str, int]
 
     @property
     def config(self) -> BrokerConfig:

@@ -1,4 +1,5 @@
-"""UpdateFeatures (key 57), versions 0-2: every feature is at its last level, and stays there.
+"""UpdateFeatures (key 57), versions 0-2: every feature is at its last level, and stays there; in a
+cluster over ZooKeeper there are none (`api_versions`).
 
 To ask for the level that a feature has succeeds. Left out: other levels. Raising one is refused as
 Apache Kafka does; lowering one too, which Kafka would do.
@@ -9,7 +10,6 @@ from typing import Any
 from kafka.errors import BrokerResponseError, InvalidUpdateVersionError
 from kafka.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
 
-from broker.api.api_versions import FEATURES
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
@@ -22,10 +22,9 @@ _ALL_OR_NONE_VERSION = 2
 def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(UpdateFeaturesRequest)
     updates = wanted.feature_updates or ()
-    node_id = context.metadata.broker.node_id
     error: BrokerResponseError | None = None
     for update in updates:
-        reason = _refusal(update, request.version, node_id)
+        reason = _refusal(update, request.version, context)
         if reason is not None:
             error = InvalidUpdateVersionError(
                 "The update failed for all features since the following feature had an error: "
@@ -45,9 +44,9 @@ def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-def _refusal(update: Any, version: int, node_id: int) -> str | None:
-    level = update.max_version_level
-    current = FEATURES.get(update.feature)
+def _refusal(update: Any, version: int, context: ApiContext) -> str | None:
+    node_id, level = context.metadata.broker.node_id, update.max_version_level
+    current = context.features.get(update.feature)
     is_typed = version == 0 or _UPGRADE <= update.upgrade_type <= _UNSAFE_DOWNGRADE
     if not is_typed:
         return "The controller does not support the given upgrade type."

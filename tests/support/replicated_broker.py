@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
+from broker.api.api_versions import FEATURES
 from broker.api.apis import APIS
 from broker.api.request import Api, Request
 from broker.cluster.cache import MetadataCache
@@ -171,6 +172,7 @@ class ReplicatedBroker:
             transaction_partitions=self.transaction_partitions,
             markers=self.markers,
             producer_ids=SimpleNamespace(ensure=_nothing),
+            features=FEATURES,
         )
         if self.leads(CONSUMER_OFFSETS):
             self.group_loader.lead(0, 0)

@@ -1,16 +1,22 @@
 """ApiVersions: the first thing every client asks, and what it believes from then on."""
 
 import ast
+import asyncio
 import importlib
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kafka.errors import UnsupportedVersionError
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from broker.api import consumer_group_messages
+from broker.api import api_versions, consumer_group_heartbeat, consumer_group_messages
 from broker.api.apis import APIS
-from pyspark_kafkalog.protocol.frames import is_flexible
+from broker.api.consumer_group_messages import ConsumerGroupHeartbeatRequest
+from broker.api.request import Request
+from pyspark_kafkalog.protocol.frames import RequestHeader, is_flexible
 
 ROOT = Path(__file__).parents[3]
 
@@ -75,6 +81,21 @@ def test_the_transaction_version_is_finalized(client, version):
     supported = {each.name: each.max_version for each in response.supported_features}
     # A feature that begins at 0 would break clients of version 3 (KAFKA-17011).
     assert ("transaction.version" in supported) == (version > 3)
+
+
+def test_a_cluster_over_zookeeper_has_no_features():
+    """Any broker may be the next coordinator, and Apache Kafka 3.9 knows none of them."""
+    context: Any = SimpleNamespace(api_ranges=(api_versions.API.range,), features={})
+    message = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    body = memoryview(bytearray(message.encode(version=4)))
+    header = RequestHeader(18, 4, 1, "test", 0)
+    response: Any = api_versions.handle(Request(header, body), context)
+    assert response.supported_features == response.finalized_features == []
+    heartbeat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+    body = memoryview(bytearray(heartbeat.encode(version=1)))
+    header = RequestHeader(68, 1, 1, "test", 0)
+    answer: Any = asyncio.run(consumer_group_heartbeat.handle(Request(header, body), context))
+    assert answer.error_code == UnsupportedVersionError.errno
 
 
 def test_every_api_has_a_file_and_a_place_in_the_table():
