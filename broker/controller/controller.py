@@ -96,6 +96,8 @@ class Controller:
             for broker in found.brokers.values():
                 self._channels.open(broker)
             await self._elect_where_leaders_are_gone(found.written)
+            # As in `_tell_of_brokers`.
+            self._channels.update_metadata({})
             everything = dict(self._context.partitions())
             answers = self._turns.announce(everything)
             self._turns.is_active = True
@@ -329,13 +331,27 @@ class Controller:
                 known[node_id] = found[node_id]
                 self._channels.open(found[node_id])
             changed |= await self._turns.write_states(self._led_again(new))
-            others = known.keys() - new
-            self._channels.lead_and_follow(changed, to=others)
-            self._channels.update_metadata(changed, to=others)
-            everything = dict(self._context.partitions())
-            self._channels.lead_and_follow(everything, to=new)
-            self._channels.update_metadata(everything, to=new)
+            self._tell_of_brokers(new, changed)
         self._go_on_deleting()
+
+    def _tell_of_brokers(self, new: Set[int], changed: Partitions) -> None:
+        """First who is there: Apache Kafka's brokers follow nobody of whom they have not heard, and
+        are not told again."""
+        others = self._context.brokers.keys() - new
+        if new and changed:
+            self._channels.update_metadata({}, to=others)
+        self._channels.lead_and_follow(changed, to=others)
+        self._channels.update_metadata(changed, to=others)
+        everything = dict(self._context.partitions())
+        kept = {
+            topic_partition: state
+            for topic_partition, state in everything.items()
+            if not new.isdisjoint(state.replicas)
+        }
+        self._channels.update_metadata(everything, to=new)
+        if kept:
+            self._channels.lead_and_follow(kept, to=new)
+            self._channels.update_metadata(kept, to=new)
 
     def _without(self, gone: Set[int]) -> dict[TopicPartition, PartitionMetadata]:
         """The partitions that change as these brokers are gone."""
@@ -402,7 +418,7 @@ class Controller:
         Raises NotControllerError, BrokerIdNotRegisteredError, StaleBrokerEpochError and
         CoordinatorLoadInProgressError.
         """
-        async with self._turn():
+        async with self._turns.turn():
             broker = self._context.brokers.get(node_id)
             if broker is None:
                 raise BrokerIdNotRegisteredError(f"broker {node_id} is not registered")
