@@ -111,7 +111,7 @@ bench-growth: $(VENV_42)/.development peers ## charts of time and memory against
 notebooks: install ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
 
-peers: $(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 $(PEERS)/moto ## Kafka's jars, ZooKeeper's, those of Spark's connector, and an S3 server, to test with
+peers: $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 $(PEERS)/moto ## Kafka's jars, ZooKeeper's, those of Spark's connector, and an S3 server, to test with
 
 clean: ## remove what was built, installed and fetched
 	rm -rf $(VENV) $(VENV_42) $(PEERS) build *.egg-info
@@ -153,7 +153,7 @@ $(VENV)/.fuzz: | $(VENV)/.development $(VENV)/.compiled
 	$(PIP) -q -e ".[fuzz]"
 	@touch $@
 
-$(PEERS)/kafka $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 &:
+$(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 &:
 	@command -v mvn > /dev/null || apt-get install -y -qq maven
 	tests/interop/peers/fetch $(PEERS)
 

@@ -1,8 +1,9 @@
-"""A cluster of our brokers, each a process of its own, over a real ZooKeeper."""
+"""A cluster of our brokers, some of Apache Kafka's among them, each a process of its own, over a
+real ZooKeeper."""
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -10,8 +11,10 @@ from typing import Any, TypeVar
 
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kazoo.client import KazooClient
 
 from tests.support.broker_child import BrokerChild
+from tests.support.kafka_member import KafkaMember
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -34,15 +37,21 @@ _T = TypeVar("_T")
 
 
 class Cluster:
-    """Brokers by their ids, from 1 on; a context manager."""
+    """Brokers by their ids, from 1 on, started in that order; a context manager."""
 
     def __init__(
-        self, directory: Path, brokers: int = 3, properties: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        brokers: int = 3,
+        properties: Mapping[str, str] | None = None,
+        kafka: Collection[int] = (),
     ) -> None:
+        """`kafka`: those that are Apache Kafka's; may be changed while they are down."""
         self.directory = directory
         self.properties = {**_PROPERTIES, **(properties or {})}
         self.zookeeper = ZooKeeperServer()
-        self.brokers: dict[int, BrokerChild] = {}
+        self.kafka = set(kafka)
+        self.brokers: dict[int, BrokerChild | KafkaMember] = {}
         self._ports: dict[int, int] = {}
         self._wanted = range(1, brokers + 1)
         self._admin: KafkaAdminClient | None = None
@@ -87,14 +96,30 @@ class Cluster:
     def data_dir(self, node_id: int) -> Path:
         return self.directory / str(node_id)
 
-    def start(self, node_id: int) -> BrokerChild:
+    def start(self, node_id: int) -> BrokerChild | KafkaMember:
         """At its first start on a free port, then on the same."""
-        broker = BrokerChild(
-            self.data_dir(node_id), self.properties_of(node_id), self._ports.get(node_id, 0)
-        )
+        where = self.data_dir(node_id), self.properties_of(node_id), self._ports.get(node_id, 0)
+        broker: BrokerChild | KafkaMember
+        if node_id in self.kafka:
+            self._wait_unregistered(node_id)
+            broker = self.brokers[node_id] = KafkaMember(*where)
+            broker.wait()
+        else:
+            broker = BrokerChild(*where)
         self._ports[node_id] = broker.port
         self.brokers[node_id] = broker
         return broker
+
+    def _wait_unregistered(self, node_id: int) -> None:
+        """Apache Kafka's gives up where the session of its life before goes on."""
+        client = KazooClient(self.zookeeper.address)
+        client.start()
+        try:
+            path = f"/cluster/brokers/ids/{node_id}"
+            wait_until(lambda: client.exists(path) is None, f"{path} is gone", pause_s=0.05)
+        finally:
+            client.stop()
+            client.close()
 
     def kill(self, node_id: int) -> None:
         """SIGKILL."""
