@@ -652,7 +652,7 @@ class BrokerServer:
         return ReplicaHost(
             self._config.broker_id,
             self._config.replica_lag_time_max_ms,
-            lambda node_id: any(node.node_id == node_id for node in metadata.brokers),
+            lambda node_id: node_id in metadata.live,
             metadata.has_partition,
             lambda: time.monotonic_ns() // 1_000_000,
         )

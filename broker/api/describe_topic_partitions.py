@@ -4,7 +4,7 @@ A page ends after `response_partition_limit` partitions (at least 1, at most
 `max.request.partition.size.limit`); the answer's cursor says where the next one begins.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -14,6 +14,7 @@ from broker.api.metadata import TOPIC_OPERATIONS
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
+from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import TopicMetadata
 
 _TOPIC = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -48,14 +49,14 @@ def handle(request: Request, context: ApiContext) -> Response:
             continue
         begin = start if name == first else 0
         end = min(begin + left, len(topic.partitions))
-        topics.append(_described(topic, range(begin, end)))
+        topics.append(_described(topic, range(begin, end), context.metadata.live))
         if end < len(topic.partitions):
             return _answer(request, topics, _CURSOR(topic_name=name, partition_index=end))
         left -= max(0, end - begin)
     return _answer(request, topics, None)
 
 
-def _described(topic: TopicMetadata, indexes: Iterable[int]) -> object:
+def _described(topic: TopicMetadata, indexes: Iterable[int], live: Set[int]) -> object:
     return _TOPIC(
         error_code=0,
         name=topic.name,
@@ -65,15 +66,16 @@ def _described(topic: TopicMetadata, indexes: Iterable[int]) -> object:
             _PARTITION(
                 error_code=0,
                 partition_index=index,
-                leader_id=topic.partitions[index].leader,
-                leader_epoch=topic.partitions[index].leader_epoch,
-                replica_nodes=topic.partitions[index].replicas,
-                isr_nodes=topic.partitions[index].isr,
+                leader_id=partition.leader if partition.leader in live else NO_LEADER,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=[each for each in partition.replicas if each not in live],
             )
             for index in indexes
+            for partition in (topic.partitions[index],)
         ],
         topic_authorized_operations=_OPERATIONS,
     )

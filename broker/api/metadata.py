@@ -8,6 +8,7 @@ never set: no client needs to bootstrap again (KIP-1102).
 from kafka.errors import (
     BrokerResponseError,
     InvalidRequestError,
+    LeaderNotAvailableError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -19,6 +20,7 @@ from broker.api.errors import code_of
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.api.topic_names import check_no_collision, check_topic_name
+from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import (
     CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
@@ -35,7 +37,9 @@ NOT_ASKED: None = None
 def handle(request: Request, context: ApiContext) -> Outcome:
     wanted = request.decode(MetadataRequest)
     if wanted.topics is None or (not wanted.topics and request.version == 0):
-        return _answer(request, context, wanted, [_found(t) for t in context.metadata.topics()])
+        return _answer(
+            request, context, wanted, [_found(t, context) for t in context.metadata.topics()]
+        )
     # As Apache Kafka, a name that is repeated is answered once: an answer has no room for more
     # than there is, however often a small request asks for it.
     wanted.topics = list({(topic.name, topic.topic_id): topic for topic in wanted.topics}.values())
@@ -93,7 +97,7 @@ def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext)
     if topic.name is not None:
         found = context.metadata.topic(topic.name)
         if found is not None:
-            return _found(found)
+            return _found(found, context)
         try:
             check_topic_name(topic.name)
         except BrokerResponseError as error:
@@ -102,20 +106,22 @@ def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext)
     if topic.topic_id is None:
         return _failed(topic, InvalidRequestError())
     found = context.metadata.topic_by_id(topic.topic_id)
-    return _failed(topic, UnknownTopicIdError()) if found is None else _found(found)
+    return _failed(topic, UnknownTopicIdError()) if found is None else _found(found, context)
 
 
-def _found(topic: TopicMetadata) -> object:
+def _found(topic: TopicMetadata, context: ApiContext) -> object:
+    """Nobody leads a partition for clients whose leader is not there: they know it no more."""
     partition_class = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
+    live = context.metadata.live
     partitions = [
         partition_class(
-            error_code=0,
+            error_code=0 if partition.leader in live else LeaderNotAvailableError.errno,
             partition_index=index,
-            leader_id=partition.leader,
+            leader_id=partition.leader if partition.leader in live else NO_LEADER,
             leader_epoch=partition.leader_epoch,
             replica_nodes=partition.replicas,
             isr_nodes=partition.isr,
-            offline_replicas=(),
+            offline_replicas=[each for each in partition.replicas if each not in live],
         )
         for index, partition in enumerate(topic.partitions)
     ]

@@ -19,6 +19,8 @@ class MetadataCache:
         self.broker = broker
         self.brokers: list[BrokerNode] = []
         """Those that are there; none before a controller has said so: clients ask again then."""
+        self.live: frozenset[int] = frozenset()
+        """Their ids."""
         self._controller_id = NO_CONTROLLER
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -28,8 +30,7 @@ class MetadataCache:
     @property
     def controller_id(self) -> int:
         """NO_CONTROLLER where the last one is gone."""
-        is_there = any(node.node_id == self._controller_id for node in self.brokers)
-        return self._controller_id if is_there else NO_CONTROLLER
+        return self._controller_id if self._controller_id in self.live else NO_CONTROLLER
 
     def topics(self) -> list[TopicMetadata]:
         """Every topic, by name."""
@@ -51,6 +52,7 @@ class MetadataCache:
         """Takes over what the controller says; the names of topics that are gone by that."""
         self._controller_id = request.stamp.controller_id
         self.brokers = list(request.brokers)
+        self.live = frozenset(node.node_id for node in self.brokers)
         changed: dict[str, dict[int, PartitionMetadata]] = {}
         for (name, index), state in request.partitions.items():
             changed.setdefault(name, {})[index] = state

@@ -12,7 +12,7 @@ from tests.support.patience import EVENT_S, wait_until
 
 
 class Producing:
-    """An idempotent producer with acks=all, at work in a thread until `stop`."""
+    """An idempotent producer with acks=all, at work in a thread until `stop`, or an error."""
 
     def __init__(self, cluster: Cluster, topic: str, partitions: int = 1) -> None:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
@@ -46,7 +46,8 @@ class Producing:
     def wait_for(self, more: int = 20) -> None:
         """Until so many more are acknowledged."""
         enough = len(self.acknowledged) + more
-        wait_until(lambda: len(self.acknowledged) >= enough, lambda: self.errors)
+        wait_until(lambda: self.errors or len(self.acknowledged) >= enough, "more is acknowledged")
+        assert not self.errors
 
     def _run(self) -> None:
         number = 0
@@ -59,8 +60,8 @@ class Producing:
                 ).get(EVENT_S)
             except KafkaError as error:
                 self.errors.append(error)
-            else:
-                self.acknowledged[told.partition, told.offset] = value
+                return
+            self.acknowledged[told.partition, told.offset] = value
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
             number += 1
 
