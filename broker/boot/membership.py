@@ -43,6 +43,7 @@ class _Changed(Enum):
     CONTROLLER = 2
     BROKERS = 3
     REQUESTS = 4
+    TOPICS = 5
 
 
 class Membership:
@@ -87,6 +88,7 @@ class Membership:
             (znodes.BROKERS, _Changed.BROKERS),
             (znodes.REASSIGNMENTS, _Changed.REQUESTS),
             (znodes.PREFERRED_ELECTIONS, _Changed.REQUESTS),
+            (znodes.TOPICS, _Changed.TOPICS),
         ):
             self._unwatch.append(await self._watch(path, changed))
         while not await self._register_until(until_s):
@@ -162,11 +164,14 @@ class Membership:
         elif changed is _Changed.CONTROLLER:
             await self._look_for_controller()
         elif self._controller.is_active:
+            controller = self._controller
+            look = {
+                _Changed.BROKERS: controller.brokers_changed,
+                _Changed.REQUESTS: controller.look_at_requests,
+                _Changed.TOPICS: controller.topics_changed,
+            }[changed]
             try:
-                if changed is _Changed.BROKERS:
-                    await self._controller.brokers_changed()
-                else:
-                    await self._controller.look_at_requests()
+                await look()
             except NotControllerError:
                 await self._look_for_controller()
 

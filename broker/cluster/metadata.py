@@ -13,6 +13,8 @@ TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset((CONSUMER_OFFSETS, TRANSACTION_STATE))
 """Topics that brokers write for themselves: clients may read them, and not produce to them."""
 NO_CONTROLLER = -1
+NOT_MADE = -1
+"""The partition epoch of one whose state nobody has written down yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ Every method blocks: called from a thread. Whoever changes something writes it h
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from kafka.errors import (
     InconsistentClusterIdError,
@@ -18,7 +19,13 @@ from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.control import NO_LEADER, Partitions
-from broker.cluster.metadata import BrokerNode, LiveBroker, PartitionMetadata, TopicMetadata
+from broker.cluster.metadata import (
+    NOT_MADE,
+    BrokerNode,
+    LiveBroker,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from broker.cluster.producer_id_blocks import claim_block
 from broker.cluster.store import (
     ANY_VERSION,
@@ -40,8 +47,8 @@ from broker.cluster.store import (
 )
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
-# So many partitions are forgotten by one commit: far from what a store refuses as too large.
-_FORGOTTEN_AT_ONCE = 200
+# So many partitions are made or forgotten by one commit: far less than a store refuses.
+_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +170,7 @@ class MetadataRecords:
         written: dict[TopicPartition, int] = {}
         return StoredCluster(
             self.brokers(),
-            [self._topic(name, written) for name in self._store.children(znodes.TOPICS)],
+            self._topics(self.topic_names(), written),
             written,
             self.deleted_topics(),
         )
@@ -208,35 +215,76 @@ class MetadataRecords:
         """Of every topic, those on their way out too."""
         return self._store.children(znodes.TOPICS)
 
+    def topics(self, names: Iterable[str]) -> list[TopicMetadata]:
+        """Those of them that are there."""
+        return self._topics(names, {})
+
+    def _topics(
+        self, names: Iterable[str], written: dict[TopicPartition, int]
+    ) -> list[TopicMetadata]:
+        found = []
+        for name in names:
+            with contextlib.suppress(NoNodeError):  # gone just now
+                found.append(self._topic(name, written))
+        return found
+
     def _topic(self, name: str, written: dict[TopicPartition, int]) -> TopicMetadata:
+        """Apache Kafka's brokers write a topic down alone, and leave its partitions to the
+        controller: those that none has made are NOT_MADE."""
         value = znodes.load(self._store.get(znodes.topic(name)).value)
-        replicas = value["partitions"]
         adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
         partitions = []
-        for index in range(len(replicas)):
-            node = self._store.get(znodes.partition_state(name, index))
+        for index in range(len(value["partitions"])):
             key = str(index)
             placed = PartitionMetadata(
-                *(tuple(replicas[key]), NO_LEADER, 0, (), 0),
+                *(tuple(value["partitions"][key]), NO_LEADER, -1, (), NOT_MADE),
                 tuple(adding.get(key, ())),
                 tuple(removing.get(key, ())),
             )
-            partitions.append(_state_in(node, placed))
-            written[TopicPartition(name, index)] = node.mzxid
+            try:
+                node = self._store.get(znodes.partition_state(name, index))
+            except NoNodeError:
+                partitions.append(placed)
+            else:
+                partitions.append(_state_in(node, placed))
+                written[TopicPartition(name, index)] = node.mzxid
         return TopicMetadata(name, decode_uuid(value["topic_id"]), tuple(partitions))
+
+    def make_partitions(self, states: Partitions) -> None:
+        """Writes down partitions that were NOT_MADE."""
+        for name, places in groupby(sorted(states), lambda place: place.topic):
+            operations: list[Operation] = []
+            if not self._store.exists(znodes.partitions(name)):
+                operations.append(Create(znodes.partitions(name)))
+            for number, place in enumerate(places, 1):
+                if not self._store.exists(znodes.partition(*place)):
+                    operations.append(Create(znodes.partition(*place)))
+                path = znodes.partition_state(*place)
+                operations.append(Create(path, self._state(states[place])))
+                if number % _AT_ONCE == 0:
+                    self._commit(operations)
+                    operations = []
+            self._commit(operations)
 
     def create_topic(self, topic: TopicMetadata, configs: Mapping[str, str]) -> bool:
         """Writes the topic and its configs, all or nothing. False when it exists already. Raises
         InvalidPartitionsError where there are more partitions than the store takes at once."""
         name = topic.name
+        path, value = znodes.topic_config(name), znodes.dump_config(configs)
         operations: list[Operation] = [
+            Create(path, value),
             Create(znodes.topic(name), znodes.dump_topic(topic)),
-            Create(znodes.topic_config(name), znodes.dump_config(configs)),
             Create(znodes.partitions(name)),
             *self._creations(topic, 0),
         ]
         try:
-            self._commit(operations)
+            try:
+                self._commit(operations)
+            except NodeExistsError:
+                if self._store.exists(znodes.topic(name)):
+                    return False
+                # Left by a broker of Apache Kafka's, which writes the configs first.
+                self._commit([Set(path, value, ANY_VERSION), *operations[1:]])
         except NodeExistsError:
             return False
         except CommitTooLargeError as error:
@@ -341,14 +389,33 @@ class MetadataRecords:
     def forget_topic(self, topic: TopicMetadata) -> None:
         """Removes the topic's nodes and, last, its mark. In between it is a topic of fewer
         partitions, which whoever finds the mark forgets in turn; what is gone already may be."""
-        name = topic.name
         try:
-            count = len(self._store.children(znodes.partitions(name)))
-        except NoNodeError:  # all goes with the last ones, the mark as well
-            return
+            self._forget_whole(topic)
+        except NoNodeError:
+            self.forget_rest(topic.name)
+
+    def forget_rest(self, name: str) -> None:
+        """Removes what is there of a topic's nodes and its mark: Apache Kafka's controllers remove
+        them one by one."""
+        paths = [
+            znodes.partitions(name),
+            znodes.topic_config(name),
+            znodes.topic(name),
+            znodes.deleted_topic(name),
+        ]
+        with contextlib.suppress(NoNodeError):
+            for index in map(int, self._store.children(paths[0])):
+                paths[:0] = [znodes.partition_state(name, index), znodes.partition(name, index)]
+        for path in paths:
+            if self._store.exists(path):
+                self._commit([Delete(path, ANY_VERSION)])
+
+    def _forget_whole(self, topic: TopicMetadata) -> None:
+        name = topic.name
+        count = len(self._store.children(znodes.partitions(name)))
         topic = replace(topic, partitions=topic.partitions[:count])
-        while len(topic.partitions) > _FORGOTTEN_AT_ONCE:
-            fewer = replace(topic, partitions=topic.partitions[:-_FORGOTTEN_AT_ONCE])
+        while len(topic.partitions) > _AT_ONCE:
+            fewer = replace(topic, partitions=topic.partitions[:-_AT_ONCE])
             self.remove_partitions(topic, fewer)
             topic = fewer
         operations = []

@@ -8,6 +8,7 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 change once begun goes on when its client leaves.
 """
 
+import functools
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -35,7 +36,7 @@ from broker.cluster.control import (
     IsrAnswer,
     Partitions,
 )
-from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata
+from broker.cluster.metadata import NOT_MADE, BrokerNode, PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
 from broker.controller.channels import Answer, BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext
@@ -91,15 +92,19 @@ class Controller:
             self._context.forget()
             self._context.brokers.update(found.brokers)
             self._context.topics.update({topic.name: topic for topic in found.topics})
-            self._context.deleting.update(found.deleted_topics)
+            marked = set(found.deleted_topics)
+            self._context.deleting.update(marked & self._context.topics.keys())
+            for name in sorted(marked - self._context.topics.keys()):
+                await self._run_blocking(functools.partial(self._records.forget_rest, name))
             self._channels.controller_epoch = self._records.controller_epoch
             for broker in found.brokers.values():
                 self._channels.open(broker)
+            created = await self._make_partitions()
             await self._elect_where_leaders_are_gone(found.written)
             # As in `_tell_of_brokers`.
             self._channels.update_metadata({})
             everything = dict(self._context.partitions())
-            answers = self._turns.announce(everything)
+            answers = self._turns.announce(everything, created)
             self._turns.is_active = True
         _log.info("controller.started epoch=%d", self._records.controller_epoch)
         own = {self._node_id: answers[self._node_id]} if self._node_id in answers else {}
@@ -121,7 +126,8 @@ class Controller:
         brokers = self._context.brokers
         elected = {}
         for topic_partition, state in self._context.partitions():
-            since = written[topic_partition]
+            if (since := written.get(topic_partition)) is None:
+                continue  # made a moment ago
             restarted = {
                 node_id
                 for node_id in state.isr
@@ -304,6 +310,32 @@ class Controller:
             keepers = {node_id for state in states for node_id in state.replicas}
             if keepers <= self._context.brokers.keys():
                 self._changes.begin(name, self._carry_out_deletion(name))
+
+    async def topics_changed(self) -> None:
+        """Topics may have been written down by others: Apache Kafka's brokers do so where a client
+        asks for one that is to be made by that."""
+        async with self._turns.turn():
+            names = await self._run_blocking(self._records.topic_names)
+            new = set(names) - self._context.topics.keys()
+            if not new:
+                return
+            found = await self._run_blocking(lambda: self._records.topics(sorted(new)))
+            self._context.topics.update({topic.name: topic for topic in found})
+            created = await self._make_partitions()
+            self._turns.announce(created, created)
+            _log.info("topic.found topics=%s", sorted(new))
+
+    async def _make_partitions(self) -> Partitions:
+        """Those of topics that were written down without them."""
+        new = {
+            topic_partition: first_state(state.replicas, self._context.is_online)
+            for topic_partition, state in self._context.partitions()
+            if state.partition_epoch == NOT_MADE
+        }
+        if new:
+            await self._run_blocking(lambda: self._records.make_partitions(new))
+            self._context.put(new)
+        return new
 
     # Brokers.
 

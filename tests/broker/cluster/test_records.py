@@ -170,7 +170,7 @@ def test_deletion_is_marked_and_forgotten(store, records):
 
 def test_a_topic_of_many_partitions_is_forgotten_in_portions(store, records, monkeypatch):
     """Whoever finds it in between, or has not heard that it is gone, forgets the rest."""
-    monkeypatch.setattr("broker.cluster.records._FORGOTTEN_AT_ONCE", 3)
+    monkeypatch.setattr("broker.cluster.records._AT_ONCE", 3)
     topic = new_topic("many", 10, 1)
     records.create_topic(topic, {})
     records.mark_deleted("many")

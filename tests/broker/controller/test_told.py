@@ -1,14 +1,17 @@
-"""What a controller tells each broker of a cluster, in which order."""
+"""What a controller tells each broker of a cluster, in which order; and what it makes of nodes that
+brokers of Apache Kafka's have left to it."""
 
 import asyncio
+import uuid
 
 import pytest
+from kafka.errors import TopicAlreadyExistsError
 
 from broker.cluster import znodes
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import BrokerNode
+from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata, new_topic
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import ANY_VERSION, Delete
+from broker.cluster.store import ANY_VERSION, Create, Delete
 from broker.controller.controller import Controller
 
 
@@ -102,5 +105,87 @@ def test_who_is_there_comes_before_the_leaders_that_are_back(cluster):
             ("LeaderAndIsr", 1),
             ("UpdateMetadata", 1),
         ]
+
+    asyncio.run(scenario())
+
+
+def write_topic_alone(cluster, name, replicas):
+    """As a broker of Apache Kafka's that is not the controller; its topic id."""
+    states = [PartitionMetadata(tuple(each), -1, -1, (), -1) for each in replicas]
+    topic = TopicMetadata(name, uuid.uuid4(), tuple(states))
+    cluster.store.commit([Create(znodes.topic_config(name), znodes.dump_config({}))])
+    cluster.store.commit([Create(znodes.topic(name), znodes.dump_topic(topic))])
+    return topic.topic_id
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["by the controller", "by the next one"])
+def test_partitions_of_a_topic_that_another_broker_has_written_down_are_made(cluster, is_there):
+    async def scenario() -> None:
+        if is_there:
+            await cluster.controller.start()
+            await cluster.controller.topics_changed()
+        topic_id = write_topic_alone(cluster, "t", [[1, 2], [3, 2]])
+        if is_there:
+            cluster.told[2].clear()
+            await cluster.controller.topics_changed()
+            assert cluster.told[2] == [("LeaderAndIsr", 2), ("UpdateMetadata", 2)]
+        else:
+            await cluster.controller.start()
+        (topic,) = cluster.records.cluster().topics
+        assert topic.topic_id == topic_id
+        assert [(state.leader, state.isr) for state in topic.partitions] == [(1, (1, 2)), (2, (2,))]
+        with pytest.raises(TopicAlreadyExistsError):
+            await cluster.controller.create_topic("t", [(1,)], {})
+
+    asyncio.run(scenario())
+
+
+def test_partitions_that_were_made_in_part_are_completed(cluster):
+    async def scenario() -> None:
+        topic = new_topic("t", 250, 1)
+        cluster.records.create_topic(topic, {})
+        kept = cluster.records.cluster().topics[0].partitions[0]
+        for index in range(1, 250):
+            cluster.store.commit([Delete(znodes.partition_state("t", index), ANY_VERSION)])
+            if index % 2:
+                cluster.store.commit([Delete(znodes.partition("t", index), ANY_VERSION)])
+        await cluster.controller.start()
+        (found,) = cluster.records.cluster().topics
+        assert found.partitions[0] == kept
+        assert {state.leader for state in found.partitions} == {1}
+
+    asyncio.run(scenario())
+
+
+def test_configs_without_a_topic_do_not_stand_in_its_way(cluster):
+    async def scenario() -> None:
+        await cluster.controller.start()
+        cluster.store.commit([Create(znodes.topic_config("t"), znodes.dump_config({}))])
+        await cluster.controller.create_topic("t", [(1,)], {"flush.ms": "5"})
+        node = cluster.store.get(znodes.topic_config("t"))
+        assert node.value == znodes.dump_config({"flush.ms": "5"})
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("removed", range(6))
+def test_a_deletion_that_another_controller_has_begun_is_carried_on(cluster, removed):
+    """Apache Kafka's remove the nodes one by one."""
+
+    async def scenario() -> None:
+        cluster.records.create_topic(new_topic("t", 1, 1), {})
+        cluster.records.mark_deleted("t")
+        for path in (
+            znodes.partition_state("t", 0),
+            znodes.partition("t", 0),
+            znodes.partitions("t"),
+            znodes.topic("t"),
+            znodes.topic_config("t"),
+        )[:removed]:
+            cluster.store.commit([Delete(path, ANY_VERSION)])
+        await cluster.controller.start()
+        await cluster.controller.finish_changes()
+        assert cluster.records.deleted_topics() == cluster.records.topic_names() == []
+        assert not cluster.store.exists(znodes.topic_config("t"))
 
     asyncio.run(scenario())
