@@ -167,7 +167,13 @@ class LogManager:
             self._directory_locks.append(self._lock_directory(directory))
         self.cluster_id = self._agree_on_cluster_id(directories)
         for directory in directories:
-            claim(directory, self._config.broker_id, self.cluster_id, self._files)
+            claim(
+                directory,
+                self._config.broker_id,
+                self.cluster_id,
+                self._files,
+                is_member=self._config.zookeeper_connect is not None,
+            )
             self._load_directory(directory)
 
     def start(self) -> None:

@@ -1,6 +1,7 @@
 """The meta.properties file of a data directory: whose directory this is.
 
-Apache Kafka's, version 1: `node.id`, `cluster.id`, and a `directory.id` of its own. Written when
+Apache Kafka's, version 1: `node.id`, `cluster.id`, and a `directory.id` of its own; in a cluster
+over ZooKeeper version 0, with `broker.id`, as Apache Kafka 3.9 reads no other there. Written when
 the directory is first used; a broker with another number, or of another cluster, is turned away
 before it harms anything. Called once, at start.
 """
@@ -30,8 +31,10 @@ def read_cluster_id(directory: Path, files: Files) -> str | None:
     return _read(directory, files).get("cluster.id")
 
 
-def claim(directory: Path, broker_id: int, cluster_id: str, files: Files) -> None:
-    """Marks the directory as this broker's.
+def claim(
+    directory: Path, broker_id: int, cluster_id: str, files: Files, *, is_member: bool = False
+) -> None:
+    """Marks the directory as this broker's. `is_member`: of a cluster over ZooKeeper.
 
     Raises ConfigError when it is another broker's, InconsistentClusterIdError when its cluster is
     another one.
@@ -46,14 +49,16 @@ def claim(directory: Path, broker_id: int, cluster_id: str, files: Files) -> Non
         raise InconsistentClusterIdError(
             f"{directory} belongs to cluster {known['cluster.id']}, this is {cluster_id}"
         )
+    version, owner_key = ("0", "broker.id") if is_member else ("1", "node.id")
     wanted = {
-        "version": "1",
-        "node.id": str(broker_id),
+        "version": version,
+        owner_key: str(broker_id),
         "cluster.id": cluster_id,
         "directory.id": known.get("directory.id") or new_id(),
     }
     if not wanted.items() <= known.items():
-        text = format_properties(known | wanted)
+        kept = {key: value for key, value in known.items() if key not in ("node.id", "broker.id")}
+        text = format_properties(kept | wanted)
         files.replace(directory / FILE_NAME, text.encode())
 
 

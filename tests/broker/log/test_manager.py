@@ -163,6 +163,19 @@ class TestOwnership:
             opened(files, clock, cluster_id="other", broker_id="3")
         opened(files, clock, broker_id="3").close()
 
+    def test_is_written_down_as_apache_kafka_reads_it_over_zookeeper(self, files, clock):
+        """And alone, where the directory is taken there and back."""
+        for connect, lines in (
+            ("host:2181", {"version=0", "broker.id=3"}),
+            (None, {"version=1", "node.id=3"}),
+            ("host:2181", {"version=0", "broker.id=3"}),
+        ):
+            given = {} if connect is None else {"zookeeper_connect": connect}
+            opened(files, clock, cluster_id="mine", broker_id="3", **given).close()
+            written = set(data(files, "meta.properties").splitlines())
+            assert lines <= written
+            assert len(written) == 4
+
     def test_one_broker_at_a_time(self, tmp_path, clock):
         manager = opened(DiskFiles(), clock, log_dirs=str(tmp_path))
         with pytest.raises(KafkaStorageError, match="in use by another broker"):
