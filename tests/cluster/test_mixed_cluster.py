@@ -26,7 +26,6 @@ BY_KAFKA, BY_OURS = {1}, {3}
 CONTROLLERS = pytest.mark.parametrize(
     "kafka", [BY_KAFKA, BY_OURS], ids=["Kafka's controller", "our controller"]
 )
-LOSE = pytest.mark.parametrize("lose", [Cluster.kill, Cluster.stop], ids=["killed", "stopped"])
 PAIRS = pytest.mark.parametrize(
     ("kafka", "lose"),
     [
@@ -46,8 +45,7 @@ def cluster(tmp_path, kafka):
         yield started
 
 
-@LOSE
-@CONTROLLERS
+@PAIRS
 def test_leaders_followers_and_controllers_are_lost_in_turn(cluster, lose):
     """Each broker leads one partition and follows in two."""
     cluster.create_topic("t", 3)
@@ -207,15 +205,21 @@ def answered(response):
 
 
 @pytest.mark.parametrize("kafka", [BY_KAFKA])
-@LOSE
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(Cluster.kill, id="killed"),
+        pytest.param(Cluster.stop, id="stopped", marks=pytest.mark.long),
+    ],
+)
 def test_a_broker_of_the_other_kind_goes_on_with_a_data_directory(cluster, lose):
     """And the first kind with what that has written."""
     cluster.create_topic("t", 3)
-    cluster.create_topic("plain", 3, configs={"segment.bytes": "20000"})
+    cluster.create_topic("plain", 3)
     transactions = Transactions(cluster, "x")
     with Producing(cluster, "plain", 3) as producing:
         for node_id in (1, 2, 1, 2):
-            producing.wait_for(200)
+            producing.wait_for(100)
             transactions.begin()
             lose(cluster, node_id)
             cluster.kafka ^= {node_id}
@@ -223,7 +227,7 @@ def test_a_broker_of_the_other_kind_goes_on_with_a_data_directory(cluster, lose)
             transactions.abort()
             for topic in ("t", "plain"):
                 cluster.wait_in_sync(topic)
-        producing.wait_for(200)
+        producing.wait_for(100)
     check(cluster, producing, "plain", 3)
     for topic in ("t", "__transaction_state"):
         cluster.wait_equal_logs(topic, PARTITIONS)
