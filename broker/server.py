@@ -574,7 +574,9 @@ class BrokerServer:
 
         if not self._is_serving:
             return None
-        return BrokerParts(self._network, self._dispatcher.stats, self._replicas, self._logs)
+        return BrokerParts(
+            self._network, self._dispatcher.stats, self._replicas, self._logs, self._controller
+        )
 
     async def _health(self) -> str | None:
         """Why this broker is not well; None when it is. In the endpoint's thread."""

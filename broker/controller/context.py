@@ -2,12 +2,25 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from kafka.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import LiveBroker, PartitionMetadata, TopicMetadata
+
+
+class ControllerFigures(NamedTuple):
+    """Of the cluster, as its controller has them; zeroes where that is another broker."""
+
+    is_active: bool = False
+    brokers: int = 0
+    topics: int = 0
+    partitions: int = 0
+    offline_partitions: int = 0
+    not_led_by_preferred: int = 0
+    topics_to_delete: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +94,21 @@ class ControllerContext:
     def racks(self) -> dict[int, str | None]:
         """Of the brokers that are there."""
         return {node_id: broker.node.rack for node_id, broker in self.brokers.items()}
+
+    def figures(self) -> ControllerFigures:
+        """Any thread: of copies that are made at once."""
+        deleting = [*self.deleting]
+        topics = [topic for topic in [*self.topics.values()] if topic.name not in deleting]
+        states = [state for topic in topics for state in topic.partitions]
+        return ControllerFigures(
+            True,
+            len(self.brokers),
+            len(topics),
+            len(states),
+            sum(state.leader not in self.brokers for state in states),
+            sum(state.leader != state.replicas[0] for state in states),
+            len(deleting),
+        )
 
     def is_online(self, node_id: int) -> bool:
         """Whether it may lead."""

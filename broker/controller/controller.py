@@ -39,7 +39,7 @@ from broker.cluster.control import (
 from broker.cluster.metadata import NOT_MADE, BrokerNode, PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
 from broker.controller.channels import Answer, BrokerChannel, Channels, failures_of
-from broker.controller.context import ControllerContext
+from broker.controller.context import ControllerContext, ControllerFigures
 from broker.controller.elections import elect_offline, elect_without, first_state
 from broker.controller.isr_decisions import decide
 from broker.controller.leaders import ElectionRules, Leaders
@@ -83,6 +83,10 @@ class Controller:
     def is_active(self) -> bool:
         """Whether this broker is the controller, as far as it knows."""
         return self._turns.is_active
+
+    def figures(self) -> ControllerFigures:
+        """Any thread."""
+        return self._context.figures() if self._is_active else ControllerFigures()
 
     async def start(self) -> None:
         """This broker was elected: reads what is there, elects leaders where the last ones are

@@ -24,6 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from broker.api.request_stats import ApiStats, RequestStats
+from broker.controller.controller import Controller
 from broker.histogram import BOUNDS_MS, Histogram
 from broker.log.cleaner_manager import CleanerFigures
 from broker.log.manager import LogManager
@@ -34,6 +35,7 @@ _NETWORK = "kafka_network_request_metrics_"
 _SOCKETS = "kafka_network_socket_server_"
 _TOPICS = "kafka_server_broker_topic_metrics_"
 _REPLICAS = "kafka_server_replica_manager_"
+_CONTROLLER = "kafka_controller_kafka_controller_"
 _LOG = "kafka_log_log_"
 _LOGS = "kafka_log_log_manager_"
 _CLEANER = "kafka_log_log_cleaner_"
@@ -56,6 +58,7 @@ class BrokerParts:
     requests: RequestStats
     replicas: ReplicaManager
     logs: LogManager
+    controller: Controller
 
 
 class BrokerCollector(Collector):
@@ -79,6 +82,8 @@ class BrokerCollector(Collector):
         yield from _request_metrics(parts.requests)
         yield from _socket_metrics(parts.network)
         yield from _topic_metrics(parts.replicas)
+        yield from _replica_metrics(parts.replicas)
+        yield from _controller_metrics(parts.controller)
         yield from _log_metrics(parts.logs)
         yield from _cleaner_metrics(parts.logs.cleaner.figures())
 
@@ -176,8 +181,59 @@ def _topic_metrics(replicas: ReplicaManager) -> Iterator[Metric]:
     )
     purgatory.add_metric(["Fetch"], replicas.waiting_fetches)
     yield purgatory
-    yield _gauge(_REPLICAS + "partition_count", "Partitions served", replicas.partition_count)
-    yield _gauge(_REPLICAS + "leader_count", "Partitions led", replicas.partition_count)
+
+
+def _replica_metrics(replicas: ReplicaManager) -> Iterator[Metric]:
+    figures, changes = replicas.replication_figures(), replicas.isr_stats
+    for name, text, value in (
+        ("partition_count", "Partitions led or followed", replicas.partition_count),
+        ("leader_count", "Partitions led", figures.led),
+        (
+            "under_replicated_partitions",
+            "Partitions led of which a replica is not in sync",
+            figures.under_replicated,
+        ),
+        (
+            "under_min_isr_partition_count",
+            "Partitions led that take no acks=all, for want of replicas in sync",
+            figures.under_min_isr,
+        ),
+        (
+            "at_min_isr_partition_count",
+            "Partitions led that would not, with one less in sync",
+            figures.at_min_isr,
+        ),
+    ):
+        yield _gauge(_REPLICAS + name, text, value)
+    for name, text, value in (
+        ("isr_shrinks", "Replicas that fell out of sync, by partition", changes.shrinks),
+        ("isr_expands", "Replicas that came back in sync, by partition", changes.expands),
+        ("failed_isr_updates", "Changes that the controller refused", changes.failed_updates),
+    ):
+        yield _counter(_REPLICAS + name, text, value)
+
+
+def _controller_metrics(controller: Controller) -> Iterator[Metric]:
+    """Zero where another broker is the controller, so that their sum is the cluster's."""
+    figures = controller.figures()
+    for name, text, value in (
+        ("active_controller_count", "1 where this broker is the controller", figures.is_active),
+        ("active_broker_count", "Brokers that are registered", figures.brokers),
+        ("global_topic_count", "Topics", figures.topics),
+        ("global_partition_count", "Partitions", figures.partitions),
+        ("offline_partitions_count", "Partitions that nobody leads", figures.offline_partitions),
+        (
+            "preferred_replica_imbalance_count",
+            "Partitions that are not led by the first of their replicas",
+            figures.not_led_by_preferred,
+        ),
+        (
+            "topics_to_delete_count",
+            "Topics that are on their way out",
+            figures.topics_to_delete,
+        ),
+    ):
+        yield _gauge(_CONTROLLER + name, text, value)
 
 
 def _log_metrics(logs: LogManager) -> Iterator[Metric]:

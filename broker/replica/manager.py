@@ -85,6 +85,24 @@ class BrokerTopicStats:
     failed_fetch: int = 0
 
 
+class ReplicationFigures(NamedTuple):
+    """Of the partitions that this broker leads."""
+
+    led: int
+    under_replicated: int
+    under_min_isr: int
+    at_min_isr: int
+
+
+@dataclass(slots=True)
+class IsrStats:
+    """Of the partitions that this broker has led since its start."""
+
+    shrinks: int = 0
+    expands: int = 0
+    failed_updates: int = 0
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReplicaManager:
     """The partitions of this broker."""
@@ -112,10 +130,21 @@ class ReplicaManager:
         self._appending: dict[TopicPartition, int] = {}
         self._last_large: tuple[str, TopicPartition | None] = ("", None)
         self.stats = BrokerTopicStats()
+        self.isr_stats = IsrStats()
 
     @property
     def partition_count(self) -> int:
         return len(self._partitions)
+
+    def replication_figures(self) -> ReplicationFigures:
+        """Any thread."""
+        led = [partition for partition in [*self._partitions.values()] if partition.is_led]
+        return ReplicationFigures(
+            len(led),
+            sum(partition.is_under_replicated for partition in led),
+            sum(partition.spare_in_sync < 0 for partition in led),
+            sum(partition.spare_in_sync == 0 for partition in led),
+        )
 
     @property
     def waiting_fetches(self) -> int:
@@ -386,12 +415,17 @@ class ReplicaManager:
             state = await self._alter_isr(change)
         except BrokerResponseError as error:
             _log.warning("isr.not_changed topic=%r partition=%d reason=%r", *place, error)
+            self.isr_stats.failed_updates += 1
             # Else the controller has changed the partition since, and will say how.
             if isinstance(error, _MAY_ASK_AGAIN) and partition.awaits(change):
                 partition.isr_not_changed()
             return
         if partition.awaits(change):
             _log.info("isr.changed topic=%r partition=%d isr=%s", *place, list(state.isr))
+            if len(state.isr) < len(partition.isr):
+                self.isr_stats.shrinks += 1
+            else:
+                self.isr_stats.expands += 1
             self._tell(partition, partition.isr_changed(state.isr, state.partition_epoch))
 
     @property

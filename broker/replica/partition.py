@@ -264,6 +264,16 @@ class Partition:
         self._isr.give_up()
 
     @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is not in sync, of a partition that is led here."""
+        return self.is_led and len(self.isr) < self.replica_count
+
+    @property
+    def spare_in_sync(self) -> int:
+        """How many of those in sync may be lost until acks=all is refused; below 0 it is."""
+        return len(self.isr) - self._least_in_sync
+
+    @property
     def low_watermark(self) -> int:
         """The least log start of all replicas that are there: below it nobody has anything."""
         starts = [

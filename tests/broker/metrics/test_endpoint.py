@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import http.client
 import os
-import re
 import socket
 import threading
 import time
 
 import pytest
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
-from prometheus_client.parser import text_string_to_metric_families
 
 from broker.config.log import LogConfig
 from broker.log.log import Log
@@ -22,33 +20,9 @@ from tests.broker.test_main import run_broker
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.records import batch_of
+from tests.support.scraping import address_of, get, scrape
 
 LISTEN = ("--metrics-listen=127.0.0.1:0",)
-
-
-def address_of(child):
-    found = re.search(r"event=metrics.listening address=(\S+):(\d+)", child.stderr())
-    return found[1], int(found[2])
-
-
-def get(address, path, method="GET", headers=None):
-    """(status, body)."""
-    connection = http.client.HTTPConnection(*address, timeout=EVENT_S)
-    with contextlib.closing(connection):
-        connection.request(method, path, headers=headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-
-def scrape(address):
-    """Sample name and labels to value."""
-    status, text = get(address, "/metrics")
-    assert status == 200
-    return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def of_request(figures, name, request):
