@@ -763,6 +763,7 @@ class ReadItems(Step):
         total: cython.longlong = 0
         least: cython.longlong = self.item.least_bytes + self.is_map
         count: cython.longlong = source.read_long()
+        seen: set[bytes] = set()
         while count:
             if count < 0:
                 # A block that says its size, so that it could be skipped unread.
@@ -781,7 +782,7 @@ class ReadItems(Step):
                 raise BadValueError("the items of the value would take too much memory")
             while count:
                 if self.is_map:
-                    self._read_key(source)
+                    self._read_key(source, seen)
                 self.item.read(source)
                 count -= 1
             count = source.read_long()
@@ -791,11 +792,16 @@ class ReadItems(Step):
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
-    def _read_key(self, source: Input) -> cython.int:
+    def _read_key(self, source: Input, seen: set[bytes]) -> cython.int:
+        """Of maps with a key twice some targets read the first value, others the last, or fail."""
         length: cython.longlong = source.read_long()
         start: cython.Py_ssize_t = source.take(length)
         if self.column is not None:
-            _check_utf8(bytes(source.data[start : start + length]))
+            key: bytes = bytes(source.data[start : start + length])
+            _check_utf8(key)
+            if key in seen:
+                raise BadValueError("a map has a key twice")
+            seen.add(key)
             self.column.keys.append(source.data, start, length)
         return 0
 

@@ -449,6 +449,11 @@ def test_items_that_take_no_bytes_are_bounded(avro):
             b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
             "too large",
         ),
+        (
+            {"type": "map", "values": "int"},
+            b"\x02\x02a\x02\x02\x02a\x04\x00",
+            "a map has a key twice",
+        ),
     ],
 )
 def test_what_no_value_of_the_type_looks_like(avro, schema, data, reason):

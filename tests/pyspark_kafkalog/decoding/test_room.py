@@ -28,8 +28,11 @@ def many(decoder, *counts):
     """Two lists with so many empty items each."""
     kind = type(decoder).__name__
     if kind == "AvroDecoder":
-        # Two maps of one block each, whose keys are empty and whose values null.
-        return b"\x04" + b"".join(long(n) + b"\0\0" * n + b"\0" for n in counts) + b"\0"
+        # Two maps of one block each, whose values are null.
+        keys = [b"%d" % number for number in range(max(counts))]
+        entries = [long(len(key)) + key + b"\0" for key in keys]
+        maps = [long(count) + b"".join(entries[:count]) + b"\0" for count in counts]
+        return b"\x04" + b"".join(maps) + b"\0"
     if kind == "JsonDecoder":
         maps = ("{" + ",".join(f'"{n}":{{}}' for n in range(count)) + "}" for count in counts)
         return f"[{','.join(maps)}]".encode()
