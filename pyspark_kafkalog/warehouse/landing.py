@@ -31,7 +31,7 @@ from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.dead_letters import DeadLetters
 from pyspark_kafkalog.warehouse.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
-from pyspark_kafkalog.warehouse.row_types import fitted, storable
+from pyspark_kafkalog.warehouse.row_types import check_made, fitted, storable
 from pyspark_kafkalog.warehouse.staged_files import write_files
 from pyspark_kafkalog.warehouse.transformation import Batches, transformed
 from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values
@@ -115,7 +115,11 @@ def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
         for offset_range in ranges:
             records = Records(cluster, landing.reading, offset_range, landing.stage.path)
             label = range_label(offset_range)
-            files = tuple(write_files(landing.stage, label, records.rows(), landing.layout))
+            rows = records.rows()
+            if landing.reading.transform is not None:
+                schema = storable(landing.stage.schema)
+                rows = (check_made(batch, schema) for batch in rows)
+            files = tuple(write_files(landing.stage, label, rows, landing.layout))
             yield replace(records.landed(), files=files)
 
 

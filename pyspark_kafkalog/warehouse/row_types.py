@@ -33,6 +33,11 @@ _CASTS: Sequence[tuple[Callable[[pa.DataType], bool], pa.DataType]] = (
     (pa.types.is_binary_view, pa.binary()),
     (pa.types.is_fixed_size_binary, pa.binary()),
 )
+_WIDER = (
+    (pa.int32(), pa.int64()),
+    (pa.int32(), pa.float64()),
+    (pa.float32(), pa.float64()),
+)
 _HELD = (
     pa.types.is_boolean,
     pa.types.is_int32,
@@ -73,6 +78,39 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = [_fitted(batch, field) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def check_made(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch, which a transformation made of records, when it has the columns of `schema`, which
+    it made of none: in whichever order, and in types that become those without loss.
+
+    Raises InvalidRowError.
+    """
+    if sorted(batch.schema.names) == sorted(schema.names) and all(
+        _keeps(field.type, schema.field(field.name).type) for field in batch.schema
+    ):
+        return batch
+    made, expected = (
+        ", ".join(f"{field.name} {field.type}" for field in each) for each in (batch.schema, schema)
+    )
+    raise InvalidRowError(
+        f"transform made other columns of records ({made}) than of a batch without rows "
+        f"({expected}), by which the table was made or checked: make the same of both"
+    )
+
+
+def _keeps(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of a type is one of another."""
+    if pa.types.is_null(kind):
+        return True
+    try:
+        kind = _storable(kind, "")
+    except InvalidOptionError:
+        return False
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(wanted):
+        spare = wanted.scale - kind.scale
+        return bool(0 <= spare <= wanted.precision - kind.precision)
+    return kind.equals(wanted) or (kind, wanted) in _WIDER
 
 
 def rows_with_nul(column: pa.Array) -> set[int]:

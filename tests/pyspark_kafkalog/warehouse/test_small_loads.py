@@ -1,7 +1,9 @@
 """Loads from the call to the rows, without Spark: what an error says to do next, and odd wishes."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,49 @@ def test_a_load_that_failed_for_a_bad_record_goes_on_as_it_says(
     assert (result.records, result.bad_records) == (2, 1)
     rows = sorted(table.all_rows(), key=lambda row: int(row["offset"]))
     assert ["no JSON" in (row["value_error"] or "") for row in rows] == [False, True]
+
+
+def widened(rows: pa.RecordBatch) -> pa.RecordBatch:
+    values = [json.loads(value) for value in rows.column("value").to_pylist()]
+    names = sorted({"a", *(name for value in values for name in value)})
+    columns = [pa.array([value.get(name) for value in values], pa.int64()) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def narrowed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    kind = pa.float64() if rows.num_rows else pa.float32()
+    return pa.RecordBatch.from_arrays([pa.array([0.1] * rows.num_rows, kind)], names=["f"])
+
+
+@pytest.mark.parametrize(
+    ("transform", "made"), [(widened, "a int64, b int64"), (narrowed, "f double")]
+)
+def test_what_a_transform_makes_of_records_alone_is_neither_dropped_nor_changed(
+    transform: Any, made: str, tmp_path: Path, load: Load, fill: Fill
+) -> None:
+    fill({"value": pa.array([b'{"a": 1}', b'{"a": 2, "b": 7}'], pa.binary())})
+    with pytest.raises(InvalidRowError, match=rf"made other columns of records \({made}\)"):
+        load(f"parquet:{tmp_path}/table", transform=transform)
+
+
+def test_what_a_transform_makes_may_be_narrower_and_in_another_order(
+    tmp_path: Path, load: Load, fill: Fill
+) -> None:
+    def made(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if not rows.num_rows:
+            schema = pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(9, 2))])
+            return pa.RecordBatch.from_pylist([], schema)
+        columns = {
+            "d": pa.array([Decimal("1.5")], pa.decimal128(3, 1)),
+            "s": pa.array([None]),
+            "n": pa.array([7], pa.int16()),
+        }
+        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+
+    fill({"value": pa.array([b"x"], pa.binary())})
+    load(f"parquet:{tmp_path}/table", transform=made)
+    found = ParquetTable(tmp_path).arrow()
+    assert found.to_pydict() == {"n": [7], "s": [None], "d": [Decimal("1.50")]}
 
 
 @pytest.mark.parametrize("name", [".x", "a\nb", "a desc\n b", "x desc"])
