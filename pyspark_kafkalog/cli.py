@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from kafka.structs import TopicPartition
 
+    from pyspark_kafkalog.warehouse.load import LoadResult
     from pyspark_kafkalog.warehouse.options import LoadArguments
 
 _REQUEST_TIMEOUT_MS = "10000"
@@ -62,6 +63,8 @@ class Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code."""
+    if sys.stdout is None:  # closed by who started us
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     options = _parser().parse_args(arguments)
     logging.getLogger().addFilter(_is_no_interrupt)
     try:
@@ -703,6 +706,23 @@ def _load_topics(options: argparse.Namespace) -> None:
         # Nor is a load that is committed one that failed.
         if result is None:
             raise JavaDiedError from error
+    _tell_result(result, options.on_error)
+
+
+def _tell_result(result: "LoadResult", on_error: str) -> None:
+    try:
+        _print_result(result, on_error)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise KafkalogError(
+            f"All is committed; what is not done is to say so: standard output, {error.strerror}."
+        ) from error
+
+
+def _print_result(result: "LoadResult", on_error: str) -> None:
     if result.commit_id is None:
         print(f"Nothing new for {result.name}.")
     else:
@@ -711,8 +731,11 @@ def _load_topics(options: argparse.Namespace) -> None:
             f"{commits} {result.commit_id}: {result.records} records in {len(result.files)} files "
             f"of {result.bytes} bytes."
         )
+        if result.gaps:
+            gone = sum(gap.offset_count for gap in result.gaps)
+            print(f"{gone} offsets were gone, in {len(result.gaps)} gaps.")
         if result.bad_records:
-            print(f"{result.bad_records} records could not be decoded ({options.on_error}).")
+            print(f"{result.bad_records} records could not be decoded ({on_error}).")
 
 
 def _place(flag: str, text: str | None) -> str | datetime | None:

@@ -284,21 +284,30 @@ def _bars() -> Iterator[Progress]:
         TaskProgressColumn(),
         TextColumn("{task.fields[pace]}"),
     )
-    with Bars(*columns) as bars:
-        whole = bars.add_task("records landed", total=None, pace="")
-        tasks: dict[tuple[str, int], TaskID] = {}
+    bars = Bars(*columns)
+    tasks: dict[tuple[str, int], TaskID] = {}
 
-        def tell(progress: LoadProgress) -> None:
-            bars.update(
-                whole, completed=progress.landed, total=progress.total, pace=_pace(progress)
-            )
-            if not 1 < len(progress.partitions) <= _MOST_BARS:
-                return
-            for each in progress.partitions:
-                key = (each.topic, each.partition)
-                if key not in tasks:
-                    tasks[key] = bars.add_task(f"  {each.topic}-{each.partition}", pace="")
-                pace = _pace(LoadProgress((each,), progress.elapsed_s))
-                bars.update(tasks[key], completed=each.landed, total=each.total, pace=pace)
+    def tell(progress: LoadProgress) -> None:
+        # The terminal may have gone: the load goes on.
+        with suppress(OSError):
+            draw(progress)
 
+    def draw(progress: LoadProgress) -> None:
+        bars.update(whole, completed=progress.landed, total=progress.total, pace=_pace(progress))
+        if not 1 < len(progress.partitions) <= _MOST_BARS:
+            return
+        for each in progress.partitions:
+            key = (each.topic, each.partition)
+            if key not in tasks:
+                tasks[key] = bars.add_task(f"  {each.topic}-{each.partition}", pace="")
+            pace = _pace(LoadProgress((each,), progress.elapsed_s))
+            bars.update(tasks[key], completed=each.landed, total=each.total, pace=pace)
+
+    with suppress(OSError):
+        bars.start()
+    whole = bars.add_task("records landed", total=None, pace="")
+    try:
         yield tell
+    finally:
+        with suppress(OSError):
+            bars.stop()

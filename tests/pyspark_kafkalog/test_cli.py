@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -417,3 +418,34 @@ def test_bounds_of_a_load_that_make_no_sense_are_explained(run, tmp_path, given,
     code, _, err = run(f"{load} {given}")
     assert code == 1
     assert said in err
+
+
+TOLD = """
+from pyspark_kafkalog.cli import Command, main
+import pyspark_kafkalog.cli as cli
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.load import LoadResult
+result = LoadResult("nightly", "c1", 3, 1, 2, (), 10, gaps=(OffsetRange("t", 0, 0, 4),))
+told = Command("told", "", lambda parser: None, lambda _: cli._tell_result(result, "null"))
+cli.COMMANDS = (told,)
+raise SystemExit(main(["told"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stdout", "code", "said"),
+    [
+        ("/dev/full", 1, "kafkalog: All is committed; .*standard output, No space left on device"),
+        ("/dev/stderr", 0, "4 offsets were gone, in 1 gaps"),
+        (None, 0, "^$"),
+    ],
+)
+def test_what_a_load_has_done_is_done_whoever_hears_of_it(stdout, code, said):
+    where = ">&-" if stdout is None else f"> {stdout}"
+    found = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -c "$1" {where}', sys.executable, TOLD],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert found.returncode == code, found.stderr
+    assert re.search(said, found.stderr)

@@ -120,6 +120,20 @@ def test_bars_where_there_is_a_terminal(tmp_path, monkeypatch, capsys):
     assert re.search(r"orders-0 .* rows/s, 2\.0 KiB", out)
 
 
+def test_a_load_whose_terminal_has_gone_goes_on(monkeypatch):
+    from rich.progress import Progress as Bars
+
+    def gone(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    for name in ("start", "update", "stop"):
+        monkeypatch.setattr(Bars, name, gone)
+    with progress_module._bars() as tell:
+        tell(LoadProgress((), 1.0))
+    with pytest.raises(OSError, match="theirs"), progress_module._bars():
+        raise OSError("theirs")
+
+
 def test_a_load_that_fails_does_not_say_that_all_has_landed(tmp_path):
     told: list[LoadProgress] = []
     with (
