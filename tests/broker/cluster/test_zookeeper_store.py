@@ -369,16 +369,9 @@ def test_many_commits_go_together(zookeeper, open_store):
 
     store._session.send = counted
     store.commit([Create("/a", b"0")])
-    began_s = time.monotonic()
-    for n in range(200):
-        store.commit([Set("/a", b"x", n)])
-    single_s = (time.monotonic() - began_s) / 200
-    began_s = time.monotonic()
-    done = store.commit_each([[Set("/a", b"x", n)] for n in range(200, 2200)])
-    together_s = (time.monotonic() - began_s) / 2000
-    assert [node.version for (node,) in done] == list(range(201, 2201))
+    done = store.commit_each([[Set("/a", b"x", n)] for n in range(2000)])
+    assert [node.version for (node,) in done] == list(range(1, 2001))
     assert 2 <= most <= 40
-    assert together_s < 0.8 * single_s
 
 
 def test_many_watches_are_set_again_by_the_next_connection(proxy, open_store, other):
