@@ -33,7 +33,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
+.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ transactions: install peers ## 200 SIGKILLs of broker and of clients that copy i
 
 interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
 	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
+
+chaos: install peers ## faults at random in a cluster at work, 1,000 (KAFKALOG_CHAOS_FAULTS; _SEED replays)
+	KAFKALOG_CHAOS_FAULTS=$${KAFKALOG_CHAOS_FAULTS:-1000} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -s -m slow tests/chaos/test_cluster_chaos.py $(PYTEST_ARGS)
 
 mutants: install ## plant one-line bugs, and list those that no test notices (names or -j in MUTANTS)
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -86,7 +86,7 @@ class Controller:
 
     def figures(self) -> ControllerFigures:
         """Any thread."""
-        return self._context.figures() if self._is_active else ControllerFigures()
+        return self._context.figures() if self.is_active else ControllerFigures()
 
     async def start(self) -> None:
         """This broker was elected: reads what is there, elects leaders where the last ones are
