@@ -1,6 +1,7 @@
 """Replicas of one cluster that are spread over racks."""
 
 from tests.support.cluster import Cluster
+from tests.support.patience import wait_until
 
 RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
 
@@ -15,13 +16,27 @@ def racks(cluster, topic):
     return [{RACKS[each] for each in part["replica_nodes"]} for part in cluster.partitions(topic)]
 
 
+def wait_led(cluster, partitions):
+    """Until every broker that may be asked has heard of them."""
+
+    def is_known():
+        leaders = [
+            [part["leader_id"] for part in cluster.partitions("t")] for _ in range(4 * len(RACKS))
+        ]
+        return all(len(each) == partitions and -1 not in each for each in leaders)
+
+    wait_until(is_known, lambda: cluster.partitions("t"), pause_s=0.05)
+
+
 def test_each_partition_has_replicas_in_both_racks(tmp_path):
     with RackedCluster(tmp_path, brokers=4) as cluster:
         told = cluster.admin.describe_cluster()["brokers"]
         assert {each["broker_id"]: each["rack"] for each in told} == RACKS
         cluster.create_topic("t", 6, 2)
+        wait_led(cluster, 6)
         assert racks(cluster, "t") == [{"a", "b"}] * 6
         cluster.admin.create_partitions({"t": 9})
+        wait_led(cluster, 9)
         assert racks(cluster, "t") == [{"a", "b"}] * 9
         leaders = [each["leader_id"] for each in cluster.partitions("t")]
         assert {leaders.count(node_id) for node_id in RACKS} <= {2, 3}
