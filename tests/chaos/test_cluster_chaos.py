@@ -25,6 +25,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from tests.support.broker_child import BrokerChild
 from tests.support.cluster import SESSION_S, Cluster
 from tests.support.patience import EVENT_S, wait_until
 
@@ -188,7 +189,9 @@ class Nemesis:
 
     def freeze(self) -> str:
         victim = self._victim()
-        pid = self._cluster.brokers[victim].process.pid
+        broker = self._cluster.brokers[victim]
+        assert isinstance(broker, BrokerChild)
+        pid = broker.process.pid
         os.kill(pid, signal.SIGSTOP)
         pause_s = self._pause(2)
         os.kill(pid, signal.SIGCONT)

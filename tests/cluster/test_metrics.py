@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from tests.support.broker_child import BrokerChild
 from tests.support.cluster import Cluster
 from tests.support.patience import wait_until
 from tests.support.scraping import address_of, scrape
@@ -22,6 +23,7 @@ def figures(cluster: Cluster) -> Counter[str]:
     """Of all brokers together."""
     whole: Counter[str] = Counter()
     for broker in cluster.brokers.values():
+        assert isinstance(broker, BrokerChild)
         for (name, *labels), value in scrape(address_of(broker)).items():
             if not labels:
                 whole[str(name)] += int(value)
