@@ -21,13 +21,18 @@ _PAUSE_S = 0.05
 _TICK_MS = 500
 _LAST_LINES = 8
 # A line says that it is to stop; the end of its input, that this process has ended. Then it is the
-# last one: brokers take two seconds, and nobody else is left to remove the folder.
+# last one: brokers leave in order while it is there, and nobody else is left to remove the folder.
 _UNTIL_TOLD = """
 "$@" >> log 2>&1 < /dev/null &
-if read -r _; then remove=; fi
+if read -r _; then remove=; else sleep 3; fi
 kill $!
 wait
-if [ -n "$remove" ]; then sleep 5; rm -rf "$remove"; fi
+tries=0
+while [ -n "$remove" ] && [ -e "$remove" ] && [ $tries -lt 60 ]; do
+    rm -rf "$remove"
+    sleep 1
+    tries=$((tries + 1))
+done
 """
 _REMOVE = "remove"
 _LOGBACK = """<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender">

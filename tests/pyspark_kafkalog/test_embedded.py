@@ -34,7 +34,7 @@ def wait_for_end(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([descriptor], [], [], 10)[0], f"process {pid} is still there"
+        assert select.select([descriptor], [], [], EVENT_S)[0], f"process {pid} is still there"
     finally:
         os.close(descriptor)
 
