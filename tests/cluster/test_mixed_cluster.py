@@ -19,7 +19,7 @@ from tests.support.kafka_member import require_kafka_with_zookeeper
 from tests.support.patience import wait_until
 from tests.support.transactions import PARTITIONS, Transactions, read_committed
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 BY_KAFKA, BY_OURS = {1}, {3}
 """Which brokers are Apache Kafka's: then the first controller is, or is one of ours."""
