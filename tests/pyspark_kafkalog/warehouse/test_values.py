@@ -399,7 +399,7 @@ def test_a_function_has_to_tell_its_columns_and_to_keep_them(monkeypatch, tmp_pa
     with pytest.raises(InvalidOptionError, match="returned a NoneType for a batch without rows"):
         transformed_schema(silent, row_schema())
     for function, error, said in (
-        (moody, InvalidRowError, "should have one column n"),
+        (moody, InvalidRowError, "made other columns of records"),
         (wrong, InvalidOptionError, "transform returned a list"),
     ):
         reading = Reading(OPTIONS, ("value", "offset"), {}, None, function)
