@@ -105,9 +105,10 @@ class Controller:
                 self._channels.open(broker)
             created = await self._make_partitions()
             await self._elect_where_leaders_are_gone(found.written)
-            # As in `_tell_of_brokers`.
-            self._channels.update_metadata({})
             everything = dict(self._context.partitions())
+            # Who is there comes first, as in `_tell_of_brokers`; and all topics with it: a broker
+            # that has just started would say that there are none, and clients would give them up.
+            self._channels.update_metadata(everything)
             answers = self._turns.announce(everything, created)
             self._turns.is_active = True
         _log.info("controller.started epoch=%d", self._records.controller_epoch)
