@@ -221,6 +221,7 @@ def test_a_broker_of_the_other_kind_goes_on_with_a_data_directory(cluster, lose)
         for node_id in (1, 2, 1, 2):
             producing.wait_for(100)
             transactions.begin()
+            transactions.flush()
             lose(cluster, node_id)
             cluster.kafka ^= {node_id}
             cluster.start(node_id)

@@ -38,6 +38,11 @@ class Transactions:
             self._producer.produce("t", b"%d" % number, partition=number % PARTITIONS)
             self._open.append(number)
 
+    def flush(self) -> None:
+        """Its partitions are part of the transaction from here on. librdkafka ends one whose first
+        request to add them was lost as if it had begun, and takes the refusal for fatal."""
+        assert self._producer.flush(EVENT_S) == 0
+
     def commit(self) -> None:
         self._producer.commit_transaction(EVENT_S)
         self.committed += self._open
