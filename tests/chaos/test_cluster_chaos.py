@@ -29,7 +29,7 @@ from tests.support.broker_child import BrokerChild
 from tests.support.cluster import SESSION_S, Cluster
 from tests.support.patience import EVENT_S, wait_until
 
-FAULTS = int(os.environ.get("KAFKALOG_CHAOS_FAULTS", "8"))
+FAULTS = int(os.environ.get("KAFKALOG_CHAOS_FAULTS", "4"))
 PARTITIONS = 3
 TOPIC = "chaos"
 PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN")
