@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -27,7 +28,8 @@ class TcpProxy:
             one.close()
 
     def lose(self, requests: bool = False, answers: bool = False) -> None:
-        """From now on, without a word; new connections are not answered either."""
+        """From now on, without a word; new connections are not answered either. What has lost a
+        byte passes none after it, whatever is said later: TCP does not skip."""
         self._loses_requests, self._loses_answers = requests, answers
 
     def cut(self) -> None:
@@ -60,17 +62,19 @@ class TcpProxy:
                 client.close()
 
     def _to_server(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                if not self._loses_requests:
-                    server.sendall(data)
-        with suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)
+        self._pass(client, server, lambda: self._loses_requests)
 
     def _to_client(self, client: socket.socket, server: socket.socket) -> None:
+        self._pass(server, client, lambda: self._loses_answers)
+
+    def _pass(
+        self, sender: socket.socket, receiver: socket.socket, loses: Callable[[], bool]
+    ) -> None:
+        has_lost = False
         with suppress(OSError):
-            while data := server.recv(65536):
-                if not self._loses_answers:
-                    client.sendall(data)
+            while data := sender.recv(65536):
+                has_lost = has_lost or loses()
+                if not has_lost:
+                    receiver.sendall(data)
         with suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
+            receiver.shutdown(socket.SHUT_RDWR)

@@ -173,6 +173,9 @@ def expire(address: str, client_id: tuple[int, bytes] | None) -> None:
     """Ends the session of a client of kazoo's at once: whoever knows its password may."""
     twin = KazooClient(address, client_id=client_id)
     twin.start()
+    # A server of an ensemble knows what it was asked by session and number: with numbers that the
+    # other uses, too, the other got an answer to a request that had one.
+    twin._connection._xid = 1 << 30
     twin.stop()
     twin.close()
 
