@@ -56,9 +56,12 @@ class Reading:
     transform: Batches | None = None
 
     def schema(self) -> pa.Schema:
-        """The columns of the rows, before any transformation, in types that targets hold."""
+        """The columns of the rows, before any transformation, in types that targets hold, or that
+        one has to make such of."""
         schema = row_schema(self.columns)
-        return schema if self.values is None else storable(self.values.schema(schema))
+        if self.values is None:
+            return schema
+        return storable(self.values.schema(schema), intervals=True)
 
     def rows_of(self, landed: "Landed") -> int | None:
         """How many rows a range has to have become; None where the transformation decides."""

@@ -18,6 +18,8 @@ from pyspark_kafkalog.warehouse.calendar_range import DAY_US, POSTGRESQL_DAYS
 
 _MOST_DECIMAL_DIGITS = 38
 
+_Kinds = Sequence[Callable[[pa.DataType], bool]]
+
 _CASTS: Sequence[tuple[Callable[[pa.DataType], bool], pa.DataType]] = (
     (pa.types.is_int8, pa.int32()),
     (pa.types.is_int16, pa.int32()),
@@ -38,7 +40,7 @@ _WIDER = (
     (pa.int32(), pa.float64()),
     (pa.float32(), pa.float64()),
 )
-_HELD = (
+_HELD: _Kinds = (
     pa.types.is_boolean,
     pa.types.is_int32,
     pa.types.is_int64,
@@ -50,8 +52,9 @@ _HELD = (
 )
 
 
-def storable(schema: pa.Schema) -> pa.Schema:
-    """`schema` with types that targets hold, all columns nullable.
+def storable(schema: pa.Schema, intervals: bool = False) -> pa.Schema:
+    """`schema` with types that targets hold, all columns nullable. With `intervals` those may stay,
+    which a transformation can make something else of, and no target holds.
 
     Raises InvalidOptionError for a type that has no counterpart, and for names, at any depth, that
     differ by case alone, which Spark takes for one.
@@ -66,7 +69,10 @@ def storable(schema: pa.Schema) -> pa.Schema:
         seen.add(name.lower())
     if not schema.names:
         raise InvalidOptionError("rows without any column cannot be loaded")
-    return pa.schema([pa.field(field.name, _storable(field.type, field.name)) for field in schema])
+    held = (*_HELD, pa.types.is_duration) if intervals else _HELD
+    return pa.schema(
+        [pa.field(field.name, _storable(field.type, field.name, held)) for field in schema]
+    )
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -199,8 +205,8 @@ def _fitted(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         ) from None
 
 
-def _storable(kind: pa.DataType, column: str) -> pa.DataType:
-    if any(is_held(kind) for is_held in _HELD):
+def _storable(kind: pa.DataType, column: str, held: _Kinds = _HELD) -> pa.DataType:
+    if any(is_held(kind) for is_held in held):
         return kind
     for is_kind, wanted in _CASTS:
         if is_kind(kind):
@@ -210,13 +216,14 @@ def _storable(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if pa.types.is_dictionary(kind):
-        return _storable(kind.value_type, column)
-    return _storable_nested(kind, column)
+        return _storable(kind.value_type, column, held)
+    return _storable_nested(kind, column, held)
 
 
-def _storable_nested(kind: pa.DataType, column: str) -> pa.DataType:
+def _storable_nested(kind: pa.DataType, column: str, held: _Kinds) -> pa.DataType:
     if pa.types.is_map(kind):
-        return pa.map_(_storable(kind.key_type, column), _storable(kind.item_type, column))
+        key, item = (_storable(one, column, held) for one in (kind.key_type, kind.item_type))
+        return pa.map_(key, item)
     if pa.types.is_struct(kind) and kind.num_fields:
         names = [child.name.lower() for child in kind]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -227,12 +234,13 @@ def _storable_nested(kind: pa.DataType, column: str) -> pa.DataType:
             )
         return pa.struct(
             [
-                pa.field(child.name, _storable(child.type, f"{column}.{child.name}"))
+                pa.field(child.name, _storable(child.type, f"{column}.{child.name}", held))
                 for child in kind
             ]
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(_storable(kind.value_type, column))
+        return pa.list_(_storable(kind.value_type, column, held))
     raise InvalidOptionError(
-        f"column {column} is of type {kind}, which not every warehouse can hold: cast it"
+        f"column {column} is of type {kind}, which not every warehouse can hold: cast it in a "
+        "transform, or leave it out"
     )

@@ -232,6 +232,32 @@ def test_bad_records_go_to_a_topic_before_the_commit(load, path, topics, read):
         load(topic, **schema, on_error="deadletter", dead_letter_topic=topic)
 
 
+@pytest.mark.parametrize("function", ["none", "batches", "dataframes"])
+def test_a_protobuf_duration_is_loaded_as_what_a_transform_makes_of_it(
+    load, path, topics, function
+):
+    def in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+        took = batch.column("took").cast(pa.int64())
+        return pa.RecordBatch.from_arrays([took], names=["took"])
+
+    schema = (
+        'syntax = "proto3"; import "google/protobuf/duration.proto";'
+        "message Job { google.protobuf.Duration took = 1; }"
+    )
+    topic = topics.create()
+    topics.append(topic, [b"\x0a\x02\x08\x05"])
+    how: dict[str, Any] = {"value_format": "protobuf", "value_schema": schema}
+    if function == "none":
+        with pytest.raises(InvalidOptionError, match=r"column took is .* cast it in a transform"):
+            load(topic, **how)
+    elif function == "batches":
+        load(topic, transform=in_microseconds, **how)
+        assert rows_in(path) == [{"took": 5_000_000}]
+    else:
+        load(topic, transform=lambda df: df.selectExpr("CAST(took AS STRING) took"), **how)
+        assert rows_in(path) == [{"took": "INTERVAL '0 00:00:05' DAY TO SECOND"}]
+
+
 @pytest.mark.long
 def test_a_query_counts_bad_records_and_reads_decoded_columns(load, path, topics):
     topic = topics.create()

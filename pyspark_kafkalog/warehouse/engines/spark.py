@@ -41,7 +41,7 @@ class SparkEngine:
             return result_schema(self._query(rows))
         if reading.transform is not None:
             return transformed_schema(reading.transform, reading.schema())
-        return reading.schema()
+        return storable(reading.schema())
 
     def run(self, landing: Landing, ranges: Sequence[OffsetRange]) -> Outcome:
         """Lands `ranges`; raises the error of a task that failed, and KafkalogError unless what
