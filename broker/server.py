@@ -240,6 +240,7 @@ class BrokerServer:
         apis = self._apis()
         self._dispatcher = Dispatcher(apis, self._api_context(apis), self._loop)
         if not self._is_member:
+            self._state_changes.registered(0)  # with nobody
             await self._controller.start()
             await self._controller.finish_changes()  # deletions that a crash interrupted
         self._logs.start()
@@ -272,7 +273,7 @@ class BrokerServer:
             self._records,
             self._controller,
             self._run_blocking,
-            self._registered,
+            self._state_changes.registered,
             self._session_lost,
         )
         for event in self._early_session_events:
@@ -294,9 +295,6 @@ class BrokerServer:
             heard.cancel()
             _log.warning("broker.not_told reason='no controller has said what there is'")
         self._look_for_laggards()
-
-    def _registered(self, broker_epoch: int) -> None:
-        self._state_changes.broker_epoch = broker_epoch
 
     def _session_lost(self) -> None:
         self._replicas.takes_appends = False

@@ -71,6 +71,7 @@ class StateChanges:
     ) -> None:
         self.broker_epoch = 0
         """Of this broker's registration."""
+        self._is_registered = asyncio.Event()
         self._node_id = node_id
         self._metadata = metadata
         self._topic_configs = topic_configs
@@ -85,12 +86,20 @@ class StateChanges:
         self.has_heard = asyncio.Event()
         """Set when a controller has told what brokers and topics there are."""
 
+    def registered(self, broker_epoch: int) -> None:
+        """From now on what is meant for this broker is known from what was for the one before."""
+        self.broker_epoch = broker_epoch
+        self._is_registered.set()
+
     async def obey(self, request: ControlRequest) -> Failures:
-        """Does what is asked; the partitions where it failed.
+        """Does what is asked, when this broker is registered; the partitions where it failed.
 
         Raises StaleControllerEpochError for a controller of the past, and StaleBrokerEpochError for
         what is meant for this broker as it was before.
         """
+        # A controller that has not seen yet that the broker before is gone goes on to tell it of
+        # changes, alone; here they would be taken for all that there is.
+        await self._is_registered.wait()
         async with self._one_at_a_time:
             stamp = request.stamp
             if stamp.broker_epoch < self.broker_epoch:

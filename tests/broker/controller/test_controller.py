@@ -70,6 +70,7 @@ class World:
             self.run_blocking,
             self.coordinators,
         )
+        state_changes.registered(0)
         self.controller = Controller(
             1, self.records, lambda node: LocalChannel(state_changes.obey), self.run_blocking
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from kafka.errors import (
     NotLeaderForPartitionError,
+    StaleBrokerEpochError,
     StaleControllerEpochError,
     UnknownTopicOrPartitionError,
 )
@@ -64,9 +65,13 @@ class Broker:
         self._changes = StateChanges(
             1, self.metadata, configs, self.replicas, no_fetchers(), at_once, self.coordinators
         )
+        self.registered = self._changes.registered
 
     def obey(self, request):
-        return asyncio.run(self._changes.obey(request))
+        return asyncio.run(self.obeys(request))
+
+    async def obeys(self, request):
+        return await self._changes.obey(request)
 
     def lead(self, epoch, partitions=None):
         states = partitions or dict(zip(PLACES, TOPIC.partitions, strict=True))
@@ -78,6 +83,7 @@ class Broker:
 @pytest.fixture
 def broker(tmp_path):
     made = Broker(tmp_path)
+    made.registered(1)
     yield made
     made.logs.close()
     made.store.close()
@@ -104,6 +110,28 @@ def test_a_controller_of_the_past_is_not_obeyed(broker):
             broker.obey(request)
     assert set(broker.logs.all_logs()) == set(PLACES)
     assert broker.metadata.brokers == []
+
+
+def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path):
+    """A controller that has not seen the one before go tells of changes at this one's address, as
+    soon as it listens there: they are not all that there is."""
+    broker = Broker(tmp_path)
+    state, ids = {PLACES[1]: TOPIC.partitions[1]}, {TOPIC.name: TOPIC.topic_id}
+
+    async def restarts():
+        stale = asyncio.create_task(broker.obeys(UpdateMetadata(Stamp(1, 5, 7), [ME], state, ids)))
+        await asyncio.sleep(0)
+        assert not stale.done()
+        broker.registered(8)
+        with pytest.raises(StaleBrokerEpochError):
+            await stale
+        assert broker.metadata.topics() == []
+        await broker.obeys(UpdateMetadata(Stamp(1, 5, 8), [ME], {}, {}))
+        assert broker.metadata.brokers == [ME]
+
+    asyncio.run(restarts())
+    broker.logs.close()
+    broker.store.close()
 
 
 def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
