@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kafka.errors import BrokerResponseError, KafkaConnectionError, NotControllerError
 
-from broker.api.api_versions import FEATURES
+from broker.api.api_versions import FEATURES, GROUP_VERSION
 from broker.api.apis import APIS
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
@@ -483,8 +483,14 @@ class BrokerServer:
                 lambda: self._loop.time() * 1000,
             ),
             api_ranges=tuple(api.range for api in apis),
-            features={} if self._is_member else FEATURES,
+            features=self._features(),
         )
+
+    def _features(self) -> Mapping[str, int]:
+        """Those that are finalized; of a cluster over ZooKeeper none, as in Apache Kafka."""
+        features = {} if self._is_member else dict(FEATURES)
+        features[GROUP_VERSION] = int(self._config.takes_consumer_protocol)
+        return {name: level for name, level in features.items() if level}
 
     async def stop(self) -> None:
         """Takes no more requests, finishes what has begun, closes the logs cleanly."""

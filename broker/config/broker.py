@@ -667,6 +667,16 @@ class BrokerConfig:
         "Most members of a group of the consumer protocol.",
         at_least(1),
     )
+    group_coordinator_rebalance_protocols: tuple[str, ...] | None = option(
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        None,
+        "classic,consumer or classic: whether groups may use the consumer protocol (KIP-848). "
+        "Where nothing is said they may, but not over ZooKeeper, where Apache Kafka's brokers know "
+        "no such groups. Groups of the other names are not known here.",
+        one_of("classic", "consumer", "share", "streams"),
+        may_be_empty=False,
+    )
     group_consumer_assignors: tuple[str, ...] = option(
         "group.consumer.assignors",
         LIST,
@@ -871,6 +881,11 @@ class BrokerConfig:
         """From a properties file; `overrides` count above it. OSError when it cannot be read."""
         properties = parse_properties(path.read_text(encoding="utf-8"))
         return cls.from_properties(properties | dict(overrides or {}))
+
+    @property
+    def takes_consumer_protocol(self) -> bool:
+        protocols = self.group_coordinator_rebalance_protocols
+        return self.zookeeper_connect is None if protocols is None else "consumer" in protocols
 
     @property
     def data_dirs(self) -> tuple[Path, ...]:

@@ -120,7 +120,6 @@ group.consumer.min.session.timeout.ms|INT|45000|1..|
 group.coordinator.append.linger.ms|INT|-1|-1..|
 group.coordinator.background.threads|INT|2|1..|
 group.coordinator.cached.buffer.max.bytes|INT|1048588|524288..|all
-group.coordinator.rebalance.protocols|LIST|classic,consumer,streams|consumer,classic,share,streams|
 group.coordinator.threads|INT|4|1..|
 group.share.assignment.interval.ms|INT|1000|0..|all
 group.share.assignors|LIST|simple||

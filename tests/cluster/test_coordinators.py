@@ -1,11 +1,11 @@
 """Transactions and groups of one cluster, whose coordinators are lost in the middle of them."""
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from broker.coordinator.state_topic import java_hash_magnitude
 from tests.support.cluster import Cluster
-from tests.support.patience import EVENT_S
+from tests.support.patience import EVENT_S, wait_until
 from tests.support.transactions import PARTITIONS, Transactions, read_committed
 
 
@@ -60,3 +60,76 @@ def test_a_groups_offsets_outlive_its_coordinator(cluster):
     found = {each.partition: each.offset for each in again.committed(places, EVENT_S)}
     assert found == {0: 200, 1: 101, 2: 102}
     again.close()
+
+
+def test_groups_of_the_consumer_protocol_outlive_their_coordinator(tmp_path):
+    properties = {
+        "group.coordinator.rebalance.protocols": "classic,consumer",
+        "group.consumer.heartbeat.interval.ms": "200",
+    }
+    with Cluster(tmp_path, properties=properties) as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        settings = {
+            "bootstrap.servers": ",".join(cluster.bootstrap),
+            "group.id": "g",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+        }
+        state_partition = java_hash_magnitude("g") % PARTITIONS
+        for life in range(2):
+            consumer = Consumer(settings)
+            consumer.subscribe(["t"])
+            assert values_of(cluster, consumer, b"%d" % life) == {b"%d" % life}
+            coordinator = cluster.leader("__consumer_offsets", state_partition)
+            cluster.kill(coordinator)
+            assert values_of(cluster, consumer, b"killed") == {b"killed"}
+            wait_until(lambda: has_committed(consumer), "a commit")  # noqa: B023
+            consumer.close()
+            cluster.start(coordinator)
+            cluster.wait_in_sync("__consumer_offsets")
+
+
+def test_a_cluster_has_groups_of_the_consumer_protocol_when_it_is_told_to(cluster):
+    """Apache Kafka 3.9's brokers over ZooKeeper have none."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": ",".join(cluster.bootstrap),
+            "group.id": "g",
+            "group.protocol": "consumer",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["t"])
+    message = wait_until(lambda: consumer.poll(0.1), "an error")
+    assert "API version not supported" in str(message.error())
+    consumer.close()
+
+
+def values_of(cluster: Cluster, consumer: Consumer, value: bytes) -> set[bytes | None]:
+    """What the member reads when a record of that value was written to each partition."""
+    producer = Producer({"bootstrap.servers": ",".join(cluster.bootstrap), "log_level": 0})
+    for partition in range(PARTITIONS):
+        producer.produce("t", value, partition=partition)
+    assert producer.flush(EVENT_S) == 0
+    found: dict[int | None, bytes | None] = {}
+
+    def has_read() -> bool:
+        for message in consumer.consume(100, 0.1):
+            if message.error() is None:
+                found[message.partition()] = message.value()
+        return len(found) == PARTITIONS
+
+    wait_until(has_read, found)
+    return set(found.values())
+
+
+def has_committed(consumer: Consumer) -> bool:
+    """While another coordinator takes the group over, that may fail."""
+    try:
+        consumer.commit(asynchronous=False)
+    except KafkaException:
+        return False
+    return True
