@@ -6,13 +6,21 @@ was appended since (`keep_unsynced` says how much). `fail_next` makes an operati
 """
 
 import errno
+import threading
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.log.files import DirectoryLock, File
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from typing_extensions import Buffer, ParamSpec
+
+    _P = ParamSpec("_P")
+
+_R = TypeVar("_R")
+_LOCK = threading.RLock()
 
 
 class Inode:
@@ -63,6 +71,17 @@ class MemoryFile:
         self._inode.synced = bytes(self._inode.data)
 
 
+def _one_at_a_time(operation: "Callable[_P, _R]") -> "Callable[_P, _R]":
+    """Logs are closed by several threads."""
+
+    @wraps(operation)
+    def guarded(*arguments: "_P.args", **named: "_P.kwargs") -> _R:
+        with _LOCK:
+            return operation(*arguments, **named)
+
+    return guarded
+
+
 class MemoryFiles:
     def __init__(self) -> None:
         self.names: dict[Path, Inode] = {}
@@ -97,6 +116,7 @@ class MemoryFiles:
         after.durable_names = dict(after.names)
         return after
 
+    @_one_at_a_time
     def open(self, path: Path, *, create: bool = False) -> File:
         if path not in self.names:
             if not create:
@@ -107,6 +127,7 @@ class MemoryFiles:
     def exists(self, path: Path) -> bool:
         return path in self.names or path in self.directories
 
+    @_one_at_a_time
     def list(self, directory: Path) -> list[str]:
         inside = {path.name for path in self.names if path.parent == directory}
         return sorted(inside | {path.name for path in self.directories if path.parent == directory})
@@ -116,14 +137,17 @@ class MemoryFiles:
             raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
         return bytes(self.names[path].data)
 
+    @_one_at_a_time
     def replace(self, path: Path, data: bytes, *, sync: bool = True) -> None:
         self.names[path] = Inode(data, data if sync else b"")
         if sync:
             self.sync_directory(path.parent)
 
+    @_one_at_a_time
     def make_directory(self, path: Path) -> None:
         self.directories |= {path, *path.parents}
 
+    @_one_at_a_time
     def rename(self, path: Path, new_path: Path) -> None:
         if path in self.directories:
             self.directories = {_moved(each, path, new_path) for each in self.directories}
@@ -131,13 +155,16 @@ class MemoryFiles:
         else:
             self.names[new_path] = self.names.pop(path)
 
+    @_one_at_a_time
     def remove(self, path: Path) -> None:
         self.names.pop(path, None)
 
+    @_one_at_a_time
     def remove_tree(self, path: Path) -> None:
         self.directories = {each for each in self.directories if not _is_in(each, path)}
         self.names = {each: n for each, n in self.names.items() if not _is_in(each, path)}
 
+    @_one_at_a_time
     def sync_directory(self, path: Path) -> None:
         kept = {each: n for each, n in self.durable_names.items() if each.parent != path}
         self.durable_names = kept | {e: n for e, n in self.names.items() if e.parent == path}
