@@ -196,7 +196,7 @@ class BrokerServer:
     @property
     def _is_member(self) -> bool:
         """Whether this broker is one of a cluster, and not alone."""
-        return self._config.zookeeper_connect is not None
+        return self._config.is_member
 
     def _open_store(self) -> MetadataStore:
         if not self._is_member:

@@ -47,6 +47,7 @@ from broker.config.log import (
     TIMESTAMP_TYPES,
     LogConfig,
     check_lags,
+    check_segment_bytes,
 )
 from broker.config.no_effect import check_protection, warn_of_no_effect
 from broker.config.other_properties import other_properties, without_listener
@@ -57,6 +58,12 @@ __all__ = ["BROKER_FIELDS", "BROKER_KEYS", "BrokerConfig", "broker_config_key"]
 _log = logging.getLogger(__name__)
 
 
+# A cluster over ZooKeeper may have them stored; nothing here acts on them.
+_TOPIC_CONFIGS_OF_3_9 = (
+    "message.downconversion.enable",
+    "message.format.version",
+    "message.timestamp.difference.max.ms",
+)
 _META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 
 
@@ -319,7 +326,6 @@ class BrokerConfig:
         INT,
         1 << 30,
         "Size in bytes at which a log goes on in a new segment file.",
-        at_least(1 << 20),
     )
     log_roll_ms: int | None = option(
         "log.roll.ms", LONG, None, "Age at which a log goes on in a new segment.", at_least(1)
@@ -843,6 +849,7 @@ class BrokerConfig:
             raise ConfigError("broker.id and node.id differ: set one of them, or both the same")
         known = {name: text for name, text in given.items() if name not in unknown}
         config = cls(**values, given=known)  # type: ignore[arg-type]
+        config.check_segments()
         config.check_cleaner()
         config.check_listeners()
         return config
@@ -859,6 +866,15 @@ class BrokerConfig:
                     f"{name}: each listener must have a different name, and this broker speaks "
                     "PLAINTEXT alone: name one address (an empty host listens on all interfaces)"
                 )
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this broker is one of a cluster over ZooKeeper, and not alone."""
+        return self.zookeeper_connect is not None
+
+    def check_segments(self) -> None:
+        """Raises ConfigError where segments would be too small."""
+        check_segment_bytes("log.segment.bytes", self.log_segment_bytes, as_3_9=self.is_member)
 
     def check_cleaner(self) -> None:
         """Raises ConfigError where the cleaner could not work."""
@@ -918,13 +934,14 @@ class BrokerConfig:
     def log_config(self, overrides: Mapping[str, str], *, strict: bool = False) -> LogConfig:
         """The configuration of a topic that sets `overrides`.
 
-        Raises ConfigError for an illegal value and, when `strict` (a client's request), for an
+        A member of a cluster over ZooKeeper takes what Apache Kafka 3.9 takes, by whoever it was
+        set. Raises ConfigError for an illegal value and, when `strict` (a client's request), for an
         unknown name; not strict (what was stored once), an unknown name is a warning.
         """
         keys = LOG_KEYS
         values, unknown = split_known(keys, overrides)
         for name in unknown:
-            if strict:
+            if strict and not (self.is_member and name in _TOPIC_CONFIGS_OF_3_9):
                 raise ConfigError(f"Unknown topic config name: {name}")
             _log.warning("config.unknown topic_config=%s %s", name, _nearest(name, keys))
         if strict and values.get("remote_storage_enable"):
@@ -937,6 +954,8 @@ class BrokerConfig:
                 values[field_name] = self._inherited(key)
         known = {name: text for name, text in overrides.items() if name not in unknown}
         config = LogConfig(**values, overrides=known)  # type: ignore[arg-type]
+        if "segment.bytes" in known:
+            check_segment_bytes("segment.bytes", config.segment_bytes, as_3_9=self.is_member)
         check_lags("", config.min_compaction_lag_ms, config.max_compaction_lag_ms)
         return config
 

@@ -71,6 +71,7 @@ def with_dynamic(
     for configs in (default, own):
         values, _ = split_known(BROKER_KEYS, configs)
         config = replace(config, **values)  # type: ignore[arg-type]
+    config.check_segments()
     config.check_cleaner()
     return replace(config, dynamic=dict(own), dynamic_default=dict(default))
 

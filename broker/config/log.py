@@ -25,7 +25,7 @@ from broker.config.definition import (
     option,
 )
 
-__all__ = ["LOG_KEYS", "LogConfig", "check_lags", "topic_config_key"]
+__all__ = ["LOG_KEYS", "LogConfig", "check_lags", "check_segment_bytes", "topic_config_key"]
 
 CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 GZIP_LEVELS = legal(
@@ -33,6 +33,9 @@ GZIP_LEVELS = legal(
 )
 TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 POLICIES = one_of("compact", "delete")
+# Apache Kafka's since 4.0 (KIP-1030), and 3.9's, to which a cluster over ZooKeeper keeps.
+_LEAST_SEGMENT_BYTES = 1 << 20
+_LEAST_SEGMENT_BYTES_OF_3_9 = 14
 _STORED = "Kept and described; nothing in this broker acts on it."
 
 
@@ -45,7 +48,6 @@ class LogConfig:
         INT,
         1 << 30,
         "Size in bytes at which a log goes on in a new segment file.",
-        at_least(1 << 20),
         synonyms=[("log.segment.bytes", 1)],
     )
     segment_ms: int = option(
@@ -294,6 +296,14 @@ LOG_KEYS = keys_of(LogConfig)
 def topic_config_key(name: str) -> ConfigKey | None:
     """None for what is no property of a topic."""
     return next((key for key in LOG_KEYS.values() if key.name == name), None)
+
+
+def check_segment_bytes(name: str, segment_bytes: int, *, as_3_9: bool) -> None:
+    """The property `name`; `as_3_9`: by the older rule. Raises ConfigError."""
+    least = _LEAST_SEGMENT_BYTES_OF_3_9 if as_3_9 else _LEAST_SEGMENT_BYTES
+    objection = at_least(least).objection(segment_bytes)
+    if objection is not None:
+        raise ConfigError(f"Invalid value {segment_bytes} for configuration {name}: {objection}")
 
 
 def check_lags(prefix: str, min_lag_ms: int, max_lag_ms: int) -> None:

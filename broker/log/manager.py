@@ -172,7 +172,7 @@ class LogManager:
                 self._config.broker_id,
                 self.cluster_id,
                 self._files,
-                is_member=self._config.zookeeper_connect is not None,
+                is_member=self._config.is_member,
             )
             self._load_directory(directory)
 

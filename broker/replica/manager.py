@@ -371,9 +371,13 @@ class ReplicaManager:
                 raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")
             if limits.follower_id != NO_FOLLOWER:
                 partition.check_follower(limits.follower_id)
+            max_bytes = min(wanted.max_bytes, limits.max_bytes - size_bytes)
+            if limits.follower_id != NO_FOLLOWER:
+                # Apache Kafka's take no more at once, and stop; segments may have been larger.
+                max_bytes = min(max_bytes, partition.log.config.segment_bytes)
             read = partition.read(
                 wanted,
-                max(0, min(wanted.max_bytes, limits.max_bytes - size_bytes)),
+                max(0, max_bytes),
                 limits.isolation,
                 min_one_batch=size_bytes == 0,
             )

@@ -8,7 +8,7 @@ from kafka.errors import InvalidConfigurationError, InvalidRequestError
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError, ConfigSource, ConfigType
 from broker.config.describe import describe_broker, describe_default, describe_topic
-from broker.config.dynamic import with_dynamic
+from broker.config.dynamic import usable_topic_configs, with_dynamic
 from broker.config.endpoint import Endpoint, parse_ip_overrides, parse_zookeeper
 
 
@@ -113,6 +113,34 @@ def test_an_illegal_value_names_the_property_and_what_is_legal(name, text, expec
     assert name in str(caught.value)
     assert expected in str(caught.value)
     assert isinstance(caught.value, InvalidConfigurationError)
+
+
+def test_segments_of_a_cluster_may_be_as_small_as_apache_kafka_3_9_lets_them_be():
+    alone = BrokerConfig()
+    member = BrokerConfig.from_properties(
+        {"zookeeper.connect": "127.0.0.1:2181", "log.segment.bytes": "14"}
+    )
+    assert member.log_config({}).segment_bytes == 14
+    for config, least in ((alone, 1 << 20), (member, 14)):
+        kept = {"segment.bytes": str(least)}
+        assert usable_topic_configs(config, kept) == kept
+        assert config.log_config(kept, strict=True).segment_bytes == least
+        too_small = {"segment.bytes": str(least - 1)}
+        assert usable_topic_configs(config, too_small) == {}
+        with pytest.raises(ConfigError, match=rf"segment\.bytes: Value must be at least {least}$"):
+            config.log_config(too_small, strict=True)
+        of_broker = {"log.segment.bytes": str(least)}
+        assert with_dynamic(config, of_broker, {}).log_segment_bytes == least
+        with pytest.raises(ConfigError, match=rf"segment\.bytes: Value must be at least {least}$"):
+            with_dynamic(config, {"log.segment.bytes": str(least - 1)}, {})
+
+
+def test_what_apache_kafka_3_9_has_stored_besides_stands_in_nobodys_way():
+    stored = {"message.format.version": "3.0-IV1", "retention.ms": "7"}
+    member = BrokerConfig.from_properties({"zookeeper.connect": "127.0.0.1:2181"})
+    assert member.log_config(stored, strict=True).overrides == {"retention.ms": "7"}
+    with pytest.raises(ConfigError, match="Unknown topic config"):
+        BrokerConfig().log_config(stored, strict=True)
 
 
 def test_the_lags_of_compaction_fit_together():

@@ -8,10 +8,13 @@ from itertools import count
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
+from kafka import KafkaProducer
+from kafka.admin import ConfigResourceType
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from broker.coordinator.state_topic import java_hash_magnitude
+from tests.broker.api.config_client import SET, altered
 from tests.cluster.producing import Producing, check
 from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
@@ -202,6 +205,39 @@ def test_what_brokers_have_the_controller_do(cluster):
 
 def answered(response):
     return response if response.error_code == 0 else None
+
+
+@CONTROLLERS
+def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster):
+    """A Kafka broker takes no more than a segment at once, and follows no more where it is sent
+    that: also where segments were larger before."""
+    cluster.create_topic("t", 3, configs={"segment.bytes": "2000"})
+    with Producing(cluster, "t", 3) as producing:
+        producing.wait_for(200)
+    check(cluster, producing, "t", 3)
+    for partition in range(3):
+        found = [segments(cluster, node_id, "t", partition) for node_id in cluster.brokers]
+        assert found[0] == found[1] == found[2]
+        assert len(found[0]) > 1
+        assert max(found[0].values()) <= 2000
+    cluster.create_topic("larger", 3)
+    (kafka,) = cluster.kafka
+    cluster.stop(kafka)
+    with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for number in range(300):
+            producer.send("larger", b"%d" % number * 1000, partition=number % 3)
+    with RawClient(*cluster.brokers[2].address.split(":")) as client:
+        smaller = [("segment.bytes", SET, "50000")]
+        assert altered(client, ConfigResourceType.TOPIC, "larger", smaller) == (0, None)
+    cluster.start(kafka)
+    cluster.wait_in_sync("larger")
+    cluster.wait_equal_logs("larger", 3)
+
+
+def segments(cluster, node_id, topic, partition):
+    """Their sizes."""
+    folder = cluster.data_dir(node_id) / f"{topic}-{partition}"
+    return {path.name: path.stat().st_size for path in folder.glob("*.log")}
 
 
 @pytest.mark.parametrize("kafka", [BY_KAFKA])
