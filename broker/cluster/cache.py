@@ -3,12 +3,27 @@
 Called by: the event loop's thread only; never blocks.
 """
 
+import logging
 import uuid
+from typing import Final
 
 from kafka.structs import TopicPartition
 
-from broker.cluster.control import LEADER_DURING_DELETE, UpdateMetadata
-from broker.cluster.metadata import NO_CONTROLLER, BrokerNode, PartitionMetadata, TopicMetadata
+from broker.cluster.control import LEADER_DURING_DELETE, NO_LEADER, UpdateMetadata
+from broker.cluster.metadata import (
+    NO_CONTROLLER,
+    NOT_MADE,
+    BrokerNode,
+    PartitionMetadata,
+    TopicMetadata,
+)
+
+_log = logging.getLogger(__name__)
+
+UNKNOWN_PARTITION: Final = PartitionMetadata((), NO_LEADER, -1, (), NOT_MADE)
+"""One that must be there, since there are later ones, and of which no controller has told yet."""
+# In one topic: a node of ZooKeeper's holds fewer partitions.
+_MOST_UNKNOWN = 100_000
 
 
 class MetadataCache:
@@ -69,13 +84,16 @@ class MetadataCache:
         stay = {
             index: state
             for index, state in partitions.items()
-            if state.leader != LEADER_DURING_DELETE
+            if state is not UNKNOWN_PARTITION and state.leader != LEADER_DURING_DELETE
         }
+        for index in [each for each in stay if each >= len(stay) + _MOST_UNKNOWN]:
+            _log.error("metadata.ignored topic=%r partition=%d", name, index)
+            del stay[index]
         if stay or is_same:  # and not what is left of one whose name another has by now
             self._remove(name)
         if stay:
-            # They have no gaps: partitions are added, and taken back, at the end.
-            whole = tuple(stay[index] for index in sorted(stay))
+            # Those in between are told of later, or were a moment ago.
+            whole = tuple(stay.get(index, UNKNOWN_PARTITION) for index in range(max(stay) + 1))
             self._topics[name] = TopicMetadata(name, topic_id, whole)
             self._names[topic_id] = name
 

@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import replace
 
+from kafka.structs import TopicPartition
+
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import LEADER_DURING_DELETE, Stamp, UpdateMetadata
 from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
@@ -59,6 +61,36 @@ def test_partitions_that_are_taken_back_leave_the_topic():
     metadata.update(told(grown))
     assert metadata.update(told(grown, leader=LEADER_DURING_DELETE, first=1)) == []
     assert metadata.topic("t") == replace(grown, partitions=grown.partitions[:1])
+
+
+def test_a_partition_keeps_its_number_where_those_before_it_are_not_known_yet():
+    """Nobody leads these, as far as is known; and nothing is left of them when the others go."""
+    metadata = MetadataCache("cluster", ONE)
+    topic = new_topic("t", 4, 1)
+    metadata.update(told(topic, first=2))
+    known = metadata.topic("t").partitions
+    assert known[2:] == topic.partitions[2:]
+    assert [(each.leader, each.replicas, each.isr) for each in known[:2]] == [(-1, (), ())] * 2
+    metadata.update(told(topic, first=1))
+    assert metadata.topic("t").partitions[1:] == topic.partitions[1:]
+    metadata.update(told(topic, first=3, leader=LEADER_DURING_DELETE))
+    assert metadata.topic("t").partitions == (known[0], *topic.partitions[1:3])
+    metadata.update(told(topic))
+    assert metadata.topic("t") == topic
+    metadata.update(told(replace(topic, partitions=topic.partitions[:2]), leader=-2))
+    assert metadata.topic("t").partitions == (*known[:2], *topic.partitions[2:])
+    assert metadata.update(told(topic, first=2, leader=LEADER_DURING_DELETE)) == ["t"]
+    assert metadata.topic("t") is metadata.topic_by_id(topic.topic_id) is None
+
+
+def test_a_number_that_no_partition_has_takes_no_memory(caplog):
+    metadata = MetadataCache("cluster", ONE)
+    topic = new_topic("t", 1, 1)
+    nonsense = TopicPartition("t", 2**31 - 1)
+    said = told(topic)
+    metadata.update(replace(said, partitions={**said.partitions, nonsense: topic.partitions[0]}))
+    assert metadata.topic("t") == topic
+    assert "topic='t' partition=2147483647" in caplog.text
 
 
 def test_a_topic_made_anew_takes_the_place_of_the_one_before():
