@@ -18,6 +18,7 @@ from kafka.errors import (
     FencedLeaderEpochError,
     InvalidFetchSessionEpochError,
     InvalidRequestError,
+    NotLeaderForPartitionError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -32,6 +33,7 @@ from broker.api.fetch_session import (
     FetchSession,
     name_topic,
 )
+from broker.api.leader_hints import current_leader, endpoints
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.replica.delayed import DelayedFetch
@@ -43,8 +45,6 @@ from pyspark_kafkalog.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     decode_fetch_request,
 )
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
@@ -53,6 +53,7 @@ from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 _ZSTD_VERSION = 10
 # The first version that says who leads, where the client is wrong about it (KIP-951).
 _CURRENT_LEADER_VERSION = 16
+_WRONG_LEADER = (FencedLeaderEpochError, NotLeaderForPartitionError)
 _MAX_REQUEST_BYTES = 2 * 1024 * 1024
 
 
@@ -199,25 +200,18 @@ def _response(
 ) -> Response:
     response = FetchResponse([], session_id=session_id)
     partitions = response.partitions
+    leaders = []
     for wanted, read in told:
         found = _fetched(wanted, read)
         if wanted.topic_id is not None:
             found.topic_id = wanted.topic_id
-            if isinstance(read, FencedLeaderEpochError) and (
-                request.version >= _CURRENT_LEADER_VERSION
-            ):
-                _tell_leader(found, response, context)
+            if isinstance(read, _WRONG_LEADER) and request.version >= _CURRENT_LEADER_VERSION:
+                found.current_leader = current_leader(found.topic, found.partition, context)
+                leaders.append(found.current_leader)
         partitions.append(found)
+    if leaders:
+        response.node_endpoints = endpoints(leaders, context)
     return response
-
-
-def _tell_leader(found: FetchedPartition, response: FetchResponse, context: ApiContext) -> None:
-    """The client knows an old leader: here is the new one, and where it is reached."""
-    partition = context.replicas.partition_of(found.topic, found.partition)
-    node = context.metadata.broker
-    found.current_leader = LeaderIdAndEpoch(node.node_id, partition.leader_epoch)
-    if not response.node_endpoints:
-        response.node_endpoints = [NodeEndpoint(node.node_id, node.host, node.port, node.rack)]
 
 
 def _fetched(wanted: FetchPartition, read: PartitionRead | BrokerResponseError) -> FetchedPartition:

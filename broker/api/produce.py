@@ -13,8 +13,8 @@ notices, as in Apache Kafka. With acks=all the answer comes when all replicas in
 records, at the latest after the request's timeout; an only replica has them at once. Where
 flush.messages records are not on disk yet, it comes when they are, as the policy says what power
 loss may take. A transactional batch is appended only if its partition is part of the producer's
-transaction: added by it before version 12, by this very request since (KIP-890). Left out: hints
-about new leaders.
+transaction: added by it before version 12, by this very request since (KIP-890). Who sends to a
+broker that does not lead is told who does (KIP-951).
 """
 
 import asyncio
@@ -34,6 +34,7 @@ from kafka.errors import (
 )
 
 from broker.api.errors import wire_error
+from broker.api.leader_hints import current_leader, endpoints
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Outcome, Response
 from broker.api.transactional_produce import Joining, refuse, refuse_ended, to_join, watched
@@ -69,6 +70,8 @@ _NO_ANSWER: Final = 0
 # The first version that carries record batches alone, and the first that may carry zstd (KIP-110).
 _RECORD_BATCH_VERSION: Final = 3
 _ZSTD_VERSION: Final = 7
+# The first that says who leads, where the client is wrong about it (KIP-951).
+_CURRENT_LEADER_VERSION: Final = 10
 _ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
 
 _Place: TypeAlias = "Partition | BrokerResponseError"
@@ -233,7 +236,7 @@ def _append_all(
         return _answer_when_appended(wanted, places, results, to_keep, appending, context)
     if to_keep:
         return _answer_when_kept(results, to_keep, wanted, context)
-    return _answer(results, wanted)
+    return _answer(results, wanted, context)
 
 
 def _note(
@@ -269,7 +272,7 @@ async def _answer_when_appended(
             results[index] = _failed(part, error)
     if to_keep:
         return await _answer_when_kept(results, to_keep, wanted, context)
-    return _answer(results, wanted)
+    return _answer(results, wanted, context)
 
 
 async def _answer_when_kept(
@@ -292,16 +295,33 @@ async def _answer_when_kept(
         for (number, _), failure in zip(uncommitted, errors, strict=True):
             if failure is not None and not results[number].error_code:
                 results[number] = _failed(results[number], failure)
-    return _answer(results, wanted)
+    return _answer(results, wanted, context)
 
 
-def _answer(results: list[ProducedPartition], wanted: ProduceRequest) -> Response:
+def _answer(
+    results: list[ProducedPartition], wanted: ProduceRequest, context: ApiContext
+) -> Response:
     if wanted.acks != _NO_ANSWER:
-        return ProduceResponse(results)
+        response = ProduceResponse(results)
+        if wanted.version >= _CURRENT_LEADER_VERSION:
+            _tell_leaders(response, context)
+        return response
     failed = [result for result in results if result.error_code]
     if failed:
         raise CloseConnection(f"produce with acks=0 failed, error code {failed[0].error_code}")
     return None
+
+
+def _tell_leaders(response: ProduceResponse, context: ApiContext) -> None:
+    """Where records came to the wrong broker."""
+    leaders = []
+    for result in response.partitions:
+        if result.error_code == NotLeaderForPartitionError.errno:
+            leader = current_leader(result.topic, result.partition, context)
+            result.current_leader = leader
+            leaders.append(leader)
+    if leaders:
+        response.node_endpoints = endpoints(leaders, context)
 
 
 def _failed(

@@ -16,6 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
+from pyspark_kafkalog.protocol.leader_hints import (
+    NODE_ENDPOINTS_TAG,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    decode_endpoints,
+    decode_leader,
+    encode_endpoints,
+    encode_leader,
+)
 from pyspark_kafkalog.protocol.topic_runs import (
     decode_topic,
     encode_topic,
@@ -50,11 +59,9 @@ _FOUND_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _REPLICA_STATE = struct.Struct(">iq")
 _DIVERGING_EPOCH = struct.Struct(">iq")
-_CURRENT_LEADER = struct.Struct(">ii")
 # Tagged fields.
 _REPLICA_STATE_TAG = 1
 _DIVERGING_EPOCH_TAG, _CURRENT_LEADER_TAG = 0, 1
-_NODE_ENDPOINTS_TAG = 0
 
 
 class EpochEndOffset(NamedTuple):
@@ -62,20 +69,6 @@ class EpochEndOffset(NamedTuple):
 
     epoch: int
     end_offset: int
-
-
-class LeaderIdAndEpoch(NamedTuple):
-    leader_id: int
-    leader_epoch: int
-
-
-class NodeEndpoint(NamedTuple):
-    """Where a broker is reached."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 @dataclass(slots=True)
@@ -284,33 +277,10 @@ def encode_fetch_response(response: FetchResponse, version: int) -> list["Buffer
             _encode_found(writer, found, version)
         writer.no_tags()
     if version >= 16 and response.node_endpoints:
-        writer.tags([(_NODE_ENDPOINTS_TAG, _encode_endpoints(response.node_endpoints))])
+        writer.tags([(NODE_ENDPOINTS_TAG, encode_endpoints(response.node_endpoints))])
     else:
         writer.no_tags()
     return writer.parts()
-
-
-def _encode_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    writer = Writer(flexible=True)
-    writer.count(len(endpoints))
-    for node in endpoints:
-        writer.fields(INT32, node.node_id)
-        writer.string(node.host)
-        writer.fields(INT32, node.port)
-        writer.string(node.rack)
-        writer.no_tags()
-    return b"".join(bytes(part) for part in writer.parts())
-
-
-def _decode_endpoints(reader: Reader) -> list[NodeEndpoint]:
-    endpoints = []
-    for _ in range(reader.count()):
-        (node_id,) = reader.fields(INT32)
-        host = reader.string()
-        (port,) = reader.fields(INT32)
-        endpoints.append(NodeEndpoint(node_id, host, port, reader.nullable_string()))
-        reader.skip_tags()
-    return endpoints
 
 
 def _encode_found(writer: Writer, found: FetchedPartition, version: int) -> None:
@@ -345,7 +315,7 @@ def _encode_found_tags(writer: Writer, found: FetchedPartition) -> None:
         value = _DIVERGING_EPOCH.pack(*found.diverging_epoch) + b"\0"
         tags.append((_DIVERGING_EPOCH_TAG, value))
     if found.current_leader is not None:
-        tags.append((_CURRENT_LEADER_TAG, _CURRENT_LEADER.pack(*found.current_leader) + b"\0"))
+        tags.append((_CURRENT_LEADER_TAG, encode_leader(found.current_leader)))
     writer.tags(tags)
 
 
@@ -368,8 +338,8 @@ def decode_fetch_response(body: memoryview, version: int) -> FetchResponse:
             response.partitions.append(found)
         reader.skip_tags()
     for tag, value in reader.tags():
-        if tag == _NODE_ENDPOINTS_TAG and version >= 16:
-            response.node_endpoints = _decode_endpoints(value)
+        if tag == NODE_ENDPOINTS_TAG and version >= 16:
+            response.node_endpoints = decode_endpoints(value)
     return response
 
 
@@ -392,5 +362,5 @@ def _decode_found(reader: Reader, topic: str, version: int) -> FetchedPartition:
         if tag == _DIVERGING_EPOCH_TAG:
             found.diverging_epoch = EpochEndOffset(*value.fields(_DIVERGING_EPOCH))
         elif tag == _CURRENT_LEADER_TAG:
-            found.current_leader = LeaderIdAndEpoch(*value.fields(_CURRENT_LEADER))
+            found.current_leader = decode_leader(value)
     return found

@@ -2,9 +2,8 @@
 
 Written by hand since `kafka.protocol` copies the records: here a request's `records` stay a view of
 the frame that was received (writable when the frame is, so that the broker stamps offsets into it),
-and are sent as parts of their own. Tagged fields (KIP-951's leader hints) are passed over when read
-and not written. Version 12 has the bytes of 11 (KIP-890: it may begin a transaction); from 13 on
-topics have ids.
+and are sent as parts of their own. Version 12 has the bytes of 11 (KIP-890: it may begin a
+transaction); from 13 on topics have ids.
 
 Bytes only, no sockets. Pure functions: any thread.
 """
@@ -16,6 +15,15 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from pyspark_kafkalog.protocol.frames import is_flexible
+from pyspark_kafkalog.protocol.leader_hints import (
+    NODE_ENDPOINTS_TAG,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    decode_endpoints,
+    decode_leader,
+    encode_endpoints,
+    encode_leader,
+)
 from pyspark_kafkalog.protocol.topic_runs import (
     decode_topic,
     encode_topic,
@@ -30,6 +38,9 @@ API_KEY: Final = 0
 MAX_VERSION: Final = 13
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_LEADER_HINTS_VERSION: Final = 10
+_CURRENT_LEADER_TAG: Final = 0
+
 _RESULT_V0: Final = struct.Struct(">ihq")
 _RESULT_V2: Final = struct.Struct(">ihqq")
 _RESULT_V5: Final = struct.Struct(">ihqqq")
@@ -82,7 +93,8 @@ class ProducedPartition:
     """One partition's answer; -1 where a field does not apply (base offset on error, times).
 
     `record_errors`: the records that were at fault, by their place in the batch from 0 on, each
-    with the reason (from version 8 on)."""
+    with the reason (from version 8 on). `current_leader`: where the error is that this broker does
+    not lead (from version 10 on)."""
 
     topic: str
     partition: int
@@ -93,6 +105,7 @@ class ProducedPartition:
     error_message: str | None
     topic_id: UUID | None
     record_errors: "Sequence[tuple[int, str | None]]"
+    current_leader: LeaderIdAndEpoch | None
 
     def __init__(
         self,
@@ -115,16 +128,24 @@ class ProducedPartition:
         self.error_message = error_message
         self.topic_id = topic_id
         self.record_errors = record_errors
+        self.current_leader = None
 
 
 @dataclass(init=False, slots=True)
 class ProduceResponse:
     partitions: list[ProducedPartition]
     throttle_ms: int
+    node_endpoints: "Sequence[NodeEndpoint]"
 
-    def __init__(self, partitions: list[ProducedPartition], throttle_ms: int = 0) -> None:
+    def __init__(
+        self,
+        partitions: list[ProducedPartition],
+        throttle_ms: int = 0,
+        node_endpoints: "Sequence[NodeEndpoint]" = (),
+    ) -> None:
         self.partitions = partitions
         self.throttle_ms = throttle_ms
+        self.node_endpoints = node_endpoints
 
 
 def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
@@ -174,7 +195,10 @@ def encode_produce_response(response: ProduceResponse, version: int) -> "Buffer"
         writer.no_tags()
     if version >= 1:
         writer.fields(INT32, response.throttle_ms)
-    writer.no_tags()
+    if version >= _LEADER_HINTS_VERSION and response.node_endpoints:
+        writer.tags([(NODE_ENDPOINTS_TAG, encode_endpoints(response.node_endpoints))])
+    else:
+        writer.no_tags()
     return writer.parts()[0]
 
 
@@ -195,7 +219,10 @@ def _encode_result(writer: Writer, result: ProducedPartition, version: int) -> N
             writer.string(message)
             writer.no_tags()
         writer.string(result.error_message)
-    writer.no_tags()
+    if version >= _LEADER_HINTS_VERSION and result.current_leader is not None:
+        writer.tags([(_CURRENT_LEADER_TAG, encode_leader(result.current_leader))])
+    else:
+        writer.no_tags()
 
 
 def decode_produce_response(body: memoryview, version: int) -> ProduceResponse:
@@ -210,7 +237,11 @@ def decode_produce_response(body: memoryview, version: int) -> ProduceResponse:
             results.append(result)
         reader.skip_tags()
     throttle_ms = reader.fields(INT32)[0] if version >= 1 else 0
-    return ProduceResponse(results, throttle_ms)
+    response = ProduceResponse(results, throttle_ms)
+    for tag, value in reader.tags():
+        if tag == NODE_ENDPOINTS_TAG and version >= _LEADER_HINTS_VERSION:
+            response.node_endpoints = decode_endpoints(value)
+    return response
 
 
 def _decode_result(reader: Reader, topic: str, version: int) -> ProducedPartition:
@@ -230,5 +261,7 @@ def _decode_result(reader: Reader, topic: str, version: int) -> ProducedPartitio
         result.record_errors = tuple(record_errors)
         first_reason = next((reason for _, reason in record_errors), None)
         result.error_message = reader.nullable_string() or first_reason
-    reader.skip_tags()
+    for tag, value in reader.tags():
+        if tag == _CURRENT_LEADER_TAG and version >= _LEADER_HINTS_VERSION:
+            result.current_leader = decode_leader(value)
     return result

@@ -1,9 +1,19 @@
 """Who leads in one cluster, where that is asked for, set, or due."""
 
+import uuid
+
 import pytest
+from kafka.errors import FencedLeaderEpochError, NotLeaderForPartitionError
 from kafka.protocol import admin
 from kazoo.client import KazooClient
 
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafkalog.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tests.broker.api.config_client import SET, altered
 from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
@@ -80,6 +90,58 @@ def test_preferred_leaders_lead_again_when_that_is_asked_for(cluster):
     finally:
         foreign.stop()
         foreign.close()
+
+
+def produced(client, version, topic):
+    """The answer to a batch for its first partition."""
+    parts = [ProducePartition(topic.name, 0, batch_of(1), uuid.UUID(str(topic.topic_id)))]
+    request = ProduceRequest(version, None, -1, 5000, parts)
+    client.send_body(0, version, b"".join(map(bytes, encode_produce_request(request))))
+    return decode_produce_response(client.receive_body(0, version), version)
+
+
+def fetched(client, version, topic, leader_epoch):
+    part = FetchPartition(topic.name, 0, 0, 1000, leader_epoch, topic_id=topic.topic_id)
+    return client.fetch(FetchRequest(version, 0, 1, [part]))
+
+
+def hints(response):
+    """What is told of its one partition: the error, the leader, its epoch; and where brokers are
+    reached."""
+    (part,) = response.partitions
+    leader = part.current_leader
+    reached = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
+    return part.error_code, leader and tuple(leader), reached
+
+
+def test_who_leads_is_told_by_those_that_do_not(cluster):
+    """By one that did, and follows now, and by one that never kept the partition."""
+    (first, second), controller = others(cluster), cluster.controller_id
+    create(cluster, "moved", (second, first))
+    restart(cluster, "moved", second)
+    assert elect(cluster, PREFERRED, "moved") == 0
+    wait_until(lambda: cluster.leader("moved") == second, "it leads again")
+    leader = cluster.brokers[second]
+    endpoint = (second, leader.host, leader.port, None)
+    not_leader, fenced = NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno
+    for node_id in (first, controller):
+        broker = cluster.brokers[node_id]
+        with RawClient(broker.host, broker.port) as client:
+            wait_until(
+                lambda: client.metadata_of("moved").partitions[0].leader_id == second, "told"
+            )
+            topic = client.metadata_of("moved")
+            epoch = topic.partitions[0].leader_epoch
+            expected = (not_leader, (second, epoch), [endpoint])
+            for version in (10, 13):
+                wait_until(lambda: hints(produced(client, version, topic)) == expected, expected)  # noqa: B023
+            for version in (16, 18):
+                assert hints(fetched(client, version, topic, epoch)) == expected
+            assert hints(produced(client, 9, topic)) == (not_leader, None, [])
+            assert hints(fetched(client, 15, topic, epoch)) == (not_leader, None, [])
+    with RawClient(leader.host, leader.port) as client:
+        assert hints(fetched(client, 16, topic, epoch - 1)) == (fenced, (second, epoch), [endpoint])
+        assert hints(produced(client, 13, topic)) == (0, None, [])
 
 
 def test_leaders_are_balanced_by_themselves(tmp_path):

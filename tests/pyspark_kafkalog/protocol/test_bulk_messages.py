@@ -13,6 +13,7 @@ from kafka.protocol.producer import ProduceRequest as OracleProduceRequest
 from kafka.protocol.producer import ProduceResponse as OracleProduceResponse
 
 from pyspark_kafkalog.protocol import fetch, produce
+from pyspark_kafkalog.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
 PRODUCE_VERSIONS = range(produce.MAX_VERSION + 1)
@@ -128,6 +129,9 @@ def test_produce_response_agrees_with_the_oracle(version):
     if version >= 8:
         results[1].error_message = "too large"
     response = produce.ProduceResponse(results, throttle_ms=5)
+    if version >= 10:
+        results[2].current_leader = LeaderIdAndEpoch(2, 77)
+        response.node_endpoints = [NodeEndpoint(2, "host-é", 9092, "rack"), NodeEndpoint(3, "h", 1)]
     ours = bytes(produce.encode_produce_response(response, version))
     oracle = OracleProduceResponse.decode(ours, version=version)
     assert [
@@ -139,6 +143,7 @@ def test_produce_response_agrees_with_the_oracle(version):
     decoded = produce.decode_produce_response(memoryview(ours), version)
     assert decoded.partitions == results
     assert decoded.throttle_ms == (5 if version >= 1 else 0)
+    assert decoded.node_endpoints == response.node_endpoints
 
 
 def fetch_request(version):
@@ -205,8 +210,8 @@ def fetch_response(version):
         response.error_code = 6
     if version >= 16:
         response.node_endpoints = [
-            fetch.NodeEndpoint(1, "host-é", 9092, "rack"),
-            fetch.NodeEndpoint(2, "::1", 65535),
+            NodeEndpoint(1, "host-é", 9092, "rack"),
+            NodeEndpoint(2, "::1", 65535),
         ]
     for found in response.partitions:
         found.last_stable_offset = 90 if version >= 4 else -1
@@ -216,7 +221,7 @@ def fetch_response(version):
     if version >= 12:
         response.partitions[0].diverging_epoch = fetch.EpochEndOffset(3, 1 << 40)
         response.partitions[1].diverging_epoch = fetch.EpochEndOffset(0, 0)
-        response.partitions[1].current_leader = fetch.LeaderIdAndEpoch(2, 77)
+        response.partitions[1].current_leader = LeaderIdAndEpoch(2, 77)
     with_ids(response.partitions, version)
     return response
 
