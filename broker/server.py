@@ -36,7 +36,7 @@ from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import MetadataStore
 from broker.cluster.to_brokers import AskBroker, ToBrokers, ask_nobody
-from broker.config.broker import BrokerConfig
+from broker.config.broker import RACK_AWARE, BrokerConfig
 from broker.config.definition import ConfigError
 from broker.config.dynamic import usable_topic_configs
 from broker.config.endpoint import Endpoint, parse_ip_overrides
@@ -661,6 +661,7 @@ class BrokerServer:
             lambda node_id: node_id in metadata.live,
             metadata.has_partition,
             lambda: time.monotonic_ns() // 1_000_000,
+            metadata.rack_of if self._config.replica_selector_class == RACK_AWARE else None,
         )
 
     def _fetcher(self, leader: BrokerNode) -> Fetcher:
@@ -679,6 +680,7 @@ class BrokerServer:
                 config.replica_fetch_wait_max_ms,
                 config.replica_fetch_backoff_ms,
             ),
+            self._replicas.follow_leader,
         )
 
     async def _alter_isr(self, change: IsrChange) -> PartitionMetadata:

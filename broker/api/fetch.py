@@ -6,7 +6,8 @@ Fetch sessions are kept by `fetch_session`. From version 13 on topics have ids; 
 known here is UNKNOWN_TOPIC_ID (INCONSISTENT_TOPIC_ID cannot happen: ids are looked up each time).
 Versions 0-3 cannot carry record batches: `down_conversion` answers them.
 A broker that follows sees all there is in the log, and by what it asks for its leader knows what it
-has. Left out: rack awareness.
+has. Consumers that say in which rack they are may be told to fetch from a follower (KIP-392), which
+has for them what it knows to be committed.
 """
 
 import asyncio
@@ -51,6 +52,8 @@ from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
 # The first version whose clients know zstd (KIP-110).
 _ZSTD_VERSION = 10
+# The first version whose clients fetch from followers (KIP-392).
+_FOLLOWERS_VERSION = 11
 # The first version that says who leads, where the client is wrong about it (KIP-951).
 _CURRENT_LEADER_VERSION = 16
 _WRONG_LEADER = (FencedLeaderEpochError, NotLeaderForPartitionError)
@@ -91,7 +94,12 @@ class _Fetch:
             isolation=_isolation(wanted),
             zstd=request.version >= _ZSTD_VERSION,
             follower_id=wanted.replica_id,
+            rack=wanted.rack_id if self._may_read_followers else None,
         )
+
+    @property
+    def _may_read_followers(self) -> bool:
+        return self._wanted.replica_id < 0 and self._request.version >= _FOLLOWERS_VERSION
 
     @property
     def min_bytes(self) -> int:
@@ -230,6 +238,7 @@ def _fetched(wanted: FetchPartition, read: PartitionRead | BrokerResponseError) 
         log_start_offset=read.log_start_offset,
         aborted=[(aborted.producer_id, aborted.first_offset) for aborted in read.aborted],
         diverging_epoch=read.diverging_epoch,
+        preferred_read_replica=read.preferred_replica,
     )
 
 

@@ -25,7 +25,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.cache import MetadataCache
 from broker.replica.manager import ReplicaManager
-from broker.replica.partition import Isolation, PartitionRead
+from broker.replica.partition import NO_REPLICA, Isolation, PartitionRead
 from pyspark_kafkalog.protocol.fetch import FetchPartition, ForgottenPartition
 
 NO_SESSION = 0
@@ -83,6 +83,7 @@ class CachedPartition:
         is_news = bool(
             read.size_bytes
             or read.diverging_epoch is not None
+            or read.preferred_replica != NO_REPLICA
             or read.high_watermark != self.high_watermark
             or read.log_start_offset != self.log_start_offset
         )

@@ -11,7 +11,13 @@ Left out: the timeout of version 10, for reads of a remote tier.
 import functools
 from collections import Counter
 
-from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVersionError
+from kafka.errors import (
+    BrokerResponseError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    OffsetNotAvailableError,
+    UnsupportedVersionError,
+)
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
@@ -32,6 +38,8 @@ from broker.replica.partition import (
 _TOPIC = ListOffsetsResponse.ListOffsetsTopicResponse
 _PARTITION = _TOPIC.ListOffsetsPartitionResponse
 _NOT_FOUND = OffsetFound(-1, -1, -1)
+# The first version that knows OFFSET_NOT_AVAILABLE (KIP-207).
+_NOT_AVAILABLE_VERSION = 5
 _SINCE_VERSION = {
     LATEST: 0,
     EARLIEST: 0,
@@ -106,6 +114,9 @@ def _answer(
         )
         if request.version == 0:
             old_style_offsets = _old_style(context, topic_partition, ask, found)
+    except OffsetNotAvailableError as raised:
+        is_known = request.version >= _NOT_AVAILABLE_VERSION
+        error = raised if is_known else LeaderNotAvailableError()
     except BrokerResponseError as raised:
         error = raised
     return _PARTITION(

@@ -36,6 +36,7 @@ class MetadataCache:
         """Those that are there; none before a controller has said so: clients ask again then."""
         self.live: frozenset[int] = frozenset()
         """Their ids."""
+        self._racks: dict[int, str | None] = {}
         self._controller_id = NO_CONTROLLER
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -46,6 +47,10 @@ class MetadataCache:
     def controller_id(self) -> int:
         """NO_CONTROLLER where the last one is gone."""
         return self._controller_id if self._controller_id in self.live else NO_CONTROLLER
+
+    def rack_of(self, node_id: int) -> str | None:
+        """None for a broker that is not there, or says none."""
+        return self._racks.get(node_id)
 
     def topics(self) -> list[TopicMetadata]:
         """Every topic, by name."""
@@ -67,7 +72,8 @@ class MetadataCache:
         """Takes over what the controller says; the names of topics that are gone by that."""
         self._controller_id = request.stamp.controller_id
         self.brokers = list(request.brokers)
-        self.live = frozenset(node.node_id for node in self.brokers)
+        self._racks = {node.node_id: node.rack for node in self.brokers}
+        self.live = frozenset(self._racks)
         changed: dict[str, dict[int, PartitionMetadata]] = {}
         for (name, index), state in request.partitions.items():
             changed.setdefault(name, {})[index] = state

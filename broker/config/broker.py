@@ -53,7 +53,7 @@ from broker.config.no_effect import check_protection, warn_of_no_effect
 from broker.config.other_properties import other_properties, without_listener
 from broker.properties import parse_properties
 
-__all__ = ["BROKER_FIELDS", "BROKER_KEYS", "BrokerConfig", "broker_config_key"]
+__all__ = ["BROKER_FIELDS", "BROKER_KEYS", "RACK_AWARE", "BrokerConfig", "broker_config_key"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ _TOPIC_CONFIGS_OF_3_9 = (
     "message.format.version",
     "message.timestamp.difference.max.ms",
 )
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _META_ADDRESSES = ("0.0.0.0", "::", "[::]")
 
 
@@ -100,6 +101,14 @@ class BrokerConfig:
         "Addresses that clients are told to connect to; default: the listeners.",
         LISTENERS,
         may_be_empty=False,
+    )
+    replica_selector_class: str | None = option(
+        "replica.selector.class",
+        STRING,
+        None,
+        "How the leader chooses the replica that a consumer reads (KIP-392): by the latter's "
+        "client.rack, or always itself, which is what counts when this is not set.",
+        one_of(RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector"),
     )
     broker_rack: str | None = option(
         "broker.rack", STRING, None, "Rack of this broker, as told to clients in Metadata."

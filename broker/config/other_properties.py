@@ -221,7 +221,6 @@ remote.log.storage.manager.class.name|STRING|~|+|
 remote.log.storage.manager.class.path|STRING|~||
 remote.log.storage.manager.impl.prefix|STRING|rsm.config.|+|
 remote.log.storage.system.enable|BOOLEAN|false||
-replica.selector.class|STRING|~||
 replica.socket.receive.buffer.bytes|INT|65536||
 replication.quota.window.num|INT|11|1..|
 replication.quota.window.size.seconds|INT|1|1..|

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from kafka.errors import (
     BrokerResponseError,
@@ -45,6 +45,8 @@ _LIST_OFFSETS_VERSION: Final = 9
 _LEAST_BACKOFF_MS: Final = 20
 _ASIDE_BYTES: Final = 512 << 10
 """From so many bytes on an append is worth a thread."""
+
+FollowLeader: TypeAlias = Callable[[Partition, int, int], None]
 
 T = TypeVar("T")
 
@@ -90,12 +92,15 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         connection: LeaderConnection,
         options: FetcherOptions,
+        follow_leader: FollowLeader = Partition.follow_leader,
     ) -> None:
-        """`node_id` and `broker_epoch` are this broker's."""
+        """`node_id` and `broker_epoch` are this broker's. `follow_leader` is told what a leader has
+        committed, and where its log begins."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._connection = connection
         self._options = options
+        self._follow_leader = follow_leader
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -239,7 +244,7 @@ class ReplicaFetcher:
         if found.diverging_epoch is not None:
             offset = truncation_offset(log, partition.high_watermark, found.diverging_epoch)
             await _in_thread(lambda: log.truncate_to(offset))
-            partition.follow_leader(partition.high_watermark, log.log_start_offset)
+            self._follow_leader(partition, partition.high_watermark, log.log_start_offset)
             return
         records = found.records
         if records is not None and len(records):
@@ -248,7 +253,7 @@ class ReplicaFetcher:
                 log.append_as_follower(records)
             else:
                 await _in_thread(lambda: log.append_as_follower(records))
-        partition.follow_leader(found.high_watermark, found.log_start_offset)
+        self._follow_leader(partition, found.high_watermark, found.log_start_offset)
 
     async def _start_again(self, followed: _Followed) -> None:
         """Our log ends above the leader's end, or below its start."""
@@ -262,7 +267,7 @@ class ReplicaFetcher:
                 start_offset = await self._leader_offset(partition, EARLIEST)
                 if start_offset > log.log_end_offset:
                     await _in_thread(lambda: log.restart_at(start_offset))
-            partition.follow_leader(partition.high_watermark, log.log_start_offset)
+            self._follow_leader(partition, partition.high_watermark, log.log_start_offset)
         except (BrokerResponseError, KafkaConnectionError, OSError) as error:
             self._say(partition, "held_back", error)
             followed.is_stopped = isinstance(

@@ -48,6 +48,11 @@ class Follower:
         self._fetched_ms = now_ms
         self._leader_end_offset = leader_end_offset
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How far it is, and when it was last known to have all, to be compared."""
+        return self.end_offset, self._caught_up_ms
+
     def is_caught_up(self, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
         """Whether it has all, or had all that there was not longer than `max_lag_ms` ago."""
         return self.end_offset == leader_end_offset or now_ms - self._caught_up_ms <= max_lag_ms
@@ -63,14 +68,18 @@ class ReplicaHost:
         is_live: Callable[[int], bool],
         is_known: Callable[[TopicPartition], bool],
         now_ms: Callable[[], int],
+        rack_of: Callable[[int], str | None] | None = None,
     ) -> None:
         """`max_lag_ms`: replica.lag.time.max.ms; `is_live`: whether a broker is there; `is_known`:
-        whether a partition is, anywhere; `now_ms`: a clock that never goes back."""
+        whether a partition is, anywhere; `now_ms`: a clock that never goes back; `rack_of`: the
+        rack of a broker that is there, None where consumers are to ask leaders, wherever they
+        are."""
         self.node_id = node_id
         self.max_lag_ms = max_lag_ms
         self.is_live = is_live
         self.is_known = is_known
         self.now_ms = now_ms
+        self.rack_of = rack_of
 
 
 class InSyncReplicas:
@@ -158,6 +167,21 @@ class InSyncReplicas:
         ):
             return None
         return (*self.committed, node_id)
+
+    def nearest(self, rack: str, offset: int) -> int | None:
+        """The follower from which a consumer in that rack should fetch, at that offset: in sync, in
+        the same rack, and of those who has most; None where that is the leader (KIP-392)."""
+        rack_of = self._host.rack_of
+        if rack_of is None or rack_of(self._host.node_id) == rack:
+            return None
+        fit = [
+            (*follower.progress, node_id)
+            for node_id, follower in self.followers.items()
+            if node_id in self.committed
+            and follower.log_start_offset <= offset <= follower.end_offset
+            and rack_of(node_id) == rack
+        ]
+        return max(fit)[-1] if fit else None
 
     def without_laggards(self, end_offset: int) -> tuple[int, ...] | None:
         """The ISR without those that have not caught up for too long; None where all have."""

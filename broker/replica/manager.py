@@ -36,6 +36,7 @@ from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
 from broker.replica.isr import ReplicaHost
 from broker.replica.partition import (
+    NO_REPLICA,
     Isolation,
     OffsetFound,
     Partition,
@@ -64,10 +65,13 @@ class FetchLimits(NamedTuple):
     zstd: bool = True
     follower_id: int = NO_FOLLOWER
     """The broker that follows, where it is no consumer that fetches."""
+    rack: str | None = None
+    """Where a consumer is that takes records from followers, too, "" where it does not say; None
+    for one that knows leaders alone."""
 
 
 class FetchResult(NamedTuple):
-    """By partition, in their order: what was found, or why not. `urgent` as by `is_urgent`."""
+    """By partition, in their order: what was found, or why not. `urgent`: not to wait for more."""
 
     reads: Sequence[PartitionRead | BrokerResponseError]
     size_bytes: int
@@ -357,20 +361,28 @@ class ReplicaManager:
             reads.append(read)
             if isinstance(read, PartitionRead):
                 size_bytes += read.size_bytes
-        is_behind = limits.follower_id != NO_FOLLOWER and _begins_below(asked, reads)
-        return FetchResult(reads, size_bytes, is_behind or is_urgent(reads, others))
+        urgent = (
+            is_urgent(reads, others)
+            or (limits.follower_id != NO_FOLLOWER and _begins_below(asked, reads))
+            or (bool(limits.rack) and _leads_elsewhere(reads))
+        )
+        return FetchResult(reads, size_bytes, urgent)
 
     def _read(
         self, wanted: FetchPartition, limits: FetchLimits, size_bytes: int
     ) -> PartitionRead | BrokerResponseError:
         """One partition's part of a fetch that has found `size_bytes` before it."""
         try:
-            partition = self.partition_of(wanted.topic, wanted.partition)
+            partition = self._readable(wanted.topic, wanted.partition, limits)
             partition.check_epoch(wanted.current_leader_epoch)
             if not limits.zstd and partition.log.config.compression_type == "zstd":
                 raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")
             if limits.follower_id != NO_FOLLOWER:
                 partition.check_follower(limits.follower_id)
+            elif limits.rack:
+                node_id = partition.nearest_replica(limits.rack, wanted.fetch_offset)
+                if node_id is not None:
+                    return partition.read_elsewhere(node_id)
             max_bytes = min(wanted.max_bytes, limits.max_bytes - size_bytes)
             if limits.follower_id != NO_FOLLOWER:
                 # Apache Kafka's take no more at once, and stop; segments may have been larger.
@@ -389,6 +401,24 @@ class ReplicaManager:
         except OSError as error:
             place = TopicPartition(wanted.topic, wanted.partition)
             return storage_error("fetch", place, error)
+
+    def _readable(self, topic: str, index: int, limits: FetchLimits) -> Partition:
+        """The partition, which this broker leads, or keeps where that will do."""
+        if limits.rack is not None:
+            kept = self._partitions.get((topic, index))
+            if kept is not None:
+                return kept
+        return self.partition_of(topic, index)
+
+    def follow_leader(
+        self, partition: Partition, high_watermark: int, log_start_offset: int
+    ) -> None:
+        """A partition's leader has committed so far, and begins there: tells the consumers that
+        wait here. Raises KafkaStorageError."""
+        end = partition.visible_end
+        partition.follow_leader(high_watermark, log_start_offset)
+        if self._purgatory.is_awaited(partition.topic_partition):
+            self._tell(partition, partition.visible_since(end))
 
     def _fetched(self, partition: Partition, node_id: int, wanted: FetchPartition) -> None:
         """A follower has all of the partition up to where it fetches from."""
@@ -579,6 +609,13 @@ def _begins_below(
     return any(
         isinstance(read, PartitionRead) and wanted.log_start_offset < read.log_start_offset
         for wanted, read in zip(asked, reads, strict=True)
+    )
+
+
+def _leads_elsewhere(reads: Sequence[PartitionRead | BrokerResponseError]) -> bool:
+    """Whether a consumer is sent to another replica; it hears of that at once."""
+    return any(
+        isinstance(read, PartitionRead) and read.preferred_replica != NO_REPLICA for read in reads
     )
 
 

@@ -21,6 +21,7 @@ from kafka.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderForPartitionError,
+    OffsetNotAvailableError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     UnknownLeaderEpochError,
@@ -51,6 +52,7 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 # DeleteRecords' offset for everything that is committed.
 HIGH_WATERMARK: Final = -1
 
+NO_REPLICA: Final = -1
 MANY_BYTES: Final = sys.maxsize
 """More than anybody waits for."""
 
@@ -90,6 +92,8 @@ class PartitionRead(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
     """What a read_committed consumer has to skip."""
     diverging_epoch: EpochEndOffset | None = None
+    preferred_replica: int = NO_REPLICA
+    """From which the consumer is to fetch instead."""
 
     @property
     def size_bytes(self) -> int:
@@ -176,12 +180,26 @@ class Partition:
         self._isr.clear()
 
     def follow_leader(self, high_watermark: int, log_start_offset: int) -> None:
-        """The leader has committed so far, and begins there. Raises KafkaStorageError."""
+        """The leader has committed so far, and begins there. Raises KafkaStorageError. What that
+        made visible: see `visible_since`."""
         log = self._log
         if log.log_start_offset < log_start_offset <= log.log_end_offset:
             log.advance_log_start_offset(log_start_offset)
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self._seen_stable_offset = self.last_stable_offset
+
+    @property
+    def visible_end(self) -> tuple[int, int]:
+        """Up to where everybody may read, and who reads committed records only."""
+        return self.high_watermark, self._seen_stable_offset
+
+    def visible_since(self, end: tuple[int, int]) -> Visible:
+        """What has become visible since `visible_end` was that."""
+        offset, stable_offset = end
+        return (
+            self._bytes_between(offset, self.high_watermark),
+            self._bytes_between(stable_offset, self._seen_stable_offset),
+        )
 
     def retire(self) -> None:
         """Neither leads nor follows it any more."""
@@ -432,6 +450,20 @@ class Partition:
             records = log.read(offset, max_bytes, end_offset, min_one_batch)
         return PartitionRead(records, high_watermark, stable_offset, start_offset, aborted)
 
+    def nearest_replica(self, rack: str, offset: int) -> int | None:
+        """The follower that a consumer in that rack should ask; None where that is this broker."""
+        return self._isr.nearest(rack, offset)
+
+    def read_elsewhere(self, node_id: int) -> PartitionRead:
+        """What a consumer is told that is to fetch from another replica."""
+        return PartitionRead(
+            None,
+            self.high_watermark,
+            self.last_stable_offset,
+            self._log.log_start_offset,
+            preferred_replica=node_id,
+        )
+
     def read_divergence(self, fetch_offset: int, last_fetched_epoch: int) -> PartitionRead | None:
         """What a replica is told whose log, ending at `fetch_offset` in `last_fetched_epoch`, is
         no beginning of ours (KIP-595); None when it is.
@@ -484,9 +516,18 @@ class Partition:
         return offset
 
     def find_offset(self, timestamp_ms: int, isolation: Isolation) -> OffsetFound | None:
-        """The offset for a timestamp, or one of the special ones; None when there is none."""
+        """The offset for a timestamp, or one of the special ones; None when there is none.
+
+        Raises OffsetNotAvailableError to clients for what the leader before may have told to be
+        committed, and this one does not know to be (KIP-207).
+        """
         log = self._log
+        may_be_more = isolation is not Isolation.LOG_END and (
+            self.epoch_start_offset > self.high_watermark
+        )
         if timestamp_ms == LATEST:
+            if may_be_more:
+                raise OffsetNotAvailableError(f"committed up to {self.high_watermark} by now")
             return OffsetFound(self.end_for(isolation), -1, self.leader_epoch)
         if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
             offset = log.log_start_offset
@@ -498,6 +539,8 @@ class Partition:
         else:
             found = log.offset_for_timestamp(timestamp_ms)
         if found is None or found[0] >= self.high_watermark:
+            if may_be_more:
+                raise OffsetNotAvailableError(f"committed up to {self.high_watermark} by now")
             return None
         return OffsetFound(found[0], found[1], self._epoch_of(found[0]))
 

@@ -135,6 +135,10 @@ class Purgatory:
             if not watchers:
                 del self._watchers[partition]
 
+    def is_awaited(self, key: Hashable) -> bool:
+        """Whether anybody would hear of it."""
+        return key in self._waiting or key in self._watchers
+
     def became_visible(self, key: Hashable, size_bytes: int, stable_bytes: int) -> None:
         """`size_bytes` more of a partition, or of a session's partitions, can be fetched;
         `stable_bytes` more by who reads committed records only: those of a transaction count only

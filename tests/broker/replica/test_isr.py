@@ -16,8 +16,14 @@ class World:
     def __init__(self, isr=(ME, A, B)) -> None:
         self.now_ms = 1_000_000
         self.live = {ME, A, B}
+        self.racks = {ME: "here", A: "there", B: "there"}
         host = ReplicaHost(
-            ME, LAG_MS, lambda node_id: node_id in self.live, lambda _: True, lambda: self.now_ms
+            ME,
+            LAG_MS,
+            lambda node_id: node_id in self.live,
+            lambda _: True,
+            lambda: self.now_ms,
+            self.racks.get,
         )
         self.isr = InSyncReplicas(host)
         self.isr.begin((ME, A, B), isr, is_new_epoch=True)
@@ -114,6 +120,26 @@ def test_the_same_epoch_resets_no_follower(world):
     assert world.isr.committed_end(9) == 5
     world.isr.begin((ME, A), (ME, A), is_new_epoch=True)
     assert world.isr.committed_end(9) == -1
+
+
+def test_a_consumer_is_sent_to_who_has_most_of_those_in_sync_in_its_rack(world):
+    assert world.isr.nearest("there", 0) is None  # nobody has said what it has
+    world.fetched(A, 5, 10)
+    world.fetched(B, 7, 10)
+    assert [world.isr.nearest("there", offset) for offset in (0, 5, 6, 7, 8)] == [B, B, B, B, None]
+    assert world.isr.nearest("here", 0) is world.isr.nearest("elsewhere", 0) is None
+    world.isr.settle((ME, A))
+    assert [world.isr.nearest("there", offset) for offset in (5, 6)] == [A, None]
+    world.isr.settle((ME, A, B))
+    world.isr.followers[B].fetched(7, 3, 10, world.now_ms)
+    assert [world.isr.nearest("there", offset) for offset in (2, 3)] == [A, B]
+    world.now_ms += 1
+    world.fetched(A, 7, 7)
+    assert world.isr.nearest("there", 3) == A  # of two who have as much, who had all
+    del world.racks[A]
+    assert world.isr.nearest("there", 3) == B
+    world.racks[ME] = "there"
+    assert world.isr.nearest("there", 3) is None
 
 
 @given(

@@ -4,6 +4,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from kafka.errors import OffsetNotAvailableError
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import PartitionMetadata, new_topic
@@ -12,7 +13,7 @@ from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
-from broker.replica.partition import LATEST, Isolation, Partition
+from broker.replica.partition import EARLIEST, LATEST, Isolation, Partition
 from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
@@ -70,6 +71,21 @@ def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(part
     assert led_by_two(log, 3).high_watermark == 5
     # The only replica has all that there is.
     assert led(log, high_watermark=7).high_watermark == 10
+
+
+def test_a_new_leader_does_not_say_where_a_log_ends_before_it_knows(partition):
+    """The one before may have told a client that more is committed (KIP-207)."""
+    late = 1 << 60
+    both = led_by_two(partition.log, 7)
+    for isolation in (HIGH_WATERMARK, TXN_COMMITTED):
+        for timestamp_ms in (LATEST, late):
+            with pytest.raises(OffsetNotAvailableError):
+                both.find_offset(timestamp_ms, isolation)
+        assert both.find_offset(EARLIEST, isolation).offset == 0
+    assert both.find_offset(LATEST, LOG_END).offset == 10
+    both.fetched_by(2, 10, 0)
+    assert both.find_offset(LATEST, HIGH_WATERMARK).offset == 10
+    assert both.find_offset(late, HIGH_WATERMARK) is None
 
 
 def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
