@@ -19,7 +19,8 @@ class MissingExtraError(KafkalogError, ImportError):
 
 
 class BrokersUnreachableError(KafkalogError, ConnectionError):
-    """No broker of `kafka.bootstrap.servers` answered within `kafka.request.timeout.ms`."""
+    """No broker of `kafka.bootstrap.servers`, or none that leads what is needed, served a request
+    within `kafka.request.timeout.ms`."""
 
 
 class AuthenticationError(KafkalogError):

@@ -25,6 +25,7 @@ from kafka.errors import (
     KafkaTimeoutError,
     LeaderNotAvailableError,
     NoError,
+    NotLeaderForPartitionError,
     OffsetNotAvailableError,
     UnknownError,
     UnknownTopicOrPartitionError,
@@ -60,6 +61,7 @@ _GROUP = 0
 _CREATION_TIMEOUT_MS = 10_000
 _STALE_METADATA_MS = 5_000
 """How long a broker may deny a topic that it leads: one that has just started knows none yet."""
+_LEADERLESS = (LeaderNotAvailableError, NotLeaderForPartitionError, OffsetNotAvailableError)
 _REFUSED_FOR_MS = 2_000
 """How long brokers that never answered may refuse where somebody waits: a restart takes less."""
 
@@ -93,10 +95,11 @@ class Cluster:
     """A client of one cluster; a context manager that closes its connections.
 
     Making one connects to nothing. Each method raises BrokersUnreachableError when no broker
-    answers within `request.timeout.ms`, and AuthenticationError when one refuses. With `fails_fast`
-    it is raised after _REFUSED_FOR_MS where no broker answered yet and every address refuses: a
-    wrong address, most likely, and somebody waits. Java's and librdkafka's clients know no such
-    thing; where a broker may be restarting, as below a running query, neither does this one.
+    answers within `request.timeout.ms`, or none that leads what is asked about, and
+    AuthenticationError when one refuses. With `fails_fast` the former is raised after
+    _REFUSED_FOR_MS where no broker answered yet and every address refuses: a wrong address, most
+    likely, and somebody waits. Java's and librdkafka's clients know no such thing; where a broker
+    may be restarting, as below a running query, neither does this one.
     """
 
     def __init__(self, config: ClientConfig, fails_fast: bool = False) -> None:
@@ -232,23 +235,25 @@ class Cluster:
 
         For a time it is the first record at or after it; a partition that has none is absent.
         LATEST is the high watermark, under `isolation.level` read_committed the last stable offset
-        (`isolation` goes before it); it and EARLIEST are there for every partition, or
-        OffsetNotAvailableError is raised where a leader does not know them within
-        `request.timeout.ms`. Raises UnknownTopicError, and IncompatibleBrokerVersion for
-        EARLIEST_LOCAL where brokers know no remote storage.
+        (`isolation` goes before it); it and EARLIEST are there for every partition. Raises
+        UnknownTopicError, and IncompatibleBrokerVersion for EARLIEST_LOCAL where brokers know no
+        remote storage.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = set(partitions)
+        whole = self._deadline()
+        denied_until = whole.part(min(_STALE_METADATA_MS, whole.remaining_ms / 2))
         level = int(self.config.isolation_level if isolation is None else isolation)
 
         def ask(deadline: Deadline) -> None:
             error = self._list_offsets(missing, timestamp, level, found, deadline)
             if error is not None:
-                self._metadata_of(sorted({tp.topic for tp in missing}), deadline)
+                topics = sorted({tp.topic for tp in missing})
+                self._metadata_of(topics, deadline, denied_until=denied_until)
                 raise error
 
         if missing:
-            self.retrying(ask, self._deadline())
+            self.retrying(ask, whole)
         return {tp: found[tp] for tp in sorted(found) if found[tp].offset >= 0}
 
     def call(self, message: Any, deadline: Deadline | None = None, max_version: int = 99) -> Any:
@@ -339,6 +344,13 @@ class Cluster:
     def _given_up(self, error: KafkaError) -> Exception:
         if isinstance(error, KafkaConnectionError | KafkaTimeoutError):
             return self._unreachable(_sentence(error))
+        if isinstance(error, _LEADERLESS):
+            return BrokersUnreachableError(
+                f"No broker of kafka.bootstrap.servers={self.config.servers} said it leads what "
+                f"was asked about within kafka.request.timeout.ms={self.config.request_timeout_ms}"
+                f": {type(error).__name__}, {_sentence(error)}. Check that all of them run, and "
+                "try again."
+            )
         given_up: Exception = error
         return given_up
 
@@ -436,7 +448,8 @@ class Cluster:
     ) -> _Metadata:
         """One Metadata request to any broker; its answer is kept and returned.
 
-        Raises KafkaProtocolError where it is silent of one of `names`.
+        Raises KafkaProtocolError where it is silent of one of `names`, and LeaderNotAvailableError
+        where it names no brokers: one that has just started knows of no topics then either.
         """
         topics = (
             names
@@ -448,6 +461,8 @@ class Cluster:
         connection.version(request.API_KEY, _METADATA_MAX_VERSION, _METADATA_NO_AUTO_CREATE_VERSION)
         answer = connection.call(request, self.attempt(deadline), _METADATA_MAX_VERSION)
         loaded = _read_metadata(answer)
+        if not loaded.brokers:
+            raise LeaderNotAvailableError(f"{connection.address} knows no brokers yet")
         left_out = set(names or ()) - loaded.topics.keys() - loaded.errors.keys()
         if left_out:
             raise KafkaProtocolError(

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from kafka.errors import (
-    KafkaError,
     KafkaProtocolError,
     LeaderNotAvailableError,
-    OffsetNotAvailableError,
     TopicAuthorizationFailedError,
     UnknownError,
 )
@@ -81,7 +79,11 @@ def topic_error(error_code: int) -> Any:
         topic = MetadataResponse.MetadataResponseTopic
         return bytes(
             MetadataResponse(
-                brokers=[],
+                brokers=[
+                    MetadataResponse.MetadataResponseBroker(
+                        node_id=1, host="127.0.0.1", port=1, rack=None
+                    )
+                ],
                 cluster_id="x",
                 controller_id=1,
                 topics=[topic(error_code=error_code, name="t", is_internal=False, partitions=[])],
@@ -358,8 +360,41 @@ def test_an_end_that_a_leader_never_knows_is_a_typed_error():
         Cluster(broker.config(request_timeout_ms="200")) as cluster,
     ):
         assert cluster.list_offsets([T0], 1_700_000_000_000) == {}
-        with pytest.raises(OffsetNotAvailableError, match="offsets of t-0"):
+        with pytest.raises(
+            BrokersUnreachableError, match="OffsetNotAvailableError, offsets of t-0"
+        ):
             cluster.list_offsets([T0], EARLIEST)
+
+
+@pytest.mark.parametrize("names", [["t"], None], ids=["a name", "all"])
+def test_a_broker_that_knows_no_brokers_yet_is_asked_again(names):
+    """It has just started, and knows of no topics: that is not to say that there are none."""
+
+    def learns(request: Request) -> bytes:
+        if len(broker.asked(METADATA)) >= 3:
+            return broker.metadata(request)
+        topics, brokers = broker.topics, broker.brokers
+        broker.topics, broker.brokers = {}, {}
+        try:
+            return broker.metadata(request)
+        finally:
+            broker.topics, broker.brokers = topics, brokers
+
+    with ScriptedBroker({METADATA: learns}) as broker, Cluster(broker.config()) as cluster:
+        assert cluster.topics(names) == {"t": [0]}
+
+
+def test_a_partition_that_nobody_leads_is_a_typed_error():
+    with (
+        ScriptedBroker() as broker,
+        Cluster(broker.config(request_timeout_ms="200")) as cluster,
+    ):
+        broker.leader = -1
+        for ask in (cluster.leader, lambda tp: cluster.list_offsets([tp], LATEST)):
+            with pytest.raises(
+                BrokersUnreachableError, match=r"LeaderNotAvailableError, t-0 has no leader now"
+            ):
+                ask(T0)
 
 
 def test_a_look_up_that_runs_out_of_time_leaves_what_is_in_flight_to_others():
@@ -396,11 +431,11 @@ def test_an_error_that_does_not_pass_is_raised_at_once():
         assert len(broker.requests) == 1
 
 
-def test_an_error_that_does_not_pass_in_time_is_raised_as_it_is():
+def test_leaders_that_are_not_known_in_time_are_a_typed_error():
     with (
         ScriptedBroker({LIST_OFFSETS: lambda r: offsets_answer(r, error_code=6)}) as broker,
         Cluster(broker.config(request_timeout_ms="200")) as cluster,
-        pytest.raises(KafkaError, match="NotLeader"),
+        pytest.raises(BrokersUnreachableError, match=r"NotLeader.*, offsets of t-0"),
     ):
         cluster.list_offsets([T0], LATEST)
 
