@@ -506,7 +506,9 @@ class Producer:
         self._delay(partition, batch, error)
 
     def _delay(self, partition: _Partition, batch: _Batch, error: Exception) -> None:
-        batch.error = error
+        # One that the deadline cut short says less than the one before.
+        if batch.error is None or batch.deadline is None or not batch.deadline.expired:
+            batch.error = error
         pause_ms = self._config.retry_backoff_ms * 2 ** min(max(batch.attempts - 1, 0), 10)
         pause_s = min(pause_ms, self._config.retry_backoff_max_ms) / 1000
         partition.not_before_s = time.monotonic() + pause_s
