@@ -3,7 +3,7 @@ real ZooKeeper."""
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
 
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_member import KafkaMember
+from tests.support.links import BrokerDoor, ZooKeeperWay
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -45,13 +47,18 @@ class Cluster:
         brokers: int = 3,
         properties: Mapping[str, str] | None = None,
         kafka: Collection[int] = (),
+        links: bool = False,
     ) -> None:
-        """`kafka`: those that are Apache Kafka's; may be changed while they are down."""
+        """`kafka`: those that are Apache Kafka's; may be changed while they are down. `links`: all
+        connections go through `doors` and `ways`, which can lose them; of ours alone."""
         self.directory = directory
         self.properties = {**_PROPERTIES, **(properties or {})}
         self.zookeeper = ZooKeeperServer()
         self.kafka = set(kafka)
         self.brokers: dict[int, BrokerChild | KafkaMember] = {}
+        self._has_links = links
+        self.doors: dict[int, BrokerDoor] = {}
+        self.ways: dict[int, ZooKeeperWay] = {}
         self._ports: dict[int, int] = {}
         self._wanted = range(1, brokers + 1)
         self._admin: KafkaAdminClient | None = None
@@ -83,15 +90,25 @@ class Cluster:
         for broker in self.brokers.values():
             broker.close()
         self.zookeeper.close()
+        for proxy in (*self.doors.values(), *self.ways.values()):
+            proxy.__exit__()
 
     # Brokers.
 
     def properties_of(self, node_id: int) -> dict[str, str]:
-        return {
+        properties = {
             **self.properties,
             "broker.id": str(node_id),
             "zookeeper.connect": f"{self.zookeeper.address}/cluster",
         }
+        if self._has_links:
+            if node_id not in self.doors:
+                self.doors[node_id] = BrokerDoor()
+                self.ways[node_id] = ZooKeeperWay(self.zookeeper.port)
+            door, way = self.doors[node_id], self.ways[node_id]
+            properties["advertised.listeners"] = f"PLAINTEXT://{door.address}"
+            properties["zookeeper.connect"] = f"{way.address}/cluster"
+        return properties
 
     def data_dir(self, node_id: int) -> Path:
         return self.directory / str(node_id)
@@ -107,6 +124,8 @@ class Cluster:
         else:
             broker = BrokerChild(*where)
         self._ports[node_id] = broker.port
+        if self._has_links:
+            self.doors[node_id].lead_to(broker.port)
         self.brokers[node_id] = broker
         return broker
 
@@ -132,6 +151,8 @@ class Cluster:
     @property
     def bootstrap(self) -> list[str]:
         """Of all brokers that were ever started."""
+        if self._has_links:
+            return [door.address for door in self.doors.values()]
         return [f"127.0.0.1:{port}" for port in self._ports.values()]
 
     # What clients are told.
@@ -183,6 +204,22 @@ class Cluster:
 
         wait_until(is_in_sync, lambda: self.partitions(topic), pause_s=0.05)
 
+    def move(self, replicas: Mapping[tuple[str, int], Sequence[int]]) -> None:
+        """Begins to, of partitions that may be moved now. Raises KafkaError."""
+        self.admin.alter_partition_reassignments(
+            {TopicPartition(*place): nodes for place, nodes in replicas.items()}
+        )
+
+    def wait_moved(self) -> None:
+        def ongoing() -> dict[TopicPartition, Any]:
+            return dict(patiently(self.admin.list_partition_reassignments))
+
+        wait_until(lambda: not ongoing(), ongoing, pause_s=0.1)
+
+    def elect_preferred(self) -> None:
+        """Of all partitions, as far as may be. Raises KafkaError."""
+        self.admin.elect_leaders(0, raise_errors=False)
+
     # What lies on the disks.
 
     def log_bytes(self, node_id: int, topic: str, partition: int = 0) -> bytes:
@@ -192,12 +229,13 @@ class Cluster:
 
     def wait_equal_logs(self, topic: str, partitions: int = 1) -> None:
         """Until all replicas are equal, byte by byte."""
-        for partition in range(partitions):
+        for partition, described in enumerate(self.partitions(topic)[:partitions]):
+            nodes = described["replica_nodes"]
 
-            def digests(partition: int = partition) -> set[str]:
+            def digests(partition: int = partition, nodes: Sequence[int] = nodes) -> set[str]:
                 return {
                     hashlib.sha256(self.log_bytes(node_id, topic, partition)).hexdigest()
-                    for node_id in self.brokers
+                    for node_id in nodes
                 }
 
             wait_until(
@@ -215,7 +253,7 @@ def patiently(ask: Callable[[], _T]) -> _T:
             return ask()
         except TopicAlreadyExistsError:
             raise
-        except KafkaError:
+        except (KafkaError, RuntimeError):  # the latter where there is no controller, just now
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)

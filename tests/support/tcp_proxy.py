@@ -11,18 +11,20 @@ class TcpProxy:
 
     def __init__(self, port: int) -> None:
         self._server = ("127.0.0.1", port)
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
+        self._door = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._door.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
         self._loses_requests = self._loses_answers = False
-        self._sockets = [self._door]
         self._clients: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
+        self._lossy: list[socket.socket] = []
         self._spawn(self._accept)
 
     def __enter__(self) -> "TcpProxy":
         return self
 
     def __exit__(self, *error: object) -> None:
-        for one in self._sockets:
+        for one in (self._door, *self._sockets):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
@@ -34,9 +36,11 @@ class TcpProxy:
 
     def cut(self) -> None:
         """Closes all connections; new ones are taken."""
-        for one in self._sockets[1:]:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        _shut(self._sockets)
+
+    def cut_lossy(self) -> None:
+        """Closes the connections that have lost something."""
+        _shut(self._lossy)
 
     def say(self, answer: bytes) -> None:
         """To all clients, as if the server had."""
@@ -44,8 +48,8 @@ class TcpProxy:
             with suppress(OSError):
                 one.sendall(answer)
 
-    def _spawn(self, run: object, *arguments: object) -> None:
-        threading.Thread(target=run, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+    def _spawn(self, run: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=run, args=arguments, daemon=True).start()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -56,25 +60,44 @@ class TcpProxy:
                 with suppress(OSError):
                     server = socket.create_connection(self._server)
                     self._sockets.append(server)
-                    self._spawn(self._to_server, client, server)
-                    self._spawn(self._to_client, client, server)
+                    self._spawn(self._between, client, server)
                     continue
-                client.close()
+                self._close(client)
 
-    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
+    def _between(self, client: socket.socket, server: socket.socket) -> None:
+        """Carries what they say, until one of them has gone."""
+        self._spawn(self._pass, server, client, lambda: self._loses_answers)
         self._pass(client, server, lambda: self._loses_requests)
 
-    def _to_client(self, client: socket.socket, server: socket.socket) -> None:
-        self._pass(server, client, lambda: self._loses_answers)
-
     def _pass(
-        self, sender: socket.socket, receiver: socket.socket, loses: Callable[[], bool]
+        self,
+        sender: socket.socket,
+        receiver: socket.socket,
+        is_lost: Callable[[], bool],
+        first: bytes = b"",
     ) -> None:
         has_lost = False
         with suppress(OSError):
-            while data := sender.recv(65536):
-                has_lost = has_lost or loses()
+            data = first or sender.recv(65536)
+            while data:
+                if not has_lost and is_lost():
+                    has_lost = True
+                    self._lossy += sender, receiver
                 if not has_lost:
                     receiver.sendall(data)
+                data = sender.recv(65536)
+        _shut([receiver])
+        self._close(sender)
+
+    def _close(self, one: socket.socket) -> None:
+        """Whose thread it is; descriptors are used again, so nobody else may know it then."""
+        for known in (self._sockets, self._clients, self._lossy):
+            while one in known:
+                known.remove(one)
+        one.close()
+
+
+def _shut(sockets: list[socket.socket]) -> None:
+    for one in list(sockets):
         with suppress(OSError):
-            receiver.shutdown(socket.SHUT_RDWR)
+            one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,216 @@
+"""Does harm to a cluster, as a random generator says, and undoes it."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+from kafka.errors import KafkaError
+
+from tests.chaos.workloads import PARTITIONS, TOPIC, TRANSACTIONS
+from tests.support.broker_child import BrokerChild
+from tests.support.cluster import SESSION_S, Cluster
+from tests.support.links import CLIENTS
+from tests.support.zookeeper import expire
+
+TOPICS = (TOPIC, TRANSACTIONS, "__consumer_offsets", "__transaction_state")
+KINDS = os.environ.get("KAFKALOG_CHAOS_KINDS")
+NOT_NOW = (KafkaError, RuntimeError)
+"""What kafka-python raises where it is refused, or finds no controller."""
+_CHANCES = {
+    "kill": 6,
+    "stop": 4,
+    "freeze": 6,
+    "pair": 2,
+    "all": 1,
+    "zookeeper": 2,
+    "twice": 2,
+    "isolate": 4,
+    "one_way": 4,
+    "no_clients": 2,
+    "no_zookeeper": 4,
+    "expire": 3,
+    "cut": 3,
+    "move": 4,
+    "elect": 2,
+}
+
+
+class Nemesis:
+    """Of a cluster with links."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self.done: Counter[str] = Counter()
+
+    def strike(self) -> str:
+        """One fault; what it was."""
+        names = KINDS.split(",") if KINDS else list(_CHANCES)
+        [name] = self._chance.choices(names, [_CHANCES[name] for name in names])
+        self.done[name] += 1
+        harm: Callable[[], str] = getattr(self, name)
+        return f"{name}: {harm()}"
+
+    # Processes.
+
+    def kill(self) -> str:
+        victim = self._victim()
+        self._cluster.kill(victim)
+        pause_s = self._pause(1.5)
+        self._cluster.start(victim)
+        return f"{victim} for {pause_s:.1f} s"
+
+    def stop(self) -> str:
+        victim = self._victim()
+        self._cluster.stop(victim)
+        pause_s = self._pause(0.5)
+        self._cluster.start(victim)
+        return f"{victim} for {pause_s:.1f} s"
+
+    def freeze(self) -> str:
+        victim = self._victim()
+        broker = self._cluster.brokers[victim]
+        assert isinstance(broker, BrokerChild)
+        pid = broker.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        pause_s = self._pause(2)
+        os.kill(pid, signal.SIGCONT)
+        return f"{victim} for {pause_s:.1f} s"
+
+    def pair(self) -> str:
+        return self._kill_together(2)
+
+    def all(self) -> str:
+        return self._kill_together(len(self._cluster.brokers))
+
+    def twice(self) -> str:
+        """Killed again while it comes back."""
+        victim = self._victim()
+        self._cluster.kill(victim)
+        self._pause(1)
+        self._cluster.start(victim)
+        self._pause(0.2)
+        self._cluster.kill(victim)
+        self._cluster.start(victim)
+        return str(victim)
+
+    def zookeeper(self) -> str:
+        self._cluster.zookeeper.kill()
+        pause_s = self._pause(2)
+        self._cluster.zookeeper.start()
+        return f"for {pause_s:.1f} s"
+
+    # Links.
+
+    def isolate(self) -> str:
+        """From all other brokers; clients and ZooKeeper reach it."""
+        victim = self._victim()
+        others = self._cluster.doors.keys() - {victim}
+        with self._lost([(other, victim) for other in others]) as pause_s:
+            return f"{victim} for {pause_s:.1f} s"
+
+    def one_way(self) -> str:
+        """What one asks another is lost; not what that one asks."""
+        sender, receiver = self._chance.sample(sorted(self._cluster.doors), 2)
+        with self._lost([], [(sender, receiver)]) as pause_s:
+            return f"{sender} to {receiver} for {pause_s:.1f} s"
+
+    def no_clients(self) -> str:
+        victim = self._victim()
+        with self._lost([], [(CLIENTS, victim)]) as pause_s:
+            return f"of {victim} for {pause_s:.1f} s"
+
+    def no_zookeeper(self) -> str:
+        """For a broker that all others and all clients reach."""
+        victim = self._victim()
+        way = self._cluster.ways[victim]
+        way.lose(requests=True, answers=True)
+        pause_s = self._pause(2)
+        way.lose()
+        if self._chance.random() < 0.5:
+            way.cut_lossy()
+        return f"for {victim} for {pause_s:.1f} s"
+
+    def expire(self) -> str:
+        """Ends its session under it."""
+        victim = self._victim()
+        expire(self._cluster.zookeeper.address, self._cluster.ways[victim].session)
+        return f"session of {victim}"
+
+    def cut(self) -> str:
+        """All connections to a broker, at once."""
+        victim = self._victim()
+        self._cluster.doors[victim].cut()
+        return f"connections to {victim}"
+
+    # Requests.
+
+    def move(self) -> str:
+        """Other replicas, or others first; it goes on while the next faults come."""
+        moves = {}
+        for topic in TOPICS:
+            for partition in range(PARTITIONS):
+                if self._chance.random() < 0.3:
+                    replicas = self._chance.sample(sorted(self._cluster.doors), 3)
+                    moves[topic, partition] = replicas
+        with suppress(*NOT_NOW):  # one may be under way, or its controller away
+            self._cluster.move(moves)
+        return f"{moves}"
+
+    def elect(self) -> str:
+        with suppress(*NOT_NOW):
+            self._cluster.elect_preferred()
+        return "preferred leaders"
+
+    # Their parts.
+
+    def _victim(self) -> int:
+        """More often one that matters."""
+        kind = self._chance.choice(["any", "leader", "controller"])
+        with suppress(AssertionError, *NOT_NOW):
+            if kind == "leader":
+                topic = self._chance.choice(TOPICS)
+                leader = self._cluster.leader(topic, self._chance.randrange(PARTITIONS))
+                return leader if leader in self._cluster.brokers else 1
+            if kind == "controller":
+                controller = self._cluster.controller_id
+                return controller if controller in self._cluster.brokers else 1
+        return self._chance.choice(sorted(self._cluster.brokers))
+
+    def _pause(self, most_sessions: float) -> float:
+        pause_s = self._chance.uniform(0, most_sessions) * SESSION_S
+        time.sleep(pause_s)
+        return pause_s
+
+    def _kill_together(self, count: int) -> str:
+        victims = self._chance.sample(sorted(self._cluster.brokers), count)
+        for victim in victims:
+            self._cluster.kill(victim)
+        pause_s = self._pause(1.5)
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(self._cluster.start, victims))
+        return f"{victims} for {pause_s:.1f} s"
+
+    @contextmanager
+    def _lost(
+        self, pairs: list[tuple[int, int]], ways: list[tuple[int, int]] | None = None
+    ) -> Iterator[float]:
+        """Links lose what is sent, for a time: of `pairs` both, of `ways` those from the first to
+        the second. Then half of the time connections that lost something are closed; else they
+        stay, and say nothing, until somebody gives them up."""
+        lost = [*(ways or []), *pairs, *((b, a) for a, b in pairs)]
+        doors = self._cluster.doors
+        for sender, receiver in lost:
+            doors[receiver].deaf_to |= {sender}
+        pause_s = self._pause(2)
+        for sender, receiver in lost:
+            doors[receiver].deaf_to -= {sender}
+        if self._chance.random() < 0.5:
+            for _, receiver in lost:
+                doors[receiver].cut_lossy()
+        yield pause_s
