@@ -75,6 +75,7 @@ from broker.replica.isr import ReplicaHost
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
+from broker.replica.throttle import Throttles
 
 if TYPE_CHECKING:
     from broker.boot.membership import Membership
@@ -175,8 +176,10 @@ class BrokerServer:
         self._records.set_cluster_id(self._logs.cluster_id)
         self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
         purgatory = Purgatory(self._loop.call_later)
+        replica_host = self._replica_host()
+        self._throttles = Throttles(self._config, replica_host.now_ms)
         self._replicas = ReplicaManager(
-            self._logs, purgatory, self._replica_host(), self._alter_isr
+            self._logs, purgatory, replica_host, self._alter_isr, self._throttles
         )
         self._fetchers = ReplicaFetchers(self._fetcher)
         if not self._is_member:
@@ -597,6 +600,7 @@ class BrokerServer:
     def _changed(self, config: BrokerConfig) -> None:
         """A property that may change while the broker runs did."""
         self._limit_connections(config)
+        self._throttles.configure(config)
         self._controller.leaders.rules_changed()
 
     def _limit_connections(self, config: BrokerConfig) -> None:
@@ -680,7 +684,7 @@ class BrokerServer:
                 config.replica_fetch_wait_max_ms,
                 config.replica_fetch_backoff_ms,
             ),
-            self._replicas.follow_leader,
+            self._replicas,
         )
 
     async def _alter_isr(self, change: IsrChange) -> PartitionMetadata:

@@ -126,10 +126,13 @@ class _Fetch:
         self._request = Request(self._request.header, memoryview(b""))
         keys: list[Hashable] = [session]
         if session is None:
-            is_follower = self._wanted.replica_id >= 0
+            node_id = self._wanted.replica_id
             keys = [
-                LogEnd(each.topic, each.partition) if is_follower else (each.topic, each.partition)
+                LogEnd(each.topic, each.partition) if node_id >= 0 else (each.topic, each.partition)
                 for each in self._wanted.partitions
+                # What it may not have yet is no news to it.
+                if node_id < 0
+                or not context.replicas.holds_back(each.topic, each.partition, node_id)
             ]
         delayed = DelayedFetch(keys, missing_bytes, self._limits.isolation)
         max_wait_ms = context.longest_wait_ms(self._wanted.max_wait_ms)
@@ -147,6 +150,8 @@ class _Fetch:
         if session is None:
             told = zip(self._wanted.partitions, result.reads, strict=True)
             is_follower = self._wanted.replica_id >= 0  # whose every fetch is whole
+            if is_follower:
+                self._context.replicas.sent(self._wanted.partitions, result.reads)
             if self._wanted.session_epoch == INITIAL_EPOCH and not is_follower:
                 session = self._context.fetch_sessions.open(
                     self._wanted.partitions, result.reads, self._limits.isolation

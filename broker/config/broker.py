@@ -102,6 +102,30 @@ class BrokerConfig:
         LISTENERS,
         may_be_empty=False,
     )
+    leader_replication_throttled_rate: int | None = option(
+        "leader.replication.throttled.rate",
+        LONG,
+        None,
+        "Bytes a second that followers not in sync are sent of throttled replicas.",
+        at_least(0),
+    )
+    follower_replication_throttled_rate: int | None = option(
+        "follower.replication.throttled.rate",
+        LONG,
+        None,
+        "Bytes a second that are fetched of throttled replicas that are not in sync.",
+        at_least(0),
+    )
+    replication_quota_window_num: int = option(
+        "replication.quota.window.num",
+        INT,
+        11,
+        "Samples over which the rates of throttled replicas are measured.",
+        at_least(1),
+    )
+    replication_quota_window_size_seconds: int = option(
+        "replication.quota.window.size.seconds", INT, 1, "How long a sample takes.", at_least(1)
+    )
     replica_selector_class: str | None = option(
         "replica.selector.class",
         STRING,

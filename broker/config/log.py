@@ -2,6 +2,7 @@
 (`retention.ms` <- `log.retention.ms`, `.minutes`, `.hours`). Values are frozen: any thread.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -33,6 +34,11 @@ GZIP_LEVELS = legal(
 )
 TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 POLICIES = one_of("compact", "delete")
+THROTTLED_REPLICA = legal(
+    "must be the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+    lambda replica: re.fullmatch(r"\*|[0-9]+:[0-9]+", replica) is not None,
+)
 # Apache Kafka's since 4.0 (KIP-1030), and 3.9's, to which a cluster over ZooKeeper keeps.
 _LEAST_SEGMENT_BYTES = 1 << 20
 _LEAST_SEGMENT_BYTES_OF_3_9 = 14
@@ -253,10 +259,20 @@ class LogConfig:
         synonyms=[("log.cleaner.max.compaction.lag.ms", 1)],
     )
     leader_replication_throttled_replicas: tuple[str, ...] = option(
-        "leader.replication.throttled.replicas", LIST, (), _STORED
+        "leader.replication.throttled.replicas",
+        LIST,
+        (),
+        "PARTITION:BROKER,... whose broker, where it leads, sends no more than "
+        "leader.replication.throttled.rate to followers not in sync; * for all.",
+        THROTTLED_REPLICA,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = option(
-        "follower.replication.throttled.replicas", LIST, (), _STORED
+        "follower.replication.throttled.replicas",
+        LIST,
+        (),
+        "PARTITION:BROKER,... whose broker, where it follows and is not in sync, fetches no more "
+        "than follower.replication.throttled.rate; * for all.",
+        THROTTLED_REPLICA,
     )
     remote_storage_enable: bool = option(
         "remote.storage.enable", BOOLEAN, False, "Always false: this broker has no tiered storage."

@@ -67,8 +67,6 @@ def _legal(text: str) -> Legal | None:
 
 
 _TABLE = """
-leader.replication.throttled.rate|LONG|~|0..|all
-follower.replication.throttled.rate|LONG|~|0..|all
 replica.alter.log.dirs.io.max.bytes.per.second|LONG|~|0..|all
 add.partitions.to.txn.retry.backoff.max.ms|INT|100|0..|
 add.partitions.to.txn.retry.backoff.ms|INT|20|1..|
@@ -222,8 +220,6 @@ remote.log.storage.manager.class.path|STRING|~||
 remote.log.storage.manager.impl.prefix|STRING|rsm.config.|+|
 remote.log.storage.system.enable|BOOLEAN|false||
 replica.socket.receive.buffer.bytes|INT|65536||
-replication.quota.window.num|INT|11|1..|
-replication.quota.window.size.seconds|INT|1|1..|
 sasl.client.callback.handler.class|CLASS|~||
 sasl.enabled.mechanisms|LIST|GSSAPI||one
 sasl.jaas.config|PASSWORD|~||one

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from kafka.errors import (
     BrokerResponseError,
@@ -43,10 +43,10 @@ _log = logging.getLogger(__name__)
 _FETCH_VERSION: Final = 17
 _LIST_OFFSETS_VERSION: Final = 9
 _LEAST_BACKOFF_MS: Final = 20
+_HELD_OFF_S: Final = 0.1
+"""After so long it is seen whether a throttled partition may be asked for again."""
 _ASIDE_BYTES: Final = 512 << 10
 """From so many bytes on an append is worth a thread."""
-
-FollowLeader: TypeAlias = Callable[[Partition, int, int], None]
 
 T = TypeVar("T")
 
@@ -55,6 +55,18 @@ class LeaderConnection(Connection, Protocol):
     """`exchange` raises KafkaConnectionError, too."""
 
     async def exchange(self, api_key: int, version: int, body: Any) -> memoryview: ...
+
+
+class Replicas(Protocol):
+    """See ReplicaManager."""
+
+    def follow_leader(
+        self, partition: Partition, high_watermark: int, log_start_offset: int
+    ) -> None: ...
+
+    def holds_off(self, partition: Partition) -> bool: ...
+
+    def received(self, partition: Partition, size_bytes: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,8 @@ class _Followed:
     not_before_s: float = 0.0
     backoff_ms: int = 0
     is_stopped: bool = False
+    has_all: bool = False
+    """Whether its log had all that was committed when it was last fetched."""
 
     def hold_back(self, now_s: float, max_ms: int) -> None:
         """Not asked for a while, each time for longer: a leader may not know yet that it is one."""
@@ -92,15 +106,14 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         connection: LeaderConnection,
         options: FetcherOptions,
-        follow_leader: FollowLeader = Partition.follow_leader,
+        replicas: Replicas,
     ) -> None:
-        """`node_id` and `broker_epoch` are this broker's. `follow_leader` is told what a leader has
-        committed, and where its log begins."""
+        """`node_id` and `broker_epoch` are this broker's, and so are `replicas`."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._connection = connection
         self._options = options
-        self._follow_leader = follow_leader
+        self._replicas = replicas
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -152,11 +165,15 @@ class ReplicaFetcher:
 
     def _due(self) -> list[_Followed]:
         now_s = self._now_s()
-        return [
-            each
-            for each in self._followed.values()
-            if not each.is_stopped and each.not_before_s <= now_s
-        ]
+        due = []
+        for each in self._followed.values():
+            if each.is_stopped or each.not_before_s > now_s:
+                continue
+            if not each.has_all and self._replicas.holds_off(each.partition):
+                each.not_before_s = now_s + _HELD_OFF_S
+            else:
+                due.append(each)
+        return due
 
     async def _wait(self) -> None:
         """Until a partition comes, or its time."""
@@ -224,6 +241,7 @@ class ReplicaFetcher:
                     raise for_code(found.error_code)()
                 await self._follow(partition, found)
                 followed.backoff_ms = 0
+                followed.has_all = partition.log.log_end_offset >= found.high_watermark
             except OffsetOutOfRangeError:
                 await self._start_again(followed)
             except (FencedLeaderEpochError, KafkaStorageError, OSError) as error:
@@ -244,7 +262,7 @@ class ReplicaFetcher:
         if found.diverging_epoch is not None:
             offset = truncation_offset(log, partition.high_watermark, found.diverging_epoch)
             await _in_thread(lambda: log.truncate_to(offset))
-            self._follow_leader(partition, partition.high_watermark, log.log_start_offset)
+            self._replicas.follow_leader(partition, partition.high_watermark, log.log_start_offset)
             return
         records = found.records
         if records is not None and len(records):
@@ -253,7 +271,8 @@ class ReplicaFetcher:
                 log.append_as_follower(records)
             else:
                 await _in_thread(lambda: log.append_as_follower(records))
-        self._follow_leader(partition, found.high_watermark, found.log_start_offset)
+            self._replicas.received(partition, records.nbytes)
+        self._replicas.follow_leader(partition, found.high_watermark, found.log_start_offset)
 
     async def _start_again(self, followed: _Followed) -> None:
         """Our log ends above the leader's end, or below its start."""
@@ -267,7 +286,7 @@ class ReplicaFetcher:
                 start_offset = await self._leader_offset(partition, EARLIEST)
                 if start_offset > log.log_end_offset:
                     await _in_thread(lambda: log.restart_at(start_offset))
-            self._follow_leader(partition, partition.high_watermark, log.log_start_offset)
+            self._replicas.follow_leader(partition, partition.high_watermark, log.log_start_offset)
         except (BrokerResponseError, KafkaConnectionError, OSError) as error:
             self._say(partition, "held_back", error)
             followed.is_stopped = isinstance(

@@ -44,6 +44,7 @@ from broker.replica.partition import (
     Visible,
 )
 from broker.replica.purgatory import DelayedOperation, Purgatory, Watcher
+from broker.replica.throttle import Throttles, is_listed
 from pyspark_kafkalog.protocol.fetch import EpochEndOffset, FetchPartition
 from pyspark_kafkalog.record.control import TransactionMarker
 
@@ -117,12 +118,14 @@ class ReplicaManager:
         purgatory: Purgatory,
         host: ReplicaHost,
         alter_isr: Callable[[IsrChange], Awaitable[PartitionMetadata]],
+        throttles: Throttles,
     ) -> None:
         """`alter_isr` has the controller change an ISR; it raises BrokerResponseError."""
         self._logs = logs
         self._purgatory = purgatory
         self._host = host
         self._alter_isr = alter_isr
+        self._throttles = throttles
         self._isr_changes: set[asyncio.Task[None]] = set()
         self.takes_appends = True
         """Not while others may lead what this broker leads, as far as it knows."""
@@ -384,14 +387,16 @@ class ReplicaManager:
                 if node_id is not None:
                     return partition.read_elsewhere(node_id)
             max_bytes = min(wanted.max_bytes, limits.max_bytes - size_bytes)
+            is_held_back = False
             if limits.follower_id != NO_FOLLOWER:
                 # Apache Kafka's take no more at once, and stop; segments may have been larger.
                 max_bytes = min(max_bytes, partition.log.config.segment_bytes)
+                is_held_back = self._holds_back(partition, limits.follower_id)
             read = partition.read(
                 wanted,
-                max(0, max_bytes),
+                0 if is_held_back else max(0, max_bytes),
                 limits.isolation,
-                min_one_batch=size_bytes == 0,
+                min_one_batch=size_bytes == 0 and not is_held_back,
             )
             if limits.follower_id != NO_FOLLOWER and read.diverging_epoch is None:
                 self._fetched(partition, limits.follower_id, wanted)
@@ -419,6 +424,50 @@ class ReplicaManager:
         partition.follow_leader(high_watermark, log_start_offset)
         if self._purgatory.is_awaited(partition.topic_partition):
             self._tell(partition, partition.visible_since(end))
+
+    # Throttled replicas.
+
+    def _holds_back(self, partition: Partition, node_id: int) -> bool:
+        """Whether a follower gets no records for now. Those in sync always do."""
+        return (
+            node_id not in partition.isr
+            and self._throttles.leader.is_exceeded
+            and self._is_throttled_leader(partition)
+        )
+
+    def holds_back(self, topic: str, index: int, node_id: int) -> bool:
+        """As far as this broker leads the partition."""
+        partition = self._partitions.get((topic, index))
+        return partition is not None and self._holds_back(partition, node_id)
+
+    def _is_throttled_leader(self, partition: Partition) -> bool:
+        listed = partition.log.config.leader_replication_throttled_replicas
+        return is_listed(listed, partition.topic_partition.partition, self._host.node_id)
+
+    def sent(
+        self, asked: Sequence[FetchPartition], reads: Sequence[PartitionRead | BrokerResponseError]
+    ) -> None:
+        """This is on its way to a follower."""
+        for wanted, read in zip(asked, reads, strict=True):
+            if isinstance(read, PartitionRead) and read.size_bytes:
+                partition = self._partitions.get((wanted.topic, wanted.partition))
+                if partition is not None and self._is_throttled_leader(partition):
+                    self._throttles.leader.record(read.size_bytes)
+
+    def holds_off(self, partition: Partition) -> bool:
+        """Whether a leader is not to be asked for it now, unless it is in sync."""
+        return self._throttles.follower.is_exceeded and self._is_throttled_follower(partition)
+
+    def received(self, partition: Partition, size_bytes: int) -> None:
+        """A leader has sent so much of a partition that is followed."""
+        if self._is_throttled_follower(partition):
+            self._throttles.follower.record(size_bytes)
+
+    def _is_throttled_follower(self, partition: Partition) -> bool:
+        listed = partition.log.config.follower_replication_throttled_replicas
+        return is_listed(listed, partition.topic_partition.partition, self._host.node_id)
+
+    # In-sync replicas.
 
     def _fetched(self, partition: Partition, node_id: int, wanted: FetchPartition) -> None:
         """A follower has all of the partition up to where it fetches from."""

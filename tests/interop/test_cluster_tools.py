@@ -1,13 +1,17 @@
 """Apache Kafka's own tools, of today and of 3.9, administer a cluster of our brokers."""
 
 import json
+import time
 
 import pytest
+from kafka import KafkaProducer
 
 from tests.interop.test_admin_tools import JavaTools
 from tests.support.cluster import Cluster
 from tests.support.kafka_server import PEERS, require_kafka
 from tests.support.patience import wait_until
+
+BYTES, RATE = 3_000_000, 300_000
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -31,19 +35,25 @@ def test_replicas_move_and_leaders_come_back(tmp_path, jars):
         tool = JavaTools(",".join(cluster.bootstrap), jars)
         cluster.admin.create_topics({"t": {"assignments": {0: [1, 2]}}})
         cluster.wait_in_sync("t", 2)
+        with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+            for _ in range(BYTES // 10_000):
+                producer.send("t", bytes(10_000))
 
         def placed():
             (partition,) = cluster.partitions("t")
             return list(partition["replica_nodes"])
 
         moved = plan("moved.json", [3, 1])
-        arguments = ("--throttle", "50000000", "--reassignment-json-file", moved)
+        arguments = ("--throttle", str(RATE), "--reassignment-json-file", moved)
+        began_s = time.monotonic()
         started = tool("reassign.ReassignPartitionsCommand", "--execute", *arguments)
         assert "Successfully started partition reassignment for t-0" in started
         wait_until(lambda: placed() == [3, 1], placed)
+        assert time.monotonic() - began_s > (BYTES - 1_048_576) / RATE - 0.5
         verify = ("--verify", "--reassignment-json-file", moved)
         verified = tool("reassign.ReassignPartitionsCommand", *verify)
         assert "Reassignment of partition t-0 is completed." in verified
+        assert "Clearing broker-level throttles on brokers 1,2,3" in verified
         assert "Clearing topic-level throttles on topic t" in verified
         assert "No partition reassignments found." in tool(
             "reassign.ReassignPartitionsCommand", "--list"

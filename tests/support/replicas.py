@@ -5,11 +5,13 @@ from typing import NoReturn
 
 from broker.cluster.control import IsrChange
 from broker.cluster.metadata import BrokerNode, TopicMetadata
+from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.fetchers import ReplicaFetchers
 from broker.replica.isr import ReplicaHost
 from broker.replica.manager import ReplicaManager
 from broker.replica.purgatory import Purgatory
+from broker.replica.throttle import Throttles
 
 
 def host_alone(node_id: int = 1) -> ReplicaHost:
@@ -28,9 +30,14 @@ async def no_isr_change(change: IsrChange) -> NoReturn:
     raise AssertionError(change)
 
 
+def no_throttles() -> Throttles:
+    """Of a broker where replicas are copied as fast as it goes."""
+    return Throttles(BrokerConfig(), lambda: 0)
+
+
 def replicas_alone(logs: LogManager, purgatory: Purgatory) -> ReplicaManager:
     """Of a broker whose partitions have no followers."""
-    return ReplicaManager(logs, purgatory, host_alone(), no_isr_change)
+    return ReplicaManager(logs, purgatory, host_alone(), no_isr_change, no_throttles())
 
 
 def no_fetchers() -> ReplicaFetchers:

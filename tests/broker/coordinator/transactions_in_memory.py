@@ -44,7 +44,7 @@ from tests.broker.coordinator.in_memory import FakeTime
 from tests.broker.log.batches import bytes_of
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
-from tests.support.replicas import host_alone, lead, no_isr_change
+from tests.support.replicas import host_alone, lead, no_isr_change, no_throttles
 
 TOPIC = "t"
 _CONFIG = LogConfig(segment_bytes=2000, retention_ms=-1)
@@ -209,6 +209,7 @@ class TransactionBroker:
             purgatory,
             host_alone(),
             no_isr_change,
+            no_throttles(),
         )
         self.replicas.steps, self.replicas.refused = self.steps, set()
         self.replicas.error = UnknownTopicOrPartitionError()

@@ -88,6 +88,23 @@ def bytes_of(log: Log) -> bytes:
     return b"".join(parts)
 
 
+class Replicas:
+    """What the follower's fetcher asks and tells its broker."""
+
+    def __init__(self) -> None:
+        self.held_off: set[TopicPartition] = set()
+        self.received_bytes = 0
+
+    def follow_leader(self, partition, high_watermark, log_start_offset):
+        partition.follow_leader(high_watermark, log_start_offset)
+
+    def holds_off(self, partition):
+        return partition.topic_partition in self.held_off
+
+    def received(self, partition, size_bytes):
+        self.received_bytes += size_bytes
+
+
 class Leader:
     """Answers as the broker that leads the pairs; `spoil` may change an answer."""
 
@@ -98,6 +115,7 @@ class Leader:
         self.refused = 0
         self.asked: list[set[int]] = []
         self.gate: asyncio.Event | None = None
+        self.replicas = Replicas()
 
     async def exchange(self, api_key: int, version: int, body: memoryview) -> memoryview:
         await asyncio.sleep(0.001)
@@ -151,7 +169,7 @@ def fetching(pairs, scenario):
 
     async def run() -> None:
         leader = Leader(pairs)
-        fetcher = ReplicaFetcher(FOLLOWER, lambda: 55, leader, OPTIONS)
+        fetcher = ReplicaFetcher(FOLLOWER, lambda: 55, leader, OPTIONS, leader.replicas)
         for pair in pairs:
             fetcher.add(pair.follower)
         try:
@@ -331,5 +349,27 @@ def test_a_leader_that_is_not_reached_is_asked_again(pairs):
         await eventually(lambda: leader.refused > 2)
         leader.is_gone = False
         await until_equal(pairs[0])
+
+    fetching(pairs, scenario)
+
+
+def test_a_throttled_partition_is_not_asked_for_and_the_others_are(pairs):
+    async def scenario(leader, fetcher):
+        held_off, other = pairs
+        leader.replicas.held_off.add(held_off.place)
+        for pair in pairs:
+            pair.append(count=3)
+        await until_equal(other)
+        await eventually(lambda: len(leader.asked) > 5)
+        assert leader.asked[-1] == {1}
+        assert leader.replicas.received_bytes == other.leader.log.size_bytes
+        leader.replicas.held_off.clear()
+        await until_equal(held_off)
+        # What is in sync is asked for whatever the rate.
+        held_off.leader.advance_high_watermark(3)
+        await eventually(lambda: held_off.follower.high_watermark == 3)
+        leader.replicas.held_off.add(held_off.place)
+        held_off.append()
+        await until_equal(held_off)
 
     fetching(pairs, scenario)
