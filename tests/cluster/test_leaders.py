@@ -115,7 +115,8 @@ def hints(response):
 
 
 def test_who_leads_is_told_by_those_that_do_not(cluster):
-    """By one that did, and follows now, and by one that never kept the partition."""
+    """By one that did, and follows now, and by one that never kept the partition. A follower
+    answers consumers of today, but in the present epoch alone."""
     (first, second), controller = others(cluster), cluster.controller_id
     create(cluster, "moved", (second, first))
     restart(cluster, "moved", second)
@@ -124,24 +125,38 @@ def test_who_leads_is_told_by_those_that_do_not(cluster):
     leader = cluster.brokers[second]
     endpoint = (second, leader.host, leader.port, None)
     not_leader, fenced = NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno
-    for node_id in (first, controller):
+    for node_id, fetched_in_epoch in ((first, 0), (controller, not_leader)):
         broker = cluster.brokers[node_id]
         with RawClient(broker.host, broker.port) as client:
-            wait_until(
-                lambda: client.metadata_of("moved").partitions[0].leader_id == second, "told"
-            )
-            topic = client.metadata_of("moved")
-            epoch = topic.partitions[0].leader_epoch
-            expected = (not_leader, (second, epoch), [endpoint])
+            topic, epoch = wait_led_by(client, "moved", second)
+            told = ((second, epoch), [endpoint])
             for version in (10, 13):
-                wait_until(lambda: hints(produced(client, version, topic)) == expected, expected)  # noqa: B023
-            for version in (16, 18):
-                assert hints(fetched(client, version, topic, epoch)) == expected
+                assert hints(produced(client, version, topic)) == (not_leader, *told)
             assert hints(produced(client, 9, topic)) == (not_leader, None, [])
-            assert hints(fetched(client, 15, topic, epoch)) == (not_leader, None, [])
+            nothing = (None, [])
+            for version in (15, 16, 18):
+                is_told = fetched_in_epoch and version > 15
+                expected = (fetched_in_epoch, *(told if is_told else nothing))
+                assert hints(fetched(client, version, topic, epoch)) == expected
+                old = fetched_in_epoch or fenced
+                expected = (old, *(told if version > 15 else nothing))
+                assert hints(fetched(client, version, topic, epoch - 1)) == expected
     with RawClient(leader.host, leader.port) as client:
-        assert hints(fetched(client, 16, topic, epoch - 1)) == (fenced, (second, epoch), [endpoint])
+        for version in (16, 18):
+            expected = (fenced, (second, epoch), [endpoint])
+            assert hints(fetched(client, version, topic, epoch - 1)) == expected
         assert hints(produced(client, 13, topic)) == (0, None, [])
+
+
+def wait_led_by(client, name, node_id):
+    """Until this broker has heard so, of its controller: the topic, and the leader's epoch."""
+
+    def led():
+        topic = client.metadata_of(name)
+        return topic if topic.partitions[0].leader_id == node_id else None
+
+    topic = wait_until(led, f"{name} is led by {node_id}")
+    return topic, topic.partitions[0].leader_epoch
 
 
 def test_leaders_are_balanced_by_themselves(tmp_path):
