@@ -79,7 +79,9 @@ def _install(python: Path, what: object, tmp_path: Path, *how: str, **environmen
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["import first", "session first"])
+@pytest.mark.parametrize(
+    "order", ["import first", pytest.param("session first", marks=pytest.mark.long)]
+)
 def test_an_editable_install(tree, python, tmp_path, order):
     _install(python, tree, tmp_path, "-e", KAFKALOG_EXT="skip")
     assert _run(python, JOB, order, cwd=tmp_path).endswith("read 10, loaded 10\n")

@@ -36,7 +36,7 @@ from tests.chaos.workloads import (
 from tests.support.cluster import Cluster
 from tests.support.patience import wait_until
 
-FAULTS = int(os.environ.get("KAFKALOG_CHAOS_FAULTS", "4"))
+FAULTS = int(os.environ.get("KAFKALOG_CHAOS_FAULTS", "3"))
 BROKERS = int(os.environ.get("KAFKALOG_CHAOS_BROKERS", "3"))
 PROPERTIES = {
     "replica.lag.time.max.ms": "6000",

@@ -16,7 +16,13 @@ def cluster(tmp_path):
         yield started
 
 
-@pytest.mark.parametrize("lose", [Cluster.kill, Cluster.stop], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(Cluster.kill, id="killed"),
+        pytest.param(Cluster.stop, id="stopped", marks=pytest.mark.long),
+    ],
+)
 def test_a_transaction_outlives_its_coordinator(cluster, lose):
     transactions = Transactions(cluster, "x")
     state_partition = java_hash_magnitude("x") % PARTITIONS

@@ -29,15 +29,15 @@ BY_KAFKA, BY_OURS = {1}, {3}
 CONTROLLERS = pytest.mark.parametrize(
     "kafka", [BY_KAFKA, BY_OURS], ids=["Kafka's controller", "our controller"]
 )
+FIRST = pytest.param(BY_KAFKA, Cluster.kill, id="Kafka's controller-killed")
+SECOND = BY_OURS, Cluster.stop
+OTHERS = [
+    pytest.param(BY_OURS, Cluster.kill, id="our controller-killed", marks=pytest.mark.long),
+    pytest.param({2, 3}, Cluster.kill, id="two of Kafka's-killed", marks=pytest.mark.long),
+    pytest.param({1, 2}, Cluster.stop, id="two of Kafka's-stopped", marks=pytest.mark.long),
+]
 PAIRS = pytest.mark.parametrize(
-    ("kafka", "lose"),
-    [
-        pytest.param(BY_KAFKA, Cluster.kill, id="Kafka's controller-killed"),
-        pytest.param(BY_OURS, Cluster.stop, id="our controller-stopped"),
-        pytest.param(BY_OURS, Cluster.kill, id="our controller-killed", marks=pytest.mark.long),
-        pytest.param({2, 3}, Cluster.kill, id="two of Kafka's-killed", marks=pytest.mark.long),
-        pytest.param({1, 2}, Cluster.stop, id="two of Kafka's-stopped", marks=pytest.mark.long),
-    ],
+    ("kafka", "lose"), [FIRST, pytest.param(*SECOND, id="our controller-stopped"), *OTHERS]
 )
 
 
@@ -156,7 +156,14 @@ class Member(threading.Thread):
         self._consumer.close()
 
 
-@PAIRS
+@pytest.mark.parametrize(
+    ("kafka", "lose"),
+    [
+        FIRST,
+        pytest.param(*SECOND, id="our controller-stopped", marks=pytest.mark.long),
+        *OTHERS,
+    ],
+)
 def test_members_stay_in_their_group_when_its_coordinator_is_lost(cluster, lose):
     cluster.create_topic("t", PARTITIONS)
     with Producing(cluster, "t", PARTITIONS) as producing:

@@ -129,7 +129,14 @@ def java_consumer(jars, bootstrap, rack, count):
 
 @pytest.mark.interop
 @pytest.mark.slow
-@pytest.mark.parametrize("kafka", [set(), {1}, {3}], ids=["all ours", "Kafka's first", "last"])
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        pytest.param(set(), id="all ours", marks=pytest.mark.long),
+        pytest.param({1}, id="Kafka's first"),
+        pytest.param({3}, id="last", marks=pytest.mark.long),
+    ],
+)
 def test_javas_consumer_reads_the_replica_in_its_rack(tmp_path, kafka):
     """Our follower of either kind of leader, and what both kinds of leaders say."""
     require_kafka()

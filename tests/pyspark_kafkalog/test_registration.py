@@ -80,7 +80,7 @@ def test_an_install_that_spark_cannot_see_is_told(other_python):
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "order", [pytest.param("import first", marks=pytest.mark.slow), "session first"]
+    "order", [pytest.param("import first", marks=pytest.mark.long), "session first"]
 )
 def test_a_job_in_no_activated_environment_reads_and_loads(other_python, order):
     ran = run(str(JOB), order, path=other_python)
