@@ -7,7 +7,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, patiently
 from tests.support.patience import EVENT_S, wait_until
 
 
@@ -74,7 +74,7 @@ def read(cluster: Cluster, topic: str, partitions: int = 1) -> dict[tuple[int, i
     )
     try:
         consumer.assign(places)
-        ends = consumer.end_offsets(places)
+        ends = patiently(lambda: consumer.end_offsets(places))
         found: dict[tuple[int, int], bytes] = {}
         while any(consumer.position(place) < ends[place] for place in places):
             for records in consumer.poll(1000).values():
