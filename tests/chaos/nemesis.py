@@ -5,9 +5,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from kafka.errors import KafkaError
 
@@ -111,19 +111,20 @@ class Nemesis:
         """From all other brokers; clients and ZooKeeper reach it."""
         victim = self._victim()
         others = self._cluster.doors.keys() - {victim}
-        with self._lost([(other, victim) for other in others]) as pause_s:
-            return f"{victim} for {pause_s:.1f} s"
+        links = [link for other in others for link in ((other, victim), (victim, other))]
+        pause_s = self._lose(links)
+        return f"{victim} for {pause_s:.1f} s"
 
     def one_way(self) -> str:
         """What one asks another is lost; not what that one asks."""
         sender, receiver = self._chance.sample(sorted(self._cluster.doors), 2)
-        with self._lost([], [(sender, receiver)]) as pause_s:
-            return f"{sender} to {receiver} for {pause_s:.1f} s"
+        pause_s = self._lose([(sender, receiver)])
+        return f"{sender} to {receiver} for {pause_s:.1f} s"
 
     def no_clients(self) -> str:
         victim = self._victim()
-        with self._lost([], [(CLIENTS, victim)]) as pause_s:
-            return f"of {victim} for {pause_s:.1f} s"
+        pause_s = self._lose([(CLIENTS, victim)])
+        return f"of {victim} for {pause_s:.1f} s"
 
     def no_zookeeper(self) -> str:
         """For a broker that all others and all clients reach."""
@@ -196,21 +197,17 @@ class Nemesis:
             list(threads.map(self._cluster.start, victims))
         return f"{victims} for {pause_s:.1f} s"
 
-    @contextmanager
-    def _lost(
-        self, pairs: list[tuple[int, int]], ways: list[tuple[int, int]] | None = None
-    ) -> Iterator[float]:
-        """Links lose what is sent, for a time: of `pairs` both, of `ways` those from the first to
-        the second. Then half of the time connections that lost something are closed; else they
-        stay, and say nothing, until somebody gives them up."""
-        lost = [*(ways or []), *pairs, *((b, a) for a, b in pairs)]
+    def _lose(self, links: list[tuple[int, int]]) -> float:
+        """What the first of each pair sends to the second is lost, for the time that is returned.
+        Then half of the time connections that lost something are closed; else they stay, and say
+        nothing, until somebody gives them up."""
         doors = self._cluster.doors
-        for sender, receiver in lost:
+        for sender, receiver in links:
             doors[receiver].deaf_to |= {sender}
         pause_s = self._pause(2)
-        for sender, receiver in lost:
+        for sender, receiver in links:
             doors[receiver].deaf_to -= {sender}
         if self._chance.random() < 0.5:
-            for _, receiver in lost:
+            for _, receiver in links:
                 doors[receiver].cut_lossy()
-        yield pause_s
+        return pause_s
