@@ -171,6 +171,7 @@ class BrokerServer:
             replace(self._config, cluster_id=self._cluster_id()),
             self._topic_configs.of,
             lambda topic_partition, log: self._replicas.high_watermark(topic_partition),
+            on_failed=self._log_failed if self._is_member else None,
         )
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
@@ -301,6 +302,15 @@ class BrokerServer:
 
     def _session_lost(self) -> None:
         self._replicas.takes_appends = False
+
+    def _log_failed(self) -> None:
+        """In any thread."""
+        self._loop.call_soon_threadsafe(self._tell_of_failed_logs)
+
+    def _tell_of_failed_logs(self) -> None:
+        # Before it has joined, the controller hears of them when it says what to lead.
+        if self._membership is not None:
+            self._membership.logs_failed()
 
     def _look_for_laggards(self) -> None:
         self._replicas.look_for_laggards()

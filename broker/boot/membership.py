@@ -44,6 +44,8 @@ class _Changed(Enum):
     BROKERS = 3
     REQUESTS = 4
     TOPICS = 5
+    FAILED_LOGS = 6
+    LOG_DIR_EVENTS = 7
 
 
 class Membership:
@@ -89,6 +91,7 @@ class Membership:
             (znodes.REASSIGNMENTS, _Changed.REQUESTS),
             (znodes.PREFERRED_ELECTIONS, _Changed.REQUESTS),
             (znodes.TOPICS, _Changed.TOPICS),
+            (znodes.LOG_DIR_EVENTS, _Changed.LOG_DIR_EVENTS),
         ):
             self._unwatch.append(await self._watch(path, changed))
         while not await self._register_until(until_s):
@@ -129,6 +132,10 @@ class Membership:
             self._session_id = event.session_id
             self._note(_Changed.SESSION)
 
+    def logs_failed(self) -> None:
+        """Logs of this broker are offline."""
+        self._note(_Changed.FAILED_LOGS)
+
     async def _watch(self, path: str, changed: _Changed) -> Callable[[], None]:
         def note() -> None:
             self._loop.call_soon_threadsafe(self._note, changed)
@@ -163,12 +170,15 @@ class Membership:
                 await self._look_for_controller()
         elif changed is _Changed.CONTROLLER:
             await self._look_for_controller()
+        elif changed is _Changed.FAILED_LOGS:
+            await self._run_blocking(lambda: self._records.tell_of_failed_logs(self._node.node_id))
         elif self._controller.is_active:
             controller = self._controller
             look = {
                 _Changed.BROKERS: controller.brokers_changed,
                 _Changed.REQUESTS: controller.look_at_requests,
                 _Changed.TOPICS: controller.topics_changed,
+                _Changed.LOG_DIR_EVENTS: controller.failed_replicas.look_at_events,
             }[changed]
             try:
                 await look()
@@ -240,3 +250,4 @@ class Membership:
             self._is_elected = True
         await self._controller.start()
         self._note(_Changed.REQUESTS)
+        self._note(_Changed.LOG_DIR_EVENTS)

@@ -106,6 +106,7 @@ class MetadataRecords:
             znodes.entity_configs(znodes.USERS),
             znodes.CONFIG_CHANGES,
             znodes.DELETED_TOPICS,
+            znodes.LOG_DIR_EVENTS,
         ):
             self._store.ensure(path)
         if not self._store.exists(znodes.CONTROLLER_EPOCH):
@@ -375,6 +376,30 @@ class MetadataRecords:
         """What the node asked for is done."""
         with contextlib.suppress(NoNodeError):
             self._commit([Delete(path, ANY_VERSION)])
+
+    def tell_of_failed_logs(self, node_id: int) -> None:
+        """By any broker, of itself: the controller is to ask it which."""
+        event = znodes.dump_log_dir_event(node_id)
+        self._store.commit([Create(znodes.log_dir_event(), event, sequence=True)])
+
+    def brokers_with_failed_logs(self) -> dict[str, int | None]:
+        """By the names of what they have said; None for what is nonsense."""
+        found: dict[str, int | None] = {}
+        for name in self._store.children(znodes.LOG_DIR_EVENTS):
+            try:
+                value = self._store.get(znodes.log_dir_event(name)).value
+                found[name] = znodes.load_log_dir_event(value)
+            except NoNodeError:
+                continue  # another controller is at work
+            except ValueError:
+                found[name] = None
+        return found
+
+    def forget_log_dir_events(self, names: Iterable[str]) -> None:
+        """Whoever said so was asked."""
+        for name in names:
+            with contextlib.suppress(NoNodeError):
+                self._commit([Delete(znodes.log_dir_event(name), ANY_VERSION)])
 
     def mark_deleted(self, name: str) -> None:
         """From here on the topic is going, whatever happens to this broker."""

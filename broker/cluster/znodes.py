@@ -14,6 +14,8 @@
     /admin/reassign_partitions            {"version": 1, "partitions": [{"topic", "partition",
                                           "replicas"}]}: what an old tool asks for
     /admin/preferred_replica_election     the same without replicas
+    /log_dir_event_notification/log_dir_event_N
+                                          {"version": 1, "broker", "event": 1}: has failed logs
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
 
 As Kafka 3.9 writes them in ZooKeeper mode, so that tools and old clients that read ZooKeeper can.
@@ -44,6 +46,7 @@ CONFIG_CHANGES = "/config/changes"
 DELETED_TOPICS = "/admin/delete_topics"
 REASSIGNMENTS = "/admin/reassign_partitions"
 PREFERRED_ELECTIONS = "/admin/preferred_replica_election"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
 
@@ -94,6 +97,23 @@ def entity_name(node: str) -> str:
 def config_change() -> str:
     """To which a number is added."""
     return f"{CONFIG_CHANGES}/config_change_"
+
+
+def log_dir_event(node: str = "log_dir_event_") -> str:
+    """To which a number is added, unless it is the name of one."""
+    return f"{LOG_DIR_EVENTS}/{node}"
+
+
+def dump_log_dir_event(node_id: int) -> bytes:
+    return dump({"version": 1, "broker": node_id, "event": 1})
+
+
+def load_log_dir_event(value: bytes) -> int:
+    """The broker that has failed logs. Raises ValueError."""
+    try:
+        return int(load(value)["broker"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("no event of a log directory") from error
 
 
 def deleted_topic(name: str) -> str:

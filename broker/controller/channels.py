@@ -8,6 +8,7 @@ Called by: the event loop's thread only.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -43,6 +44,10 @@ class BrokerChannel(Protocol):
         ...
 
 
+Heard = Callable[[int, Partitions, Failures], None]
+"""Of a broker that was told to lead and follow partitions: which of them failed."""
+
+
 class Channels:
     """The way to all brokers."""
 
@@ -51,7 +56,9 @@ class Channels:
         controller_id: int,
         context: ControllerContext,
         channel_to: Callable[[BrokerNode], BrokerChannel],
+        heard: Heard,
     ) -> None:
+        self._heard = heard
         self.controller_epoch = 0
         self.controller_id = controller_id
         self._context = context
@@ -84,7 +91,7 @@ class Channels:
                 place: state for place, state in changed.items() if node_id in state.replicas
             }
             leaders = {state.leader for state in partitions.values()} & self._context.brokers.keys()
-            answers[node_id] = self._channels[node_id].send(
+            answer = answers[node_id] = self._channels[node_id].send(
                 LeaderAndIsr(
                     self._stamp(node_id),
                     partitions,
@@ -93,7 +100,12 @@ class Channels:
                     [self._context.brokers[leader].node for leader in sorted(leaders)],
                 )
             )
+            answer.add_done_callback(partial(self._answered, node_id, partitions))
         return answers
+
+    def _answered(self, node_id: int, partitions: Partitions, answer: Answer) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._heard(node_id, partitions, answer.result())
 
     def update_metadata(
         self, changed: Partitions, to: Collection[int] | None = None

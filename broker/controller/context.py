@@ -1,6 +1,6 @@
 """ControllerContext: what the controller knows of the cluster. The event loop's thread only."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -33,6 +33,8 @@ class ControllerContext:
     deleting: set[str] = field(default_factory=set)
     shutting_down: set[int] = field(default_factory=set)
     """Brokers that are to lead nothing any more."""
+    failed: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """By broker: its replicas whose disks have failed."""
 
     def existing(self, name: str) -> TopicMetadata:
         """Raises UnknownTopicOrPartitionError for a topic that is not there, or just going."""
@@ -114,6 +116,15 @@ class ControllerContext:
         """Whether it may lead."""
         return node_id in self.brokers and node_id not in self.shutting_down
 
+    def online(self, topic_partition: TopicPartition) -> Callable[[int], bool]:
+        """Says of brokers whether they may lead that partition, and be in sync."""
+
+        def is_online(node_id: int) -> bool:
+            has_failed = topic_partition in self.failed.get(node_id, ())
+            return self.is_online(node_id) and not has_failed
+
+        return is_online
+
     def partition_by_id(
         self, topic_id: UUID, index: int
     ) -> tuple[TopicPartition, PartitionMetadata]:
@@ -130,3 +141,4 @@ class ControllerContext:
         self.topics.clear()
         self.deleting.clear()
         self.shutting_down.clear()
+        self.failed.clear()

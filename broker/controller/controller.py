@@ -33,6 +33,7 @@ from broker.cluster.control import (
     LEADER_DURING_DELETE,
     NO_LEADER,
     AlterPartition,
+    Failures,
     IsrAnswer,
     Partitions,
 )
@@ -41,6 +42,7 @@ from broker.cluster.records import MetadataRecords
 from broker.controller.channels import Answer, BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext, ControllerFigures
 from broker.controller.elections import elect_offline, elect_without, first_state
+from broker.controller.failed_replicas import FailedReplicas
 from broker.controller.isr_decisions import decide
 from broker.controller.leaders import ElectionRules, Leaders
 from broker.controller.moves import Moves
@@ -71,11 +73,12 @@ class Controller:
         self._records = records
         self._run_blocking = run_blocking
         self._context = ControllerContext()
-        self._channels = Channels(node_id, self._context, channel_to)
+        self._channels = Channels(node_id, self._context, channel_to, self._heard)
         self._turns = Turns(records, self._context, self._channels, run_blocking)
         self._changes = self._turns.changes
         self.moves = Moves(self._turns)
         self.leaders = Leaders(self._turns, rules)
+        self.failed_replicas = FailedReplicas(self._turns, self._elect_offline)
 
     # Taking over.
 
@@ -118,6 +121,9 @@ class Controller:
         if self.is_active:
             self.moves.take_over()
             self.leaders.take_over()
+
+    def _heard(self, node_id: int, told: Partitions, failures: Failures) -> None:
+        self.failed_replicas.heard(node_id, told, failures)
 
     async def look_at_requests(self) -> None:
         """What old tools ask for by nodes below /admin. Raises NotControllerError and
@@ -363,6 +369,7 @@ class Controller:
             for node_id in gone:
                 del known[node_id]
                 self._context.shutting_down.discard(node_id)
+                self._context.failed.pop(node_id, None)
             changed = dict(await self._turns.write_states(self._without(gone)))
             for node_id in sorted(new):
                 known[node_id] = found[node_id]
@@ -396,8 +403,10 @@ class Controller:
         for topic_partition, state in self._context.partitions():
             if state.leader in gone:
                 changed[topic_partition] = self._elect_offline(topic_partition, state)
-            elif (others := elect_without(state, gone, self._context.is_online)) is not None:
-                changed[topic_partition] = others
+            else:
+                is_online = self._context.online(topic_partition)
+                if (others := elect_without(state, gone, is_online)) is not None:
+                    changed[topic_partition] = others
         return changed
 
     def _led_again(self, new: Set[int]) -> dict[TopicPartition, PartitionMetadata]:
@@ -412,9 +421,10 @@ class Controller:
     def _elect_offline(
         self, topic_partition: TopicPartition, state: PartitionMetadata
     ) -> PartitionMetadata:
-        elected = elect_offline(state, self._context.is_online)
+        is_online = self._context.online(topic_partition)
+        elected = elect_offline(state, is_online)
         if elected.leader == NO_LEADER and self._rules.is_unclean(topic_partition.topic):
-            return elect_offline(state, self._context.is_online, unclean=True)
+            return elect_offline(state, is_online, unclean=True)
         return elected
 
     async def shut_down(self, node_id: int, broker_epoch: int) -> list[TopicPartition]:
@@ -435,7 +445,11 @@ class Controller:
                 {
                     topic_partition: others
                     for topic_partition, state in self._context.partitions()
-                    if (others := elect_without(state, leaving, self._context.is_online))
+                    if (
+                        others := elect_without(
+                            state, leaving, self._context.online(topic_partition)
+                        )
+                    )
                 }
             )
             self._channels.lead_and_follow(changed, to=self._context.brokers.keys() - leaving)
@@ -479,7 +493,7 @@ class Controller:
                 try:
                     place, state = self._context.partition_by_id(change.topic_id, change.partition)
                     answers.append(state)
-                    new = decide(change, asked.broker_id, state, self._context.is_online)
+                    new = decide(change, asked.broker_id, state, self._context.online(place))
                 except BrokerResponseError as error:
                     answers[number:] = [error]
                 else:

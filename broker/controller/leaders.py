@@ -140,7 +140,7 @@ class Leaders:
             elected = {}
             for place in asked:
                 try:
-                    elected[place] = elect(context.existing_state(place), context.is_online)
+                    elected[place] = elect(context.existing_state(place), context.online(place))
                 except BrokerResponseError as error:
                     outcomes[place] = error
             told = await self._tell(elected)
@@ -156,7 +156,9 @@ class Leaders:
                 if state.leader == NO_LEADER
                 if (
                     new := elect_offline(
-                        state, context.is_online, unclean=self._rules.is_unclean(place.topic)
+                        state,
+                        context.online(place),
+                        unclean=self._rules.is_unclean(place.topic),
                     )
                 ).leader
                 != NO_LEADER

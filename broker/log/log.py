@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from kafka.errors import (
     KafkaStorageError,
@@ -96,6 +97,10 @@ class LogAppendInfo:
         """A retry of what is in the log already, under these offsets; nothing was appended."""
 
 
+# What the next opening does as well.
+_AS_GOOD_WITHOUT: Final = ("index", "close")
+
+
 class Log:
     """One partition's records: appended at the end, read from any offset, dropped at the start.
 
@@ -117,17 +122,20 @@ class Log:
         was_clean: bool = False,
         on_flush_due: Callable[["Log"], None] | None = None,
         flush_times: Histogram | None = None,
+        on_refused: Callable[["Log"], None] | None = None,
     ) -> None:
         """Opens the log in `directory`, which exists; recovers it unless `was_clean`.
 
         `on_flush_due` is called in the appending thread when the log rolled or `flush_messages` is
-        reached. Raises OSError, and UnsupportedForMessageFormatError for a log in an old format.
+        reached; `on_refused` in any, each time that the disk refuses a change. Raises OSError, and
+        UnsupportedForMessageFormatError for a log in an old format.
         """
         self.directory = directory
         self.config = config  # and with it the rules
         self._clock = clock
         self._files: Files = DiskFiles() if files is None else files
         self._on_flush_due = on_flush_due
+        self._on_refused = on_refused
         self._flush_times = flush_times
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
@@ -884,6 +892,8 @@ class Log:
         if self._reported != (action, str(error)):
             self._reported = action, str(error)
             _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
+        if self._on_refused is not None and action not in _AS_GOOD_WITHOUT:
+            self._on_refused(self)
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
 
 

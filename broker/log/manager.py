@@ -113,9 +113,12 @@ class LogManager:
         clock: Clock = system_clock_ms,
         files: Files | None = None,
         new_cleaner_worker: Callable[[CleanerSettings], CleanerWorker] = CleanerProcess,
+        on_failed: Callable[[], None] | None = None,
     ) -> None:
         """`topic_overrides`: what is set on a topic, asked for at load and creation.
-        `high_watermark_of`: up to where retention may delete; with one replica, the log's end."""
+        `high_watermark_of`: up to where retention may delete; with one replica, the log's end.
+        `on_failed`: a log is offline from here on, as its disk has refused a change; called in any
+        thread. None: such a log stays, and is changed again, as nobody else has it."""
         self._config = config
         self._topic_overrides = topic_overrides
         self._high_watermark_of = high_watermark_of
@@ -125,6 +128,8 @@ class LogManager:
         self._checkpoint_lock = threading.Lock()
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, _OfflineLog] = {}
+        self._on_failed = on_failed
+        self._failed: set[TopicPartition] = set()
         self._trash: Delayed[Path] = Delayed()
         # Logs that are gone, but perhaps not from the checkpoint files yet.
         self._departed: set[TopicPartition] = set()
@@ -240,6 +245,8 @@ class LogManager:
         if log is None and topic_partition in self._offline:
             reason = self._offline[topic_partition].reason
             raise KafkaStorageError(f"{directory_name(topic_partition)} is offline: {reason}")
+        if topic_partition in self._failed:
+            raise KafkaStorageError(f"{directory_name(topic_partition)} is offline since it failed")
         return log
 
     def all_logs(self) -> dict[TopicPartition, Log]:
@@ -254,16 +261,21 @@ class LogManager:
 
     @property
     def offline_count(self) -> int:
-        """Logs on disk that could not be opened."""
-        return len(self._offline)
+        """Logs on disk that could not be opened, or that the disk has refused a change since. Any
+        thread."""
+        logs = self._logs
+        failed = {each for each in [*self._failed] if each in logs}
+        failed.update(each for each, log in logs.items() if log.has_failed)
+        return len(self._offline) + len(failed)
 
     @property
     def offline_directory_count(self) -> int:
         """Data directories all of whose logs have failed."""
         health: dict[Path, bool] = {}
-        for log in self._logs.values():
+        for topic_partition, log in self._logs.items():
             parent = log.directory.parent
-            health[parent] = health.get(parent, False) or not log.has_failed
+            has_failed = log.has_failed or topic_partition in self._failed
+            health[parent] = health.get(parent, False) or not has_failed
         return sum(not is_well for is_well in health.values())
 
     def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
@@ -301,6 +313,7 @@ class LogManager:
                 each: kept for each, kept in self._logs.items() if each != topic_partition
             }
             self._departed.add(topic_partition)
+            self._failed.discard(topic_partition)
             self.cleaner.abort(topic_partition)
             directory = owner.directory
             mark = f"-{topic_partition.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
@@ -530,7 +543,18 @@ class LogManager:
             was_clean=was_clean,
             on_flush_due=self._on_flush_due,
             flush_times=self.flush_times,
+            on_refused=None if self._on_failed is None else self._refused,
         )
+
+    def _refused(self, log: Log) -> None:
+        """Any thread, while the log is locked."""
+        topic_partition = parse_directory_name(log.directory.name)
+        if topic_partition is None or topic_partition in self._failed:
+            return
+        self._failed.add(topic_partition)
+        _log.error("log.offline dir=%s reason='the disk refused a change'", log.directory)
+        if self._on_failed is not None:
+            self._on_failed()
 
     def _log_config(self, topic: str) -> LogConfig:
         return self._config.log_config(self._topic_overrides(topic))

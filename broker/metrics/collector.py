@@ -245,7 +245,7 @@ def _log_metrics(logs: LogManager) -> Iterator[Metric]:
     yield _gauge(
         _REPLICAS + "offline_replica_count",
         "Logs that could not be opened, or take no more appends",
-        logs.offline_count + sum(log.has_failed for log in every),
+        logs.offline_count,
     )
     yield _gauge(
         _LOGS + "offline_log_directory_count",

@@ -131,6 +131,8 @@ class StateChanges:
         leaders = {leader.node_id: leader for leader in request.leaders}
         for topic_partition, state in changed.items():
             if topic_partition in failures:
+                self._replicas.stop(topic_partition)
+                self._resign(topic_partition)
                 continue
             topic_id = request.topic_ids[topic_partition.topic]
             if state.leader == self._node_id:

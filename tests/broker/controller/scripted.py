@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from kafka.errors import BrokerNotAvailableError
+from kafka.errors import BrokerNotAvailableError, KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import (
@@ -41,7 +41,10 @@ class _Channel:
             self._cluster.unanswered.append(answer)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
-            answer.set_result({})
+            failed = self._cluster.failed.get(self._node_id, set())
+            is_about_logs = isinstance(request, LeaderAndIsr)
+            places = failed.intersection(request.partitions) if is_about_logs else ()
+            answer.set_result({place: KafkaStorageError() for place in places})
         return answer
 
     async def close(self) -> None:
@@ -70,6 +73,8 @@ class ScriptedCluster:
         self.silent: set[int] = set()
         """Brokers that do not answer."""
         self.unanswered: list[asyncio.Future[Failures]] = []
+        self.failed: dict[int, set[TopicPartition]] = {}
+        """Replicas whose disks refuse, by broker."""
         self.failures: list[Exception] = []
         """What the store raises next."""
         self.controller = self._elect(1)

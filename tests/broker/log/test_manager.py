@@ -56,6 +56,41 @@ def test_keeps_logs_over_a_clean_restart(files, clock):
     assert again.topic_id(DASHED) is None
 
 
+def test_a_log_that_the_disk_has_refused_is_offline_where_others_have_it(files, clock):
+    """Told once, until the log is deleted or the broker starts again. A broker alone goes on."""
+    told = []
+    config = BrokerConfig.from_properties({"log.dirs": "/data"})
+    manager = LogManager(config, clock=clock, files=files, on_failed=lambda: told.append("failed"))
+    manager.open()
+    other, log = manager.create(DASHED), manager.create(ORDERS)
+    log.append(batch([b"a"]), 0)
+    for _ in range(2):
+        files.fail_next("pwrite")
+        with pytest.raises(KafkaStorageError):
+            log.append(batch([b"b"]), 0)
+    assert told == ["failed"]
+    assert (manager.offline_count, manager.offline_directory_count) == (1, 0)
+    for offline in (manager.get, manager.create):
+        with pytest.raises(KafkaStorageError):
+            offline(ORDERS)
+    assert manager.get(DASHED) is other
+    files.fail_next("pwrite")
+    with pytest.raises(KafkaStorageError):
+        other.append(batch([b"b"]), 0)
+    assert (manager.offline_count, manager.offline_directory_count) == (2, 1)
+    manager.delete(ORDERS)
+    assert manager.offline_count == 1
+    assert manager.create(ORDERS) is not log
+    manager.close()
+    again = opened(files, clock)
+    assert again.get(DASHED) is not None
+    files.fail_next("pwrite")
+    with pytest.raises(KafkaStorageError):
+        again.get(DASHED).append(batch([b"b"]), 0)
+    assert again.get(DASHED) is not None
+    assert again.offline_count == 0
+
+
 def test_recovers_logs_after_a_kill(files, clock):
     manager = opened(files, clock)
     manager.create(ORDERS).append(batch([b"a"]), 0)
