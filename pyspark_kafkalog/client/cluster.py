@@ -236,8 +236,8 @@ class Cluster:
         For a time it is the first record at or after it; a partition that has none is absent.
         LATEST is the high watermark, under `isolation.level` read_committed the last stable offset
         (`isolation` goes before it); it and EARLIEST are there for every partition. Raises
-        UnknownTopicError, and IncompatibleBrokerVersion for EARLIEST_LOCAL where brokers know no
-        remote storage.
+        UnknownTopicError as `leader` does, and IncompatibleBrokerVersion for EARLIEST_LOCAL where
+        brokers know no remote storage.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = set(partitions)
@@ -246,7 +246,7 @@ class Cluster:
         level = int(self.config.isolation_level if isolation is None else isolation)
 
         def ask(deadline: Deadline) -> None:
-            error = self._list_offsets(missing, timestamp, level, found, deadline)
+            error = self._list_offsets(missing, timestamp, level, found, deadline, denied_until)
             if error is not None:
                 topics = sorted({tp.topic for tp in missing})
                 self._metadata_of(topics, deadline, denied_until=denied_until)
@@ -483,11 +483,12 @@ class Cluster:
         isolation_level: int,
         found: dict[TopicPartition, OffsetAndTimestamp],
         deadline: Deadline,
+        denied_until: Deadline,
     ) -> KafkaError | None:
         """One round over the leaders of `missing`; moves answers to `found`, returns an error."""
         by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
         for tp in sorted(missing):
-            by_leader[self._leader(tp, deadline)].append(tp)
+            by_leader[self._leader(tp, deadline, denied_until)].append(tp)
         failed: KafkaError | None = None
         is_local = timestamp == EARLIEST_LOCAL
         least_version = _EARLIEST_LOCAL_VERSION if is_local else _LIST_OFFSETS_MIN_VERSION

@@ -2,7 +2,8 @@
 
 Speaks the protocol's first version (AddPartitionsToTxn up to 3, EndTxn up to 4, Produce up to 11):
 the epoch stays what it is when a transaction ends, so that any process that knows a
-ProducerIdentity can end its transaction, and say so again after an answer was lost. What passes
+ProducerIdentity can end its transaction, and say so again after an answer was lost. EndTxn 5
+(KIP-890), which takes the epoch from who had it, is kept for `abort_and_fence`. What passes
 (a coordinator moves or loads, an earlier transaction is still being ended) is waited out within
 `request.timeout.ms`; what does not is the broker's own error (`kafka.errors`).
 
@@ -12,9 +13,11 @@ reads it there, also when the coordinator has forgotten the transaction or has b
 Blocking; one thread at a time. Never writes a record: `Producer` does.
 """
 
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,9 @@ from kafka.errors import (
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     IncompatibleBrokerVersion,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
@@ -29,6 +35,7 @@ from kafka.errors import (
     NoError,
     NotCoordinatorError,
     OperationNotAttemptedError,
+    ProducerFencedError,
     TransactionalIdNotFoundError,
     for_code,
 )
@@ -54,6 +61,11 @@ EMPTY = "Empty"
 ONGOING = "Ongoing"
 """The state in which a transaction takes records, as coordinators name it."""
 
+FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError)
+"""What coordinators say to a ProducerIdentity that is not the newest of its id."""
+ENDED = (*FENCED, InvalidTxnStateError, TransactionalIdNotFoundError)
+"""What they say where its transaction was ended before, one way or the other."""
+
 _TRANSACTION_KEY = 1
 _FIND_BATCH_VERSION = 4
 _FIND_MAX_VERSION = 4
@@ -62,6 +74,7 @@ _INIT_MAX_VERSION = 4
 _INIT_MIN_VERSION_WITH_CURRENT = 3
 _ADD_MAX_VERSION = 3
 _END_MAX_VERSION = 4
+_END_AND_FENCE_VERSION = 5
 _LIST_MAX_VERSION = 2
 _DESCRIBE_MAX_VERSION = 0
 _MOST_AHEAD = 64
@@ -71,6 +84,8 @@ _MOST_ASKED = 1_000
 _NOT_ATTEMPTED = OperationNotAttemptedError.errno
 _COORDINATOR_MOVED = (NotCoordinatorError, CoordinatorNotAvailableError)
 _LOST = (KafkaConnectionError, KafkaTimeoutError)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +117,11 @@ class Transactions:
     ) -> ProducerIdentity:
         """A new epoch: older ones are fenced, and a transaction that they left open is aborted.
 
-        With `current` only if that still is the newest (KIP-360). The broker aborts a transaction
-        that is open for longer than `timeout_ms`. Raises InvalidTransactionTimeoutError,
-        ProducerFencedError, TransactionalIdAuthorizationFailedError.
+        With `current` only if that still is the newest (KIP-360), which coordinators look at once
+        no transaction is open: one that is open they abort, whosever it is. The broker aborts a
+        transaction that is open for longer than `timeout_ms`. Raises
+        InvalidTransactionTimeoutError, ProducerFencedError,
+        TransactionalIdAuthorizationFailedError.
         """
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
@@ -190,6 +207,34 @@ class Transactions:
             self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
         return refused
 
+    def abort_and_fence(self, producer: ProducerIdentity, timeout_ms: int) -> ProducerIdentity:
+        """Aborts what `producer` has open, and takes the right to write from it: returns the next
+        epoch. Raises one of FENCED, and nothing has changed, where its epoch is not the newest.
+
+        One step where brokers know it (KIP-890, Kafka 4.0). Elsewhere an end and a new epoch, with
+        `timeout_ms` as in `begin`: what somebody else opens between the two is aborted.
+        """
+        name = producer.transactional_id
+        request = _end_request(producer, commit=False)
+
+        def ask(connection: Connection, deadline: Deadline) -> ProducerIdentity | None:
+            version = connection.version(request.API_KEY, _END_AND_FENCE_VERSION)
+            if version < _END_AND_FENCE_VERSION:
+                return None
+            answer = connection.call(request, self._cluster.attempt(deadline), version)
+            if for_code(answer.error_code) is InvalidTxnStateError:
+                # Said of the epoch before one that has committed: nothing is repeated here.
+                raise ProducerFencedError(name)
+            _check(answer.error_code, name)
+            return ProducerIdentity(name, answer.producer_id, answer.producer_epoch)
+
+        fenced: ProducerIdentity | None = self._of_coordinator(name, ask)
+        if fenced is not None:
+            return fenced
+        with suppress(InvalidTxnStateError):
+            self.end(producer, commit=False)
+        return self.begin(name, timeout_ms, producer)
+
     def locate(self, transactional_ids: Iterable[str]) -> None:
         """Finds the coordinators of ids that are asked about soon: all at once where brokers take
         more than one (Kafka 3.0, KIP-699)."""
@@ -232,7 +277,8 @@ class Transactions:
     def ongoing(self, pattern: str) -> list[str]:
         """The transactional ids that match a regular expression as a whole and take records now.
 
-        Asks every broker; one that does not answer, or is older than Kafka 3.0, is left out.
+        Asks every broker; one that does not answer twice is left out with a warning, one that is
+        older than Kafka 3.0 without.
         """
         wanted = re.compile(pattern)
         found: set[str] = set()
@@ -244,6 +290,8 @@ class Transactions:
             transactional_id_pattern=pattern,
         )
 
+        lost: set[tuple[str, int]] = set()
+
         def asks(server: tuple[str, int]) -> Callable[[Deadline], Any]:
             def attempt(deadline: Deadline) -> Any:
                 try:
@@ -251,7 +299,17 @@ class Transactions:
                     answer = connection.call(
                         request, self._cluster.attempt(deadline), _LIST_MAX_VERSION
                     )
-                except (*_LOST, IncompatibleBrokerVersion):
+                except IncompatibleBrokerVersion:
+                    return None
+                except _LOST as error:
+                    if server not in lost:
+                        lost.add(server)  # maybe just a connection that was cut
+                        raise
+                    _log.warning(
+                        "Transactions that %s:%d coordinates may stay open for their timeout: %s",
+                        *server,
+                        error,
+                    )
                     return None
                 # One that has just started does not know its transactions yet.
                 _check(answer.error_code, f"{server[0]}:{server[1]}")
@@ -358,16 +416,19 @@ class Transactions:
 
 
 def ended_by_commit(
-    cluster: Cluster, producer: ProducerIdentity, tp: TopicPartition, offset: int, timeout_ms: int
+    cluster: Cluster,
+    producer: ProducerIdentity,
+    tp: TopicPartition,
+    offset: int,
+    deadline: Deadline,
 ) -> bool | None:
     """Whether the one transaction of `producer`, which has a batch at `offset`, was committed.
 
-    Reads the partition from there up to the transaction's marker, and waits for that while it is
-    not written yet. None when it cannot be known: the batch and the marker are gone, deleted or
-    compacted away, or no marker came in time. The cluster's `isolation.level` must be
+    Reads the partition from there up to the transaction's marker; one that is not written yet is
+    waited for until `deadline`. None when it cannot be known: the batch and the marker are gone,
+    deleted or compacted away, or no marker came in time. The cluster's `isolation.level` must be
     read_uncommitted.
     """
-    deadline = Deadline(timeout_ms)
     search = _MarkerSearch(producer, offset)
     position = offset
     try:
@@ -375,7 +436,9 @@ def ended_by_commit(
             until_offset = cluster.list_offsets([tp], LATEST)[tp].offset
             if until_offset < position:
                 return None
-            fetcher = Fetcher(cluster, tp, position, until_offset, timeout_ms)
+            fetcher = Fetcher(
+                cluster, tp, position, until_offset, cluster.config.request_timeout_ms
+            )
             for fetched in fetcher.records():
                 if search.is_over(fetched.records):
                     return search.is_committed
@@ -425,6 +488,15 @@ class _MarkerSearch:
         return False
 
 
+def _end_request(producer: ProducerIdentity, commit: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        committed=commit,
+    )
+
+
 def _end_ahead(
     connection: Connection, producers: Sequence[ProducerIdentity], commit: bool, deadline: Deadline
 ) -> Iterable[tuple[ProducerIdentity, KafkaError | None]]:
@@ -432,12 +504,7 @@ def _end_ahead(
     version = connection.version(api_key, _END_MAX_VERSION)
     sent = []
     for producer in producers:
-        request = EndTxnRequest(
-            transactional_id=producer.transactional_id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            committed=commit,
-        )
+        request = _end_request(producer, commit)
         sent.append(connection.send(api_key, version, [request.encode(version=version)], deadline))
     for producer, correlation_id in zip(producers, sent, strict=True):
         answer = connection.decoded(api_key, version, connection.receive(correlation_id, deadline))

@@ -26,29 +26,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kafka.errors import (
-    InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
-    KafkaError,
-    ProducerFencedError,
-    TopicAlreadyExistsError,
-)
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.admin import create_topic, topic_property
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
-from pyspark_kafkalog.client.transaction import ProducerIdentity, Transactions
+from pyspark_kafkalog.client.transaction import (
+    FENCED,
+    ProducerIdentity,
+    Transactions,
+    ended_by_commit,
+)
 from pyspark_kafkalog.errors import KafkalogError, TransactionError, UnknownTopicError
 from pyspark_kafkalog.record.batch import batches
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.record.control import decode_marker
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
 from pyspark_kafkalog.source.partitions import OWN_TOPICS
-
-FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError)
-"""What brokers say to who leads no more."""
 
 _VERSION = 2
 _VERSIONS_READ = (1, 2)
@@ -122,7 +119,8 @@ class DecisionLog:
 
     def __init__(self, cluster: Cluster, prefix: str) -> None:
         self._cluster = cluster
-        self._tp = TopicPartition(decisions_topic(prefix), 0)
+        self._topic = decisions_topic(prefix)
+        self._partition = TopicPartition(self._topic, 0)
         self._newest: tuple[int, Decision | None] | None = None
         self.has_begun = False
         """Where `newest` found no decision: whether the prefix is in use all the same."""
@@ -130,17 +128,17 @@ class DecisionLog:
     def create(self) -> None:
         """Creates the topic where it is not there yet, with the brokers' replication factor."""
         try:
-            self._cluster.topics([self._tp.topic])
+            self._cluster.topics([self._topic])
         except UnknownTopicError:
             with suppress(TopicAlreadyExistsError):
-                create_topic(self._cluster, self._tp.topic, 1, configs=_TOPIC_CONFIGS)
+                create_topic(self._cluster, self._topic, 1, configs=_TOPIC_CONFIGS)
 
     def check_policy(self) -> None:
         """Raises TransactionError where the topic would forget, or has forgotten."""
-        policy = topic_property(self._cluster, self._tp.topic, "cleanup.policy")
+        policy = topic_property(self._cluster, self._topic, "cleanup.policy")
         if policy not in (None, "compact"):
             raise TransactionError(
-                f"Topic {self._tp.topic} has cleanup.policy={policy}, which would delete the "
+                f"Topic {self._topic} has cleanup.policy={policy}, which would delete the "
                 "decisions that a replayed micro-batch is told by. Set it to compact."
             )
 
@@ -150,7 +148,7 @@ class DecisionLog:
 
     def newest(self) -> Decision | None:
         """The decision that was recorded last; a transaction that is still open does not count."""
-        end = self._cluster.list_offsets([self._tp], LATEST)[self._tp].offset
+        end = self._cluster.list_offsets([self._partition], LATEST)[self._partition].offset
         if self._newest is None or self._newest[0] != end:
             self._newest = end, self._newest_before(end)
         return self._newest[1]
@@ -161,39 +159,47 @@ class DecisionLog:
         """Records a decision for ever; returns it with its id.
 
         Raises UncertainDecisionError, and where it is not recorded the brokers' errors, one of
-        FENCED where `leader` leads no more.
+        FENCED where `leader` leads no more or its transaction was aborted.
         """
         decided = replace(decision, id=uuid.uuid4().hex)
         with Producer(self._cluster, (transactions, leader)) as producer:
-            producer.send(self._tp, _record(_DECISION_KEY, _to_json(decided)))
+            producer.send(self._partition, _record(_DECISION_KEY, _to_json(decided)))
             producer.flush()
+        written = producer.last_written
         try:
             transactions.end(leader, commit=True)
-        except FENCED:
-            # The answer to a first attempt may have been lost: then its marker is there.
-            try:
-                newest = self.newest()
-            except (KafkaError, KafkalogError) as error:
+        except FENCED as error:
+            # The answer to a first attempt may have been lost: then its marker is there. Others
+            # may have decided since, so it is not the newest decision that tells.
+            is_recorded = None if written is None else self._is_recorded(leader, written[1])
+            if is_recorded is None:
                 raise UncertainDecisionError from error
-            if newest is None or newest.id != decided.id:
+            if not is_recorded:
                 raise
         except (KafkaError, KafkalogError) as error:
             raise UncertainDecisionError from error
         return decided
+
+    def _is_recorded(self, leader: ProducerIdentity, offset: int) -> bool | None:
+        deadline = Deadline(self._cluster.config.request_timeout_ms)
+        try:
+            return ended_by_commit(self._cluster, leader, self._partition, offset, deadline)
+        except (KafkaError, KafkalogError) as error:
+            raise UncertainDecisionError from error
 
     def mark_done(self, decision: Decision) -> None:
         """Notes that all transactions of a decision are committed; twice is as good as once."""
         try:
             self._send(_DONE_KEY, {"version": _VERSION, "id": decision.id})
         except (KafkaError, KafkalogError) as error:
-            _log.warning("Topic %s does not say that a write is done: %s", self._tp.topic, error)
+            _log.warning("Topic %s does not say that a write is done: %s", self._topic, error)
 
     def _send(self, key: bytes, content: dict[str, Any]) -> None:
         with Producer(self._cluster, is_idempotent=False) as producer:
-            producer.send(self._tp, _record(key, content))
+            producer.send(self._partition, _record(key, content))
 
     def _newest_before(self, end: int) -> Decision | None:
-        first = self._cluster.list_offsets([self._tp], EARLIEST)[self._tp].offset
+        first = self._cluster.list_offsets([self._partition], EARLIEST)[self._partition].offset
         look = _FIRST_LOOK_OFFSETS
         while True:
             start = max(first, end - look)
@@ -222,7 +228,7 @@ class DecisionLog:
 
     def _entries(self, start: int, end: int) -> Iterator[tuple[int, bool | None, Record | None]]:
         """(producer id, how its transaction ended, None) or (producer id, None, a record)."""
-        for fetched in Fetcher(self._cluster, self._tp, start, end).records():
+        for fetched in Fetcher(self._cluster, self._partition, start, end).records():
             for header in batches(fetched.records):
                 if header.base_offset < start:
                     continue
@@ -239,7 +245,7 @@ class DecisionLog:
         content = json.loads(bytes(record.value or b"{}"))
         if content.get("version") not in _VERSIONS_READ:
             raise TransactionError(
-                f"Topic {self._tp.topic} has a decision of version {content.get('version')}, which "
+                f"Topic {self._topic} has a decision of version {content.get('version')}, which "
                 f"this release does not read (it reads up to {_VERSION}). Install the release that "
                 "wrote it, or a newer one."
             )

@@ -3,8 +3,8 @@
     plan     the driver takes the lead of the prefix (a new epoch of `<prefix>-driver`: whoever led
              before decides nothing more), ends what was decided and not ended, and aborts what
              dead tasks left open
-    write    each task writes in a transaction of `<prefix>-task-<partition>-<attempt>`, and leaves
-             it open
+    write    each task writes in a transaction of `<prefix>-task-<partition>-<attempt>-<lead>`, and
+             leaves it open
     commit   the decision, one record in a transaction of the lead, names the tasks' transactions;
              then they are committed. From the decision on, whoever plans next does the same.
     abort    what is in no decision is aborted; where the decisions are lost, only what the lead, by
@@ -25,6 +25,11 @@ transactional id is known to a coordinator. What cannot be found out: that the t
 the prefix rested for longer than `transactional.id.expiration.ms` (a week), or that it lost only
 its last records, by an unclean election of its leader.
 
+A process may stand still between any two requests while another run takes the lead, writes and
+decides. What it does then must not end what the other has decided. So transactions are aborted by
+who they were before the lead was seen to be ours (`abort_and_fence`), and the ids of tasks differ
+from lead to lead: a task begins by its id alone, which aborts what is open under it.
+
 Spark makes plan, tasks and commit in processes of their own. What is carried from one to the next
 is Lead and WrittenTransaction. Blocking; one thread at a time.
 """
@@ -32,7 +37,7 @@ is Lead and WrittenTransaction. Blocking; one thread at a time.
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -48,9 +53,12 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig, Isolation
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import (
     EMPTY,
+    ENDED,
+    FENCED,
     ONGOING,
     ProducerIdentity,
     TransactionDescription,
@@ -70,7 +78,6 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source.decisions import (
-    FENCED,
     Decision,
     DecisionLog,
     UncertainDecisionError,
@@ -87,6 +94,8 @@ NO_BATCH = -1
 _LEAD_TIMEOUT_MS = 60_000
 """A decision takes milliseconds; the lead's transaction is open no longer (nor longer than those of
 tasks: brokers may allow less)."""
+_LEADS_TOLD_APART = 16
+"""How many leads have ids of their own for tasks; as many ids for each task are in use, too."""
 _MOST_NAMED = 5
 _OTHER_BATCH_WAYS_ON = (
     "Go on with the newest checkpoint, or choose another prefix, and expect records twice."
@@ -147,7 +156,7 @@ class TransactionalWrites:
                 self._check_owner(newest, owner)
             leader = transactions.begin(f"{self._prefix}-driver", self._lead_timeout_ms)
             newest = self._finish_newest(transactions, log)
-            self._clear(transactions)
+            self._clear(transactions, leader)
             return Lead(leader, None if newest is None else newest.owner)
 
     @contextmanager
@@ -159,7 +168,8 @@ class TransactionalWrites:
         if lead.owner is not None:
             self._check_owner(Decision(lead.owner, NO_BATCH, ()), owner)
         with self._cluster() as cluster:
-            name = f"{self._prefix}-task-{partition}-{attempt}"
+            number = lead.producer.epoch % _LEADS_TOLD_APART
+            name = f"{self._prefix}-task-{partition}-{attempt}-{number}"
             transactions = Transactions(cluster)
             write = TaskWrite(cluster, transactions, name, self._client.transaction_timeout_ms)
 
@@ -221,9 +231,8 @@ class TransactionalWrites:
                 self._carry_out(decision, lead, cluster, transactions, log)
             # Also where all was there before: twins of its tasks may have begun.
             try:
-                self._resign(transactions, lead)
-                self._clear(transactions)
-            except FENCED:
+                self._clear(transactions, self._resign(transactions, lead))
+            except (*FENCED, PrefixInUseError):
                 _log.warning("Another run took over when this one had committed.")
             except (KafkaError, KafkalogError) as error:
                 _log.warning("Attempts that this write replaced may be open still: %s", error)
@@ -241,6 +250,10 @@ class TransactionalWrites:
             decision = log.decide(decision, transactions, lead.producer)
         except UncertainDecisionError as error:
             raise self._uncertain(error.__cause__) from error
+        except (KafkaError, DeliveryError) as error:
+            if _is_fenced(error):
+                raise self._not_decided(error) from error
+            raise
         try:
             outcomes = self._outcomes(decision, cluster, transactions, log)
         except (KafkaError, KafkalogError) as error:
@@ -260,14 +273,14 @@ class TransactionalWrites:
             newest: Decision | None = None
             try:
                 # A decision that is on its way still is there from here on, or never will be.
-                self._resign(transactions, lead)
+                resigned = self._resign(transactions, lead)
                 try:
                     newest = self._finish_newest(transactions, log)
                 except DecisionsLostError:
                     if not is_undecided:
                         raise
-                self._clear(transactions)
-            except FENCED:
+                self._clear(transactions, resigned)
+            except (*FENCED, PrefixInUseError):
                 newest = self._known(log)
             undecided = [t.producer for t in written if newest is None or t not in newest]
             transactions.end_all(undecided, commit=False)
@@ -313,7 +326,7 @@ class TransactionalWrites:
         newest = self._known(log)
         if newest is None or newest.is_done:
             return newest
-        refused = transactions.end_all([t.producer for t in newest.transactions], commit=True)
+        refused = self._commit_all(transactions, newest)
         _log.warning(
             "A driver ended after its decision for the transactionalIdPrefix %s: %d of %d "
             "transactions are committed now.",
@@ -325,10 +338,23 @@ class TransactionalWrites:
             log.mark_done(newest)
         return newest
 
-    def _resign(self, transactions: Transactions, lead: Lead) -> None:
-        """Ends the lead, so that no task of its write begins any more; raises one of FENCED where
-        another has it."""
-        transactions.begin(lead.producer.transactional_id, self._lead_timeout_ms, lead.producer)
+    def _commit_all(
+        self, transactions: Transactions, decision: Decision
+    ) -> Collection[ProducerIdentity]:
+        """Commits a decision's transactions; returns those that were ended before, either way.
+
+        Raises what coordinators refuse for another reason: those are open still, and decided.
+        """
+        refused = transactions.end_all([t.producer for t in decision.transactions], commit=True)
+        for error in refused.values():
+            if not isinstance(error, ENDED):
+                raise error
+        return refused.keys()
+
+    def _resign(self, transactions: Transactions, lead: Lead) -> ProducerIdentity:
+        """Ends the lead, so that no task of its write begins any more; returns who has it until
+        somebody takes it. Raises one of FENCED where another has it."""
+        return transactions.abort_and_fence(lead.producer, self._lead_timeout_ms)
 
     def _is_undecided(self, transactions: Transactions, lead: Lead) -> bool:
         """Whether nothing that is open is decided, whatever became of the topic: the lead's only
@@ -340,22 +366,36 @@ class TransactionalWrites:
             return found == TransactionDescription(lead.producer, EMPTY)
         return False
 
-    def _clear(self, transactions: Transactions) -> None:
+    def _clear(self, transactions: Transactions, leader: ProducerIdentity) -> None:
         """Fences and aborts the transactions of this prefix's tasks that are open.
 
         Those of a killed run, and of attempts whose twin was faster: readers would wait for them.
+        `leader` has the lead, or resigned and nobody took it; raises PrefixInUseError otherwise.
         """
-        for name in transactions.ongoing(re.escape(self._prefix) + "-task-[0-9]+-[0-9]+"):
-            transactions.begin(name, self._client.transaction_timeout_ms)
+        task = re.escape(self._prefix) + "-task-[0-9]+-[0-9]+(-[0-9]+)?"
+        names = transactions.ongoing(task)
+        if not names:
+            return
+        # A successor's tasks begin when it has the lead, so none of these is a successor's.
+        known = transactions.describe(names)
+        self._check_leads(transactions.describe([leader.transactional_id]), leader)
+        for found in known.values():
+            if found.state == ONGOING:
+                with suppress(*FENCED):
+                    timeout_ms = self._client.transaction_timeout_ms
+                    transactions.abort_and_fence(found.producer, timeout_ms)
 
     def _check_lead(self, transactions: Transactions, lead: Lead) -> None:
         """Raises PrefixInUseError where another has the lead, if the brokers tell (Kafka 3.0)."""
         with suppress(IncompatibleBrokerVersion):
-            self._check_leads(transactions.describe([lead.producer.transactional_id]), lead)
+            known = transactions.describe([lead.producer.transactional_id])
+            self._check_leads(known, lead.producer)
 
-    def _check_leads(self, known: Mapping[str, TransactionDescription], lead: Lead) -> None:
-        found = known.get(lead.producer.transactional_id)
-        if found is None or found.producer != lead.producer:
+    def _check_leads(
+        self, known: Mapping[str, TransactionDescription], leader: ProducerIdentity
+    ) -> None:
+        found = known.get(leader.transactional_id)
+        if found is None or found.producer != leader:
             raise self._replaced("its lead is over")
 
     def _outcomes(
@@ -366,18 +406,13 @@ class TransactionalWrites:
         if decision.is_done:
             found.committed.extend(decision.transactions)
             return found
-        refused = transactions.end_all([t.producer for t in decision.transactions], commit=True)
+        refused = self._commit_all(transactions, decision)
+        markers_come_until = Deadline(self._client.request_timeout_ms)
         for transaction in decision.transactions:
             if transaction.producer not in refused:
                 found.committed.append(transaction)
                 continue
-            tp = TopicPartition(transaction.topic, transaction.partition)
-            offset, timeout_ms = transaction.offset, self._client.request_timeout_ms
-            committed = (
-                None
-                if offset < 0
-                else ended_by_commit(cluster, transaction.producer, tp, offset, timeout_ms)
-            )
+            committed = _ended_by_commit(cluster, transaction, markers_come_until)
             if committed is None:
                 found.unknown.append(transaction)
             else:
@@ -445,7 +480,7 @@ class TransactionalWrites:
             known = transactions.describe([producer.transactional_id for producer in producers])
         except IncompatibleBrokerVersion:
             return
-        self._check_leads(known, lead)
+        self._check_leads(known, lead.producer)
         ended = []
         for transaction in wanted:
             found = known.get(transaction.producer.transactional_id)
@@ -512,6 +547,14 @@ class TransactionalWrites:
             f"{_names(outcomes.aborted)} of {len(decision.transactions)} transactions were aborted "
             f"before they could be committed. {self._why_aborted()} Run the same again: it writes "
             "only what is missing."
+        )
+
+    def _not_decided(self, error: Exception) -> TransactionAbortedError:
+        return TransactionAbortedError(
+            f"The write's decision was aborted; nothing of it is visible ({error}). Brokers do so "
+            f"after {self._lead_timeout_ms} ms, and when another run with the transactionalIdPrefix"
+            f" {self._prefix} takes over. Run the same again; if this is the same query started "
+            "twice, stop one."
         )
 
     def _unfinished(self, error: Exception) -> CommitUnfinishedError:
@@ -634,15 +677,22 @@ class TaskWrite:
         """This task's own transaction, and nobody else's: an end is refused to an old epoch, where
         a new epoch would abort whatever is open by then under the same id.
 
-        Then by a new epoch: what is still on its way with the old one is refused (see KIP-890).
+        What is still on its way with the old epoch is refused then (see KIP-890).
         """
-        identity = self._identity
-        if identity is not None:
+        if self._identity is not None:
             with suppress(KafkaError, KafkalogError):
-                self._transactions.end(identity, commit=False)
-                known = self._transactions.describe([self._name]).get(self._name)
-                if known is not None and known.producer == identity:
-                    self._transactions.begin(self._name, self._timeout_ms, identity)
+                self._transactions.abort_and_fence(self._identity, self._timeout_ms)
+
+
+def _ended_by_commit(
+    cluster: Cluster, transaction: WrittenTransaction, deadline: Deadline
+) -> bool | None:
+    if transaction.offset < 0:
+        return None
+    topic_partition = TopicPartition(transaction.topic, transaction.partition)
+    return ended_by_commit(
+        cluster, transaction.producer, topic_partition, transaction.offset, deadline
+    )
 
 
 def _is_fenced(error: BaseException) -> bool:

@@ -1,8 +1,8 @@
 """What Spark does with a transactional sink, step by step, each in a process that may die.
 
 A plan, tasks and a commit of one micro-batch get from each other what Spark carries, pickled: the
-writer and the messages of tasks. One that is to die runs in a process of its own and is told to
-SIGKILL itself when it has sent a certain number of requests, before or after the last was sent.
+writer and the messages of tasks. One that something is to happen to (`step_faults`) runs in a
+process of its own.
 """
 
 import itertools
@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,11 +27,12 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.source.options import SinkOptions, sink_options
 from pyspark_kafkalog.source.stream_writer import KafkalogStreamWriter
 from pyspark_kafkalog.source.writer import KafkalogWriter
+from tests.crash.step_faults import StepFault
+from tests.support.patience import wait_until
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 STEP_TIMEOUT_S = 90
@@ -49,50 +51,21 @@ class StepKilled(Exception):
     """A step was killed."""
 
 
-@dataclass(frozen=True)
-class Kill:
-    """SIGKILL of a step itself at its request `number`, counted from 1; of `api_key` alone if set.
-
-    Before that is sent, when those before it are answered, or right after it was sent.
-    """
-
-    number: int
-    after_sending: bool = False
-    api_key: int | None = None
-
-    def arm(self) -> None:
-        count = itertools.count(1)
-        send_only = Connection.send_only
-
-        def counted(connection: Connection, api_key: int, *arguments: Any) -> int:
-            is_it = self.api_key in (None, api_key) and next(count) == self.number
-            if is_it and not self.after_sending:
-                while connection.in_flight:
-                    connection.receive()
-                os.kill(os.getpid(), signal.SIGKILL)
-            sent = send_only(connection, api_key, *arguments)
-            if is_it:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return sent
-
-        Connection.send_only = counted  # type: ignore[method-assign,assignment]
-
-
-def _child(pipe: Any, kill: Kill | None, step: str, arguments: tuple[Any, ...]) -> None:
+def _child(pipe: Any, fault: StepFault | None, step: str, arguments: tuple[Any, ...]) -> None:
     try:
-        if kill is not None:
-            kill.arm()
+        if fault is not None:
+            fault.arm()
         pipe.send((True, globals()[step](*arguments)))
     except Exception as error:
         pipe.send((False, f"{type(error).__name__}: {error}"))
 
 
-def _run(kill: Kill | None, step: str, *arguments: Any) -> Any:
-    """Runs one step, in a process of its own where it is to die; raises StepError, StepKilled."""
-    arguments = pickle.loads(pickle.dumps(arguments))
-    if kill is None:
-        return _run_here(step, *arguments)
-    return Step(kill, step, *arguments).result()
+def _run(fault: StepFault | None, step: str, *arguments: Any) -> Any:
+    """Runs one step, in a process of its own where something is to happen to it; raises StepError,
+    StepKilled."""
+    if fault is None:
+        return _run_here(step, *pickle.loads(pickle.dumps(arguments)))
+    return Step(fault, step, *arguments).result()
 
 
 def _run_here(step: str, *arguments: Any) -> Any:
@@ -105,11 +78,31 @@ def _run_here(step: str, *arguments: Any) -> Any:
 class Step:
     """One step in a process of its own, which `result` waits for."""
 
-    def __init__(self, kill: Kill | None, step: str, *arguments: Any) -> None:
+    def __init__(self, fault: StepFault | None, step: str, *arguments: Any) -> None:
         self._pipe, theirs = _processes.Pipe()
-        self.process = _processes.Process(target=_child, args=(theirs, kill, step, arguments))
+        arguments = pickle.loads(pickle.dumps(arguments))
+        self.process = _processes.Process(target=_child, args=(theirs, fault, step, arguments))
         self.process.start()
         theirs.close()
+
+    def stands_still(self) -> bool:
+        """Whether it has stopped itself; waits until that is so, or it has ended."""
+
+        def is_stopped_or_over() -> bool:
+            return self._is_stopped() or self._pipe.poll()
+
+        wait_until(is_stopped_or_over, "the stop of a step, or its end", pause_s=0.002)
+        return self._is_stopped()
+
+    def _is_stopped(self) -> bool:
+        with suppress(FileNotFoundError):
+            status = Path(f"/proc/{self.process.pid}/stat").read_text()
+            return status.rpartition(")")[2].split()[0] == "T"
+        return False
+
+    def go_on(self) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGCONT)
 
     def result(self) -> Any:
         try:
@@ -196,14 +189,23 @@ class Sink:
         }
         return sink_options(given)
 
-    def plan(self, kill: Kill | None = None, is_stream: bool = True) -> bytes:
-        writer: bytes = _run(kill, "plan", self.options, is_stream)
+    def plan(self, fault: StepFault | None = None, is_stream: bool = True) -> bytes:
+        writer: bytes = _run(fault, "plan", self.options, is_stream)
         return writer
 
-    def write(self, writer: bytes, *tasks: Iterable[bytes], attempt: int = 0) -> list[Any]:
-        """The messages of tasks 0, 1, ... that each write some rows."""
+    def write(
+        self,
+        writer: bytes,
+        *tasks: Iterable[bytes],
+        attempt: int = 0,
+        fault: StepFault | None = None,
+    ) -> list[Any]:
+        """The messages of tasks 0, 1, ... that each write some rows; what happens to the first."""
         return [
-            _run(None, "task", writer, self.query, partition, attempt, list(rows))
+            _run(
+                None if partition else fault,
+                *("task", writer, self.query, partition, attempt, list(rows)),
+            )
             for partition, rows in enumerate(tasks)
         ]
 
@@ -211,13 +213,19 @@ class Sink:
         """The message of task 0, which is given its rows one thousand at a time."""
         return _run_here("task_of_batches", writer, self.query, 0, 0, thousands(rows))
 
-    def commit(self, messages: Sequence[Any], batch: int | None, kill: Kill | None = None) -> None:
-        _run(kill, "end", self.options, messages, batch, True, None)
+    def commit(
+        self, messages: Sequence[Any], batch: int | None, fault: StepFault | None = None
+    ) -> None:
+        _run(fault, "end", self.options, messages, batch, True, None)
 
     def abort(
-        self, messages: Sequence[Any], batch: int | None, writer: bytes | None = None
+        self,
+        messages: Sequence[Any],
+        batch: int | None,
+        writer: bytes | None = None,
+        fault: StepFault | None = None,
     ) -> None:
-        _run(None, "end", self.options, messages, batch, False, writer)
+        _run(fault, "end", self.options, messages, batch, False, writer)
 
     def run(self, batch: int | None, *tasks: Iterable[bytes]) -> None:
         """A micro-batch, or a batch query, from plan to commit."""

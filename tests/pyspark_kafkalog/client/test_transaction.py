@@ -12,11 +12,9 @@ import pyarrow as pa
 import pytest
 from kafka.errors import (
     IncompatibleBrokerVersion,
-    InvalidProducerEpochError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     KafkaError,
-    ProducerFencedError,
     TopicAuthorizationFailedError,
 )
 from kafka.protocol.admin import (
@@ -35,12 +33,14 @@ from kafka.protocol.producer import (
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.encode import RecordEncoder
-from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client import admin, transaction
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import (
+    FENCED,
     ONGOING,
     ProducerIdentity,
     TransactionDescription,
@@ -62,7 +62,6 @@ from tests.pyspark_kafkalog.client.scripted import (
 
 TIMEOUT_MS = 60_000
 WAIT_S = 30
-FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 @pytest.fixture
@@ -109,8 +108,8 @@ def test_the_marker_says_how_a_transaction_has_ended(cluster, transactions, new_
     later = transactions.begin(tp.topic, TIMEOUT_MS)
     second = write(cluster, transactions, later, tp)
     transactions.end(later, commit=not commit)
-    assert ended_by_commit(cluster, producer, tp, first, TIMEOUT_MS) is commit
-    assert ended_by_commit(cluster, later, tp, second, TIMEOUT_MS) is not commit
+    assert ended_by_commit(cluster, producer, tp, first, Deadline(TIMEOUT_MS)) is commit
+    assert ended_by_commit(cluster, later, tp, second, Deadline(TIMEOUT_MS)) is not commit
 
 
 def test_a_transaction_that_a_successor_fenced_was_aborted(cluster, transactions, new_topic):
@@ -120,7 +119,7 @@ def test_a_transaction_that_a_successor_fenced_was_aborted(cluster, transactions
     successor = transactions.begin(tp.topic, TIMEOUT_MS)
     write(cluster, transactions, successor, tp)
     transactions.end(successor, commit=True)
-    assert ended_by_commit(cluster, producer, tp, offset, TIMEOUT_MS) is False
+    assert ended_by_commit(cluster, producer, tp, offset, Deadline(TIMEOUT_MS)) is False
 
 
 def test_an_open_transaction_is_waited_for_and_then_not_known(cluster, transactions, new_topic):
@@ -128,7 +127,7 @@ def test_an_open_transaction_is_waited_for_and_then_not_known(cluster, transacti
     producer = transactions.begin(tp.topic, TIMEOUT_MS)
     offset = write(cluster, transactions, producer, tp)
     started_s = time.monotonic()
-    assert ended_by_commit(cluster, producer, tp, offset, 300) is None
+    assert ended_by_commit(cluster, producer, tp, offset, Deadline(300)) is None
     assert 0.2 < time.monotonic() - started_s < WAIT_S
 
 
@@ -145,7 +144,7 @@ def test_what_is_not_where_it_was_is_not_known(cluster, transactions, new_topic)
         (producer, TopicPartition(f"no-{tp.topic}", 0), offset),
         (ProducerIdentity(tp.topic, producer.producer_id, producer.epoch + 1), tp, offset),
     ]:
-        assert ended_by_commit(cluster, identity, place, at, TIMEOUT_MS) is None
+        assert ended_by_commit(cluster, identity, place, at, Deadline(TIMEOUT_MS)) is None
     assert time.monotonic() - started_s < WAIT_S
 
 
@@ -212,7 +211,7 @@ def test_a_successors_marker_is_not_taken_for_one_that_was_compacted_away(compac
     write(cluster, transactions, None, tp)
     mine = (producer.producer_id, producer.epoch)
     compact(tp, lambda left: not any(each[:2] == mine for each in left))
-    assert ended_by_commit(cluster, producer, tp, offset, TIMEOUT_MS) is None
+    assert ended_by_commit(cluster, producer, tp, offset, Deadline(TIMEOUT_MS)) is None
 
 
 def test_a_marker_that_outlives_its_batch_still_counts(compacted):
@@ -229,7 +228,7 @@ def test_a_marker_that_outlives_its_batch_still_counts(compacted):
     write(cluster, transactions, None, tp)
     mine = (producer.producer_id, producer.epoch, False)
     compact(tp, lambda left: mine not in left)
-    assert ended_by_commit(cluster, producer, tp, offset, TIMEOUT_MS) is True
+    assert ended_by_commit(cluster, producer, tp, offset, Deadline(TIMEOUT_MS)) is True
 
 
 DATA, COMMIT, ABORT = "data", "commit", "abort"
@@ -298,6 +297,54 @@ def test_a_new_epoch_fences_the_older_and_aborts_what_it_left_open(
     with pytest.raises(FENCED):
         transactions.begin(tp.topic, TIMEOUT_MS, old)
     assert transactions.begin(tp.topic, TIMEOUT_MS, new).epoch == new.epoch + 1
+
+
+@pytest.fixture(params=["at once", "in two steps"])
+def way_to_fence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As brokers since Kafka 4.0 have it, and older ones."""
+    if request.param == "in two steps":
+        monkeypatch.setattr(transaction, "_END_AND_FENCE_VERSION", 6)
+
+
+@pytest.mark.usefixtures("way_to_fence")
+@pytest.mark.parametrize("before", ["empty", "ongoing", "committed", "aborted"])
+def test_who_is_fenced_by_its_epoch_writes_no_more(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str], before: str
+) -> None:
+    tp = TopicPartition(new_topic(), 0)
+    old = transactions.begin(tp.topic, TIMEOUT_MS)
+    if before != "empty":
+        offset = write(cluster, transactions, old, tp)
+    if before in ("committed", "aborted"):
+        transactions.end(old, commit=before == "committed")
+    new = transactions.abort_and_fence(old, TIMEOUT_MS)
+    assert (new.transactional_id, new.producer_id) == (old.transactional_id, old.producer_id)
+    assert transactions.describe([tp.topic])[tp.topic].producer == new
+    assert transactions.ongoing(tp.topic) == []
+    with pytest.raises(FENCED):
+        transactions.add_partitions(old, [tp])
+    if before != "empty":
+        is_committed = ended_by_commit(cluster, old, tp, offset, Deadline(TIMEOUT_MS))
+        assert is_committed is (before == "committed")
+
+
+@pytest.mark.usefixtures("way_to_fence")
+@pytest.mark.parametrize("theirs", ["empty", "ongoing", "committed"])
+def test_who_was_replaced_fences_nobody(
+    transactions: Transactions, new_topic: Callable[..., str], theirs: str
+) -> None:
+    tp = TopicPartition(new_topic(), 0)
+    old = transactions.begin(tp.topic, TIMEOUT_MS)
+    new = transactions.begin(tp.topic, TIMEOUT_MS)
+    if theirs != "empty":
+        transactions.add_partitions(new, [tp])
+    if theirs == "committed":
+        transactions.end(new, commit=True)
+    before = transactions.describe([tp.topic])
+    with pytest.raises(FENCED):
+        transactions.abort_and_fence(old, TIMEOUT_MS)
+    assert transactions.describe([tp.topic]) == before
+    transactions.add_partitions(new, [tp])
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -544,7 +591,7 @@ def test_an_answer_that_is_lost_does_not_use_up_the_time_of_the_next_attempt(sil
         assert transactions.end_all([MINE], commit=True) == {}
         assert transactions.describe(["mine"]).keys() == {"mine"}
         names = transactions.ongoing("mine-[12]")
-        assert names == (["mine-2"] if silent == LIST else ["mine-1", "mine-2"])
+        assert names == ["mine-1", "mine-2"]
 
 
 def test_very_many_ids_are_asked_for_in_portions(cluster, transactions):
@@ -593,12 +640,19 @@ def test_a_description_is_asked_for_until_it_is_there(passing):
         assert len(broker.asked(FIND_COORDINATOR)) == lookups
 
 
-def test_a_broker_that_does_not_list_its_transactions_is_left_out(monkeypatch):
+def test_a_broker_that_does_not_list_its_transactions_is_left_out_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with Coordinator(node_id=2) as other, Coordinator({LIST: [LOADING]}) as broker:
         broker.brokers = {1: broker, 2: other}
         with coordinated(broker) as transactions:
+            other.answers = {LIST: [CUT]}  # a connection that was idle for too long, say
+            assert transactions.ongoing("mine-[12]") == ["mine-1", "mine-2"]
+            assert not caplog.text
             other.answers = {LIST: [CUT] * 10}
             assert transactions.ongoing("mine-[12]") == ["mine-1"]
+            address = f"127.0.0.1:{other.port}"
+            assert f"Transactions that {address} coordinates may stay open" in caplog.text
         monkeypatch.delitem(VERSIONS, LIST)
         with coordinated(broker) as transactions:
             assert transactions.ongoing("mine.*") == []

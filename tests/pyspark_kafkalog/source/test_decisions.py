@@ -71,7 +71,7 @@ def left_open(
     decision = Decision("nobody", 99, (), 0, id=uuid.uuid4().hex)
     with Producer(cluster, (transactions, leader)) as producer:
         content = decisions._to_json(decision)
-        producer.send(log._tp, decisions._record(decisions._DECISION_KEY, content))
+        producer.send(log._partition, decisions._record(decisions._DECISION_KEY, content))
     return decision
 
 
@@ -154,7 +154,9 @@ def test_a_decision_is_found_however_much_was_noted_after_it(cluster, log, trans
     decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
     for number in range(40):
         log.mark_done(replace(decided, id=str(number)))
-    assert DecisionLog(cluster, log._tp.topic.rpartition("decisions-")[2]).newest() == decided
+    assert (
+        DecisionLog(cluster, log._partition.topic.rpartition("decisions-")[2]).newest() == decided
+    )
 
 
 def test_a_beginning_is_remembered(cluster, log, prefix):
@@ -169,11 +171,11 @@ def test_a_beginning_is_remembered(cluster, log, prefix):
 
 
 def test_decisions_are_small_however_many_tasks_there_are(cluster, log, transactions, leader):
-    before = cluster.list_offsets([log._tp], -1)[log._tp].offset
+    before = cluster.list_offsets([log._partition], -1)[log._partition].offset
     many = tuple(replace(TASKS[0], digest=f"{number:016x}") for number in range(1000))
     decided = log.decide(Decision("query", 5, many), transactions, leader)
     assert log.newest() == decided
-    assert cluster.list_offsets([log._tp], -1)[log._tp].offset == before + 2
+    assert cluster.list_offsets([log._partition], -1)[log._partition].offset == before + 2
     assert len(decisions._record(b"decision", decisions._to_json(decided))) < 50_000
 
 

@@ -30,9 +30,11 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
     UnknownError,
+    UnknownTopicOrPartitionError,
 )
 
 from pyspark_kafkalog import EmbeddedBroker
+from pyspark_kafkalog.client import cluster as client_cluster
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.transaction import ONGOING, ProducerIdentity, Transactions
 from pyspark_kafkalog.errors import (
@@ -537,9 +539,9 @@ def test_a_commit_is_told_what_was_aborted_behind_its_back_and_may_be_repeated(
 
     with monkeypatch.context() as patch:
         patch.setattr(DecisionLog, "decide", decide_late)
-        with pytest.raises(StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 "):
+        with pytest.raises(StepError, match=r"TransactionAbortedError: \S+-task-1-0-\d+ of 3 "):
             sink.commit(messages, 0)
-    with pytest.raises(StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 "):
+    with pytest.raises(StepError, match=r"TransactionAbortedError: \S+-task-1-0-\d+ of 3 "):
         sink.commit(messages, 0)
     sink.run(0, *ROWS)
     sink.commit(messages, 0)
@@ -761,24 +763,142 @@ def test_a_decision_whose_answer_is_lost_counts_though_another_leads_by_then(
     assert seen(sink) == EACH_ROW_ONCE
 
 
-def test_a_decision_that_cannot_be_looked_for_is_uncertain(
+def test_a_decision_whose_answer_is_lost_counts_though_another_has_decided_by_then(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    end = Transactions.end
+
+    def end_twice(transactions: Transactions, producer: ProducerIdentity, commit: bool) -> None:
+        end(transactions, producer, commit)
+        monkeypatch.setattr(Transactions, "end", end)
+        sink.run(None, [b"another's"])
+        end(transactions, producer, commit)
+
+    monkeypatch.setattr(Transactions, "end", end_twice)
+    sink.commit(messages, None)
+    assert seen(sink) == EACH_ROW_ONCE + Counter([b"another's"])
+
+
+def unknown(*_: Any) -> None:
+    """What `ended_by_commit` says of a batch that was compacted away."""
+
+
+@pytest.mark.parametrize("look", [brokers_away, unknown])
+def test_a_decision_that_cannot_be_looked_for_is_uncertain(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, look: Callable[..., None]
 ) -> None:
     messages = sink.write(sink.plan(is_stream=False), *ROWS)
     end = Transactions.end
 
     def end_fenced(transactions: Transactions, producer: ProducerIdentity, commit: bool) -> None:
         end(transactions, producer, commit)
-        monkeypatch.setattr(DecisionLog, "newest", brokers_away)
         raise ProducerFencedError("another leads")
 
     with monkeypatch.context() as patch:
         patch.setattr(Transactions, "end", end_fenced)
+        patch.setattr(decisions, "ended_by_commit", look)
         with pytest.raises(StepError, match="CommitUnfinishedError: Whether the write is decided"):
             sink.commit(messages, None)
-    monkeypatch.undo()
     sink.plan(is_stream=False)
     assert seen(sink) == EACH_ROW_ONCE
+
+
+@pytest.mark.parametrize("batch", [None, 0])
+def test_a_decision_that_brokers_abort_is_told_as_such(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, batch: int | None
+) -> None:
+    messages = sink.write(sink.plan(is_stream=batch is not None), *ROWS)
+    end = Transactions.end
+
+    def end_late(transactions: Transactions, producer: ProducerIdentity, commit: bool) -> None:
+        transactions.begin(producer.transactional_id, 60_000)
+        end(transactions, producer, commit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end", end_late)
+        with pytest.raises(StepError, match=r"TransactionAbortedError: .*after 60000 ms, and when"):
+            sink.commit(messages, batch)
+    sink.abort(messages, batch)
+    assert not seen(sink)
+    sink.run(batch, *ROWS)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def refuse_tasks(patch: pytest.MonkeyPatch, refused: KafkaError, times: int) -> None:
+    """Ends of tasks' transactions, for so many requests: refused by their coordinator."""
+    end_all = Transactions.end_all
+    left = [refused] * times
+
+    def end_or_refuse(
+        transactions: Transactions, producers: Sequence[ProducerIdentity], commit: bool
+    ) -> Any:
+        if left and not producers[0].transactional_id.endswith("-driver"):
+            left.pop()
+            return dict.fromkeys(producers, refused)
+        return end_all(transactions, producers, commit)
+
+    patch.setattr(Transactions, "end_all", end_or_refuse)
+
+
+DENIALS = [TransactionalIdAuthorizationFailedError("not now"), UnknownError("oh no")]
+
+
+@pytest.mark.parametrize("refused", DENIALS)
+def test_an_end_that_is_refused_for_another_reason_is_not_taken_for_an_end(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, refused: KafkaError
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    with monkeypatch.context() as patch:
+        refuse_tasks(patch, refused, 1)
+        with pytest.raises(StepError, match=r"CommitUnfinishedError: The write is decided"):
+            sink.commit(messages, None)
+    sink.run(None)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+@pytest.mark.parametrize("refused", DENIALS)
+def test_what_is_decided_is_not_cleared_away_where_its_end_is_refused(
+    sink: Sink,
+    commit_cut_short: Callable[..., Decision],
+    monkeypatch: pytest.MonkeyPatch,
+    refused: KafkaError,
+) -> None:
+    messages = sink.write(sink.plan(is_stream=False), *ROWS)
+    commit_cut_short(messages, None, [True, None, None])
+    with monkeypatch.context() as patch:
+        refuse_tasks(patch, refused, 1)
+        with pytest.raises(StepError, match=r"TransactionError: .*(not now|oh no)"):
+            sink.plan(is_stream=False)
+    assert states(sink, messages)[1:] == [ONGOING] * 2
+    sink.run(None)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
+def test_decisions_that_a_broker_denies_for_a_moment_are_not_lost(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has just started knows no topic until its controller has told it."""
+    sink.run(0, [b"0"])
+    read = client_cluster._read_metadata
+
+    def read_half(answer: Any) -> Any:
+        metadata = read(answer)
+        denied = decisions_topic(sink.prefix)
+        if left and metadata.topics.pop(denied, []):
+            left.pop()
+            metadata.errors[denied] = UnknownTopicOrPartitionError
+        return metadata
+
+    monkeypatch.setattr(client_cluster, "_read_metadata", read_half)
+    left = [None] * 3
+    writer = sink.plan()
+    messages = sink.write(writer, [b"1"])
+    for step in (sink.commit, sink.abort):
+        left = [None] * 3
+        step(messages, 1)
+        assert not left
+    assert seen(sink) == Counter([b"0", b"1"])
 
 
 @pytest.mark.parametrize("step", ["_send", "_resign", "_clear"])
@@ -809,7 +929,7 @@ def test_what_was_aborted_before_the_decision_is_told_and_nothing_is_decided(sin
     with Cluster(sink.options.client) as cluster:
         Transactions(cluster).end(messages[1].transaction.producer, commit=False)
     with pytest.raises(
-        StepError, match=r"TransactionAbortedError: \S+-task-1-0 of 3 .*nothing of t"
+        StepError, match=r"TransactionAbortedError: \S+-task-1-0-\d+ of 3 .*nothing of t"
     ):
         sink.commit(messages, 0)
     assert newest(sink) is None
@@ -929,7 +1049,7 @@ def test_transactions_that_time_out_are_aborted_by_the_brokers(sink: Sink) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transactions, "begin", noted)
         sink.run(0, [b"0"])
-    assert asked == {"-driver": two_phase._LEAD_TIMEOUT_MS, "-task-0-0": 123456}
+    assert asked == {"-driver": two_phase._LEAD_TIMEOUT_MS, "-task-0-0-0": 123456}
     assert two_phase._LEAD_TIMEOUT_MS == 60_000
 
 
