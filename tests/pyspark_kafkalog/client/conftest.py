@@ -17,12 +17,13 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 _topic_numbers = count()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _denials_are_believed_soon() -> Iterator[None]:
-    """A topic that does not exist would otherwise take seconds to be refused, in each test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspark_kafkalog.client.cluster._STALE_METADATA_MS", 300)
-        yield
+@pytest.fixture(autouse=True)
+def _denials_are_believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that does not exist would otherwise take seconds to be refused, in each test.
+
+    Of one test only: those of other folders run in the same process, and rely on the patience.
+    """
+    monkeypatch.setattr("pyspark_kafkalog.client.cluster._STALE_METADATA_MS", 300)
 
 
 @pytest.fixture(scope="session")
