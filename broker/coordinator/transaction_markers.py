@@ -141,8 +141,9 @@ class MarkerWriter:
 
     def append(self, place: TopicPartition, end: EndOfTransaction) -> Appended:
         """Writes one marker. Raises UnknownTopicOrPartitionError, NotLeaderForPartitionError,
-        KafkaStorageError, InvalidProducerEpochError, TransactionCoordinatorFencedError and, while
-        its groups are being read, CoordinatorLoadInProgressError."""
+        KafkaStorageError, InvalidProducerEpochError, TransactionCoordinatorFencedError,
+        NotEnoughReplicasError and, while its groups are being read,
+        CoordinatorLoadInProgressError."""
         is_offsets = place.topic == CONSUMER_OFFSETS
         if is_offsets and self._offsets.is_loading(place.partition):
             # Who reads the log might not see the marker, and has no offsets yet to complete.

@@ -333,7 +333,7 @@ class ReplicaManager:
     ) -> None:
         """Ends a transaction in one partition; tells who waited for its end.
 
-        Raises UnknownTopicOrPartitionError, InvalidProducerEpochError,
+        Raises UnknownTopicOrPartitionError, InvalidProducerEpochError, NotEnoughReplicasError,
         TransactionCoordinatorFencedError and KafkaStorageError.
         """
         partition = self.partition(topic_partition)

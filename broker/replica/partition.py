@@ -332,9 +332,8 @@ class Partition:
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas, or below all replicas where there are less than that.
         """
-        least = self._least_in_sync
-        if acks == ACKS_ALL and len(self.isr) < least:
-            raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
+        if acks == ACKS_ALL:
+            self._check_in_sync()
         return self._log.append(
             records, self.leader_epoch, transactional=transactional, numbered=numbered
         )
@@ -346,10 +345,17 @@ class Partition:
         marker: TransactionMarker,
         transaction_version: int,
     ) -> LogAppendInfo:
-        """Ends a transaction; `commit` is to follow. Raises as Log.append_end_marker."""
+        """Ends a transaction; `commit` is to follow. Raises as Log.append_end_marker, and
+        NotEnoughReplicasError as for acks=all."""
+        self._check_in_sync()
         return self._log.append_end_marker(
             producer_id, producer_epoch, marker, self.leader_epoch, transaction_version
         )
+
+    def _check_in_sync(self) -> None:
+        least = self._least_in_sync
+        if len(self.isr) < least:
+            raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
 
     @property
     def _least_in_sync(self) -> int:

@@ -27,6 +27,7 @@ from broker.coordinator.marker_messages import EndOfTransaction, marker_errors, 
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.support.patience import eventually
+from tests.support.replicas import lead
 from tests.support.replicated_broker import OTHER, TOPIC, replicated_broker, settle
 
 HERE = TopicPartition(TOPIC, 0)
@@ -134,6 +135,30 @@ def test_a_marker_that_is_not_replicated_in_time_is_written_again():
         await eventually(lambda: done == [1])
 
     run(scenario, **{"request.timeout.ms": "20"})
+
+
+def be_in_sync(broker, *nodes):
+    topic = broker.topics[TOPIC]
+    states = tuple(replace(state, isr=nodes) for state in topic.partitions)
+    lead(broker.replicas, replace(topic, partitions=states), make_logs=False)
+
+
+def test_a_marker_waits_for_enough_replicas_in_sync():
+    """As any record of acks=all: it would be in one copy, and committed by no rule."""
+
+    async def scenario(broker):
+        be_in_sync(broker, 1)
+        done = write(broker, [HERE])
+        refused = marker_errors(await broker.ask(*ask_for(HERE)))[7, HERE]
+        assert isinstance(refused, NotEnoughReplicasError)
+        log = broker.replicas.partition(HERE).log
+        assert (done, log.log_end_offset) == ([], 0)
+        be_in_sync(broker, 1, 2)
+        await eventually(lambda: log.log_end_offset == 1)
+        broker.replicate(HERE)
+        await eventually(lambda: done == [1])
+
+    run(scenario, **{"min.insync.replicas": "2"})
 
 
 def test_the_leader_of_other_partitions_is_asked_once_for_all():
