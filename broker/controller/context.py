@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from kafka.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from kafka.errors import UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import LiveBroker, PartitionMetadata, TopicMetadata
@@ -125,15 +125,9 @@ class ControllerContext:
 
         return is_online
 
-    def partition_by_id(
-        self, topic_id: UUID, index: int
-    ) -> tuple[TopicPartition, PartitionMetadata]:
-        """Raises UnknownTopicIdError for one that is not there, or just going."""
-        for name, topic in self.topics.items():
-            is_there = name not in self.deleting and 0 <= index < len(topic.partitions)
-            if topic.topic_id == topic_id and is_there:
-                return TopicPartition(name, index), topic.partitions[index]
-        raise UnknownTopicIdError()
+    def names_by_id(self) -> dict[UUID, str]:
+        """Of all topics: made anew, for a request about many."""
+        return {topic.topic_id: name for name, topic in self.topics.items()}
 
     def forget(self) -> None:
         """Another broker is controller."""

@@ -24,6 +24,7 @@ from kafka.errors import (
     ReassignmentInProgressError,
     StaleBrokerEpochError,
     TopicAlreadyExistsError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from kafka.structs import TopicPartition
@@ -489,9 +490,13 @@ class Controller:
             answers: list[IsrAnswer] = []
             wanted: dict[TopicPartition, PartitionMetadata] = {}
             numbers = {}
+            names = self._context.names_by_id()
             for number, change in enumerate(asked.changes):
                 try:
-                    place, state = self._context.partition_by_id(change.topic_id, change.partition)
+                    if change.topic_id not in names:
+                        raise UnknownTopicIdError()
+                    place = TopicPartition(names[change.topic_id], change.partition)
+                    state = self._context.existing_state(place)
                     answers.append(state)
                     new = decide(change, asked.broker_id, state, self._context.online(place))
                 except BrokerResponseError as error:
