@@ -592,7 +592,12 @@ class BrokerServer:
         if not self._is_serving:
             return None
         return BrokerParts(
-            self._network, self._dispatcher.stats, self._replicas, self._logs, self._controller
+            self._network,
+            self._dispatcher.stats,
+            self._replicas,
+            self._fetchers,
+            self._logs,
+            self._controller,
         )
 
     async def _health(self) -> str | None:

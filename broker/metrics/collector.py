@@ -29,6 +29,7 @@ from broker.histogram import BOUNDS_MS, Histogram
 from broker.log.cleaner_manager import CleanerFigures
 from broker.log.manager import LogManager
 from broker.network.server import NetworkServer
+from broker.replica.fetchers import ReplicaFetchers
 from broker.replica.manager import ReplicaManager
 
 _NETWORK = "kafka_network_request_metrics_"
@@ -57,6 +58,7 @@ class BrokerParts:
     network: NetworkServer
     requests: RequestStats
     replicas: ReplicaManager
+    fetchers: ReplicaFetchers
     logs: LogManager
     controller: Controller
 
@@ -83,6 +85,11 @@ class BrokerCollector(Collector):
         yield from _socket_metrics(parts.network)
         yield from _topic_metrics(parts.replicas)
         yield from _replica_metrics(parts.replicas)
+        yield _gauge(
+            "kafka_server_replica_fetcher_manager_max_lag",
+            "Records that the replica furthest behind its leader lacks of those committed",
+            parts.fetchers.max_lag,
+        )
         yield from _controller_metrics(parts.controller)
         yield from _log_metrics(parts.logs)
         yield from _cleaner_metrics(parts.logs.cleaner.figures())

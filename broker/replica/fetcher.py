@@ -88,8 +88,8 @@ class _Followed:
     not_before_s: float = 0.0
     backoff_ms: int = 0
     is_stopped: bool = False
-    has_all: bool = False
-    """Whether its log had all that was committed when it was last fetched."""
+    lag: int | None = None
+    """How many offsets of what was committed its log lacked when it was last fetched."""
 
     def hold_back(self, now_s: float, max_ms: int) -> None:
         """Not asked for a while, each time for longer: a leader may not know yet that it is one."""
@@ -124,6 +124,12 @@ class ReplicaFetcher:
     @property
     def is_idle(self) -> bool:
         return not self._followed
+
+    @property
+    def max_lag(self) -> int:
+        """The most offsets that a partition lacks of what was committed when it was last fetched.
+        Any thread."""
+        return max((each.lag or 0 for each in [*self._followed.values()]), default=0)
 
     def add(self, partition: Partition) -> None:
         """Follows it from now on, or goes on in a new leader epoch."""
@@ -169,7 +175,7 @@ class ReplicaFetcher:
         for each in self._followed.values():
             if each.is_stopped or each.not_before_s > now_s:
                 continue
-            if not each.has_all and self._replicas.holds_off(each.partition):
+            if each.lag != 0 and self._replicas.holds_off(each.partition):
                 each.not_before_s = now_s + _HELD_OFF_S
             else:
                 due.append(each)
@@ -241,7 +247,7 @@ class ReplicaFetcher:
                     raise for_code(found.error_code)()
                 await self._follow(partition, found)
                 followed.backoff_ms = 0
-                followed.has_all = partition.log.log_end_offset >= found.high_watermark
+                followed.lag = max(0, found.high_watermark - partition.log.log_end_offset)
             except OffsetOutOfRangeError:
                 await self._start_again(followed)
             except (FencedLeaderEpochError, KafkaStorageError, OSError) as error:

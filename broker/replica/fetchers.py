@@ -18,6 +18,9 @@ class Fetcher(Protocol):
     @property
     def is_idle(self) -> bool: ...
 
+    @property
+    def max_lag(self) -> int: ...
+
     def add(self, partition: Partition) -> None: ...
 
     async def remove(self, topic_partitions: Collection[TopicPartition]) -> None: ...
@@ -31,6 +34,11 @@ class ReplicaFetchers:
     def __init__(self, fetcher_of: Callable[[BrokerNode], Fetcher]) -> None:
         self._fetcher_of = fetcher_of
         self._fetchers: dict[BrokerNode, Fetcher] = {}
+
+    @property
+    def max_lag(self) -> int:
+        """Of all. Any thread."""
+        return max((fetcher.max_lag for fetcher in [*self._fetchers.values()]), default=0)
 
     def add(self, partition: Partition, leader: BrokerNode) -> None:
         """Follows the partition's leader, which is reached there; after `remove`."""

@@ -56,5 +56,6 @@ def test_what_a_lost_broker_means_for_partitions(cluster):
     again = figures(cluster)
     assert again[REPLICAS + "under_replicated_partitions"] == 0
     assert again[REPLICAS + "isr_expands_total"] >= 3
+    assert again["kafka_server_replica_fetcher_manager_max_lag"] == 0
     assert again[CONTROLLER + "active_controller_count"] == 1
     cluster.stop(second)

@@ -196,6 +196,19 @@ def test_it_catches_up_and_its_high_watermark_follows(pairs):
     fetching(pairs, scenario)
 
 
+def test_the_lag_is_what_is_committed_and_not_here_yet(pairs):
+    async def scenario(leader, fetcher):
+        first = pairs[0]
+        leader.spoil = lambda found: setattr(found, "high_watermark", 7)
+        first.append(count=5)
+        await until_equal(first)
+        await eventually(lambda: fetcher.max_lag == 7)  # of the other, which has none
+        leader.spoil = lambda found: None
+        await eventually(lambda: fetcher.max_lag == 0)
+
+    fetching(pairs, scenario)
+
+
 def test_a_partition_in_error_is_held_back_and_the_others_go_on(pairs):
     failing = [True]
 
