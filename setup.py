@@ -205,6 +205,7 @@ setup(
         "pyarrow>=18",
         "kafka-python>=3.0.12",
         "kazoo>=2.10",
+        "pure-sasl>=0.6.2",  # kazoo's SASL
         "crc32c>=2.7",
         "crcmod>=1.7",
         "python-snappy>=0.7",

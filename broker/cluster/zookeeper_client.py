@@ -1,6 +1,6 @@
 """kazoo's client as a session needs it: what it does not tell, and where it goes its own way.
 
-Owns: kazoo's options, TLS, and the places where its inside is touched:
+Owns: kazoo's options, TLS, SASL, and the places where its inside is touched:
 - a change of state and a request that is sent exclude each other (`gate`), so that no request of
   one session goes out in the next, or after who sent it was told that it is lost;
 - how many requests wait for their answers (`room`): kazoo's thread is woken by a byte for each in a
@@ -14,6 +14,7 @@ Imports kazoo, and so is imported only where a broker joins a cluster. Called by
 """
 
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -28,6 +29,7 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from broker.cluster.jaas import zookeeper_user
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 
@@ -42,7 +44,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
     """`changed` is called with each of kazoo's states, on its thread, inside of `gate`.
     `room`, of the same lock, is told when `has_room` becomes true.
 
-    Raises ConfigError where a file of TLS's cannot be used.
+    Raises ConfigError where a file of TLS's or SASL's cannot be used, or is missing.
     """
 
     def __init__(
@@ -59,12 +61,25 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         logger = logging.Logger(f"{__name__}.kazoo")
         logger.parent = _log
         logger.addFilter(self._trouble)
+        user = zookeeper_user(os.environ)
         is_tls = config.zookeeper_ssl_client_enable
+        if config.zookeeper_set_acl and user is None and not is_tls:
+            raise ConfigError(
+                "zookeeper.set.acl=true needs a user that ZooKeeper knows this broker by: name a "
+                "JAAS file by KAFKA_OPTS=-Djava.security.auth.login.config, or set "
+                "zookeeper.ssl.client.enable=true."
+            )
         handler = TlsHandler(_tls_context(config)) if is_tls else SequentialThreadingHandler()
         super().__init__(
             servers,
             timeout=config.zookeeper_session_timeout_ms / 1000,
             handler=handler,
+            sasl_options=user
+            and {
+                "mechanism": "DIGEST-MD5",
+                "username": user.name,
+                "password": user.password,
+            },
             connection_retry=KazooRetry(max_tries=-1, max_delay=_LONGEST_PAUSE_S),
             logger=logger,
         )

@@ -18,6 +18,7 @@ from typing import Any
 
 from kazoo import exceptions
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import (
@@ -54,11 +55,19 @@ _LOST = (
     exceptions.OperationTimeoutError,
     exceptions.RequestTimeoutError,
 )
+_REFUSED: dict[type[Exception], str] = {
+    exceptions.AuthFailedError: "ZooKeeper does not know this broker's user and password (the JAAS "
+    "file that KAFKA_OPTS=-Djava.security.auth.login.config names)",
+    exceptions.NoAuthError: "ZooKeeper lets this broker's user not do this (the node's ACL is for "
+    "others; zookeeper.set.acl)",
+}
+_SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token")
+"""With zookeeper.set.acl not even read by others; as Apache Kafka's ZkData has it."""
 # Servers take so many bytes of a request, as long as their jute.maxbuffer is not set.
 _MOST_COMMIT_BYTES = 0xFFFFF
 # At most, in bytes: a multi's own, and what an operation (a Create) adds to its path and value.
 _MULTI_BYTES = 17
-_OPERATION_BYTES = 48
+_OPERATION_BYTES = 64
 
 # Of a multi, what is said of the operations that did not fail themselves.
 _BY_ANOTHER = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
@@ -88,6 +97,7 @@ class ZooKeeperStore:
         servers, self._root = parse_zookeeper(config.zookeeper_connect)
         # The other half is for who reads.
         self._most_in_flight = min(config.zookeeper_max_in_flight_requests, MOST_UNANSWERED // 2)
+        self._sets_acl = config.zookeeper_set_acl
         self._on_session = on_session
         # The newest commit whose answer was lost, and the newest that is known to be done or not.
         self._lost = self._settled = object()
@@ -229,7 +239,7 @@ class ZooKeeperStore:
                 path = self._full(operation.path)
                 if isinstance(operation, Create):
                     flags = {"ephemeral": operation.ephemeral, "sequence": operation.sequence}
-                    multi.create(path, operation.value, **flags)
+                    multi.create(path, operation.value, self._acl(operation.path), **flags)
                 elif isinstance(operation, Set):
                     multi.set_data(path, operation.value, operation.version)
                 elif isinstance(operation, Delete):
@@ -243,6 +253,13 @@ class ZooKeeperStore:
             return CommitTooLargeError(operations[0].path, size, _MOST_COMMIT_BYTES)
         until_s = self._until_s()
         return _Sent(operations, self._session.send(send, until_s, session_id), until_s)
+
+    def _acl(self, path: str) -> list[ACL] | None:
+        """Of a new node; None: anybody may do anything."""
+        if not self._sets_acl:
+            return None
+        readers = () if path.startswith(_SENSITIVE) else READ_ACL_UNSAFE
+        return [*CREATOR_ALL_ACL, *readers]
 
     def _most_bytes(self, operations: Sequence[Operation]) -> int:
         """How many the request has at most."""
@@ -289,5 +306,7 @@ def _error(error: Exception, path: str) -> MetadataStoreError:
         return StoreConnectionError(
             f"{path}: {type(error).__name__}: a commit may be done or not, read back"
         )
+    if type(error) in _REFUSED:
+        return MetadataStoreError(f"{path}: {_REFUSED[type(error)]}")
     kind = _ERRORS.get(type(error))
     return kind(path) if kind else MetadataStoreError(f"{path}: {type(error).__name__}")

@@ -166,6 +166,14 @@ class BrokerConfig:
         "Most commits that are sent to ZooKeeper before the first is answered; 50 at most.",
         at_least(1),
     )
+    zookeeper_set_acl: bool = option(
+        "zookeeper.set.acl",
+        BOOLEAN,
+        False,
+        "Whether nodes are made such that only this broker's user of ZooKeeper changes them, and "
+        "reads those of users and brokers' properties. It needs one: by SASL (KAFKA_OPTS="
+        "-Djava.security.auth.login.config) or by TLS.",
+    )
     zookeeper_ssl_client_enable: bool = option(
         "zookeeper.ssl.client.enable", BOOLEAN, False, "Whether ZooKeeper is reached by TLS."
     )

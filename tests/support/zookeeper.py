@@ -40,14 +40,22 @@ _TLS = {
 }
 
 
+DIGEST_MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
+
+
 class ZooKeeperServer:
     """One server, with its data in a directory of its own until `close`; a context manager.
 
     `more`: what is added to its configuration. With `is_tls` it listens on `tls_port`, too, where
-    it asks for a certificate.
+    it asks for a certificate. `passwords` are those of its users, by name (SASL's DIGEST-MD5).
     """
 
-    def __init__(self, more: Mapping[str, str] | None = None, is_tls: bool = False) -> None:
+    def __init__(
+        self,
+        more: Mapping[str, str] | None = None,
+        is_tls: bool = False,
+        passwords: Mapping[str, str] | None = None,
+    ) -> None:
         self.port, self.tls_port = free_ports(2)
         self._directory = Path(tempfile.mkdtemp(prefix="zk-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,6 +75,15 @@ class ZooKeeperServer:
         if is_tls:
             values |= {"secureClientPort": self.tls_port, "secureClientPortAddress": "127.0.0.1"}
             values |= _TLS
+        self._java = list(_JAVA)
+        if passwords is not None:
+            values["authProvider.sasl"] = (
+                "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+            )
+            jaas = self._directory / "jaas"
+            users = " ".join(f'user_{name}="{word}"' for name, word in passwords.items())
+            jaas.write_text(f"Server {{ {DIGEST_MODULE} required {users}; }};")
+            self._java.append(f"-Djava.security.auth.login.config={jaas}")
         values |= dict(more or {})
         lines = [f"{name}={value}\n" for name, value in values.items()]
         self._directory.joinpath("zoo.cfg").write_text("".join(lines))
@@ -96,7 +113,7 @@ class ZooKeeperServer:
             data.mkdir(exist_ok=True)
             data.joinpath("myid").write_text(str(myid))
         server = [
-            *(*_JAVA, f"-Dlogback.configurationFile={self._directory}/logback.xml"),
+            *(*self._java, f"-Dlogback.configurationFile={self._directory}/logback.xml"),
             *("-cp", _jars(), "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
             str(self._directory / "zoo.cfg"),
         ]

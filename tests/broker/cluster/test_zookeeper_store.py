@@ -438,7 +438,7 @@ def test_of_many_commits_those_after_a_failed_one_are_done(zookeeper, open_store
 def test_a_commit_that_a_server_would_not_take_is_refused(zookeeper, open_store):
     """It would drop the connection, and all that is under way with it."""
     store, events = open_store(zookeeper.address)
-    full = len(store._full("/a")) + 17 + 48
+    full = len(store._full("/a")) + 17 + 64
     largest = b"x" * (0xFFFFF - full)
     done = store.commit_each([[Create("/b")], [Create("/a", largest + b"x")], [Create("/c")]])
     assert [type(each) for each in done] == [list, CommitTooLargeError, list]
