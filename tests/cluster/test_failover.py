@@ -5,10 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from kafka.admin import KafkaAdminClient
 
-from tests.cluster.producing import Producing, check
+from tests.cluster.producing import Producing, check, read
 from tests.support.broker_child import BrokerChild, RawClient
-from tests.support.cluster import SESSION_S, Cluster, patiently
+from tests.support.cluster import SESSION_S, Cluster
 from tests.support.patience import wait_until
 
 
@@ -83,6 +84,25 @@ def test_a_leader_that_is_frozen_longer_than_its_session_acknowledges_nothing_mo
     check(cluster, producing, "t")
 
 
+def test_zookeeper_that_is_away_for_longer_than_sessions_costs_no_record(cluster):
+    """Who has no session may have been replaced, so nothing is acknowledged; reading goes on."""
+    cluster.create_topic("t", 3)
+    with Producing(cluster, "t", 3) as producing:
+        producing.wait_for()
+        cluster.zookeeper.kill()
+        for broker in cluster.brokers.values():
+            wait_until(lambda told=broker.stderr: "zookeeper.expired" in told(), "no session")
+        acknowledged = dict(producing.acknowledged)
+        for _ in range(3):
+            assert acknowledged.items() <= read(cluster, "t", 3).items()
+        # One answer may have been on its way.
+        assert len(producing.acknowledged) <= len(acknowledged) + 1
+        cluster.zookeeper.start()
+        producing.wait_for()
+        cluster.wait_in_sync("t")
+    check(cluster, producing, "t", 3)
+
+
 def told_by(cluster: Cluster, node_id: int) -> int:
     """Who leads, as that broker says."""
     broker = cluster.brokers[node_id]
@@ -96,7 +116,7 @@ def test_a_topic_is_deleted_though_a_broker_is_away(cluster):
     away = 3
     cluster.kill(away)
     cluster.wait_led("t", 0, not_by=away)
-    patiently(lambda: cluster.admin.delete_topics(["t"]))
+    cluster.ask(lambda admin: admin.delete_topics(["t"]))
     wait_until(lambda: not is_there(cluster, "t"), "the topic is gone", pause_s=0.1)
     cluster.start(away)
     folders = [cluster.data_dir(away) / f"t-{index}" for index in range(2)]
@@ -104,7 +124,7 @@ def test_a_topic_is_deleted_though_a_broker_is_away(cluster):
 
 
 def is_there(cluster: Cluster, topic: str) -> bool:
-    return topic in patiently(cluster.admin.list_topics)
+    return topic in cluster.ask(KafkaAdminClient.list_topics)
 
 
 def test_two_brokers_with_one_id_are_not_in_one_cluster(cluster, tmp_path):
