@@ -151,6 +151,7 @@ class ToController:
             answer.cancel()
 
     async def _ask_for_changes(self) -> None:
+        refused_for = ""
         while self._changes:
             asked, self._changes = self._changes, []
             asked = sorted(
@@ -166,7 +167,9 @@ class ToController:
                 )
                 outcomes = alter_partition_answers(response)
             except (KafkaConnectionError, BrokerResponseError) as error:
-                _log.info("isr.asked_in_vain reason=%r", str(error))
+                if str(error) != refused_for:
+                    refused_for = str(error)
+                    _log.info("isr.asked_in_vain reason=%r", refused_for)
                 self._changes = asked + self._changes
                 await asyncio.sleep(_RETRY_S)
                 continue
