@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownBrokerIdError
 from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
 
@@ -163,6 +163,19 @@ class Cluster:
             self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         return self._admin
 
+    def ask(self, question: Callable[[KafkaAdminClient], _T]) -> _T:
+        """The admin's answer; asked again as by `patiently`."""
+
+        def once() -> _T:
+            try:
+                return question(self.admin)
+            except UnknownBrokerIdError:  # it asks for no newer metadata then
+                self.admin.close()
+                self._admin = None
+                raise
+
+        return patiently(once)
+
     def create_topic(
         self,
         name: str,
@@ -172,16 +185,16 @@ class Cluster:
     ) -> None:
         topic = NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))
         with suppress(TopicAlreadyExistsError):  # an answer was lost
-            patiently(lambda: self.admin.create_topics([topic]))
+            self.ask(lambda admin: admin.create_topics([topic]))
 
     def partitions(self, topic: str) -> list[Any]:
         """As a broker that is there describes them, in their order."""
-        (described,) = patiently(lambda: self.admin.describe_topics([topic]))
+        (described,) = self.ask(lambda admin: admin.describe_topics([topic]))
         return sorted(described["partitions"], key=lambda each: each["partition_index"])
 
     @property
     def controller_id(self) -> int:
-        return int(patiently(self.admin.describe_cluster)["controller_id"])
+        return int(self.ask(KafkaAdminClient.describe_cluster)["controller_id"])
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """-1 where nobody leads it."""
@@ -212,7 +225,7 @@ class Cluster:
 
     def wait_moved(self) -> None:
         def ongoing() -> dict[TopicPartition, Any]:
-            return dict(patiently(self.admin.list_partition_reassignments))
+            return dict(self.ask(KafkaAdminClient.list_partition_reassignments))
 
         wait_until(lambda: not ongoing(), ongoing, pause_s=0.1)
 
