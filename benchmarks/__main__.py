@@ -24,7 +24,7 @@ import pyspark
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import brokers, connector, log_size, memory, streams
+from benchmarks import brokers, clusters, connector, log_size, memory, streams
 from benchmarks.pairs import Comparison, Result, chosen, compare
 from benchmarks.report import RESULTS, in_place_of, read_json, table, write_chart, write_json
 from benchmarks.running import Running
@@ -73,6 +73,7 @@ def main() -> None:
 def all_comparisons(running: Running) -> list[Comparison]:
     return [
         *brokers.comparisons(running),
+        *clusters.comparisons(running),
         *log_size.comparisons(running),
         *connector.comparisons(running),
         *streams.comparisons(running),

@@ -237,8 +237,8 @@ def load(
     partitions: int = 0,
 ) -> float:
     """The seconds that a load took (produce_load.py); of as many partitions as connections if not
-    said otherwise."""
-    host, _, port = broker.bootstrap_servers.rpartition(":")
+    said otherwise. A broker alone leads them all; of a cluster its `bootstrap_servers` are their
+    leaders."""
     numbers = map(str, (connections, in_flight, requests, batch_bytes, partitions or connections))
-    command = [sys.executable, "-m", "benchmarks.produce_load", host, port, name, *numbers]
-    return float(output_of(command))
+    program = [sys.executable, "-m", "benchmarks.produce_load"]
+    return float(output_of([*program, broker.bootstrap_servers, name, *numbers]))

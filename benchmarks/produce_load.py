@@ -1,12 +1,13 @@
 """A load of Produce requests, as cheap to make as can be: `python -m benchmarks.produce_load`.
 
-    HOST PORT TOPIC CONNECTIONS IN_FLIGHT REQUESTS BATCH_BYTES PARTITIONS
+    SERVERS TOPIC CONNECTIONS IN_FLIGHT REQUESTS BATCH_BYTES PARTITIONS
 
-Every connection sends copies of one finished frame and keeps IN_FLIGHT of them unanswered;
-acks=all. All write to different partitions as long as there are enough. The answers are of one
-size, so they are counted by their bytes; the first one of each connection is read for an error.
-Prints the seconds from the first byte sent to the last answer. In a process of its own, so that the
-load costs what it measures as little as it can; both brokers get the same bytes.
+SERVERS are the leaders of the partitions, each `HOST:PORT`, in turn where there are fewer, with
+commas between. Every connection sends copies of one finished frame and keeps IN_FLIGHT of them
+unanswered; acks=all. All write to different partitions as long as there are enough. The answers are
+of one size, so they are counted by their bytes; the first one of each connection is read for an
+error. Prints the seconds from the first byte sent to the last answer. In a process of its own, so
+that the load costs what it measures as little as it can; both brokers get the same bytes.
 """
 
 import selectors
@@ -147,8 +148,7 @@ class Load:
 
 
 def run(
-    host: str,
-    port: int,
+    servers: list[str],
     topic: str,
     connections: int,
     in_flight: int,
@@ -159,9 +159,11 @@ def run(
     batch = batch_of(batch_bytes)
     loads = []
     for number in range(connections):
-        connection = socket.create_connection((host, port))
+        partition = number * partitions // connections
+        host, _, port = servers[partition % len(servers)].rpartition(":")
+        connection = socket.create_connection((host, int(port)))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        frame = frame_of(topic, number * partitions // connections, batch)
+        frame = frame_of(topic, partition, batch)
         loads.append(Load(connection, frame, topic, requests // connections - 1))
     for load in loads:
         load.first()
@@ -198,5 +200,5 @@ def _events(load: Load) -> int:
 
 
 if __name__ == "__main__":
-    host, port, topic, *numbers = sys.argv[1:]
-    print(run(host, int(port), topic, *map(int, numbers)))
+    servers, topic, *numbers = sys.argv[1:]
+    print(run(servers.split(","), topic, *map(int, numbers)))

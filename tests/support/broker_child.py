@@ -71,6 +71,10 @@ class BrokerChild:
         self.port = int(port_text)
 
     @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 

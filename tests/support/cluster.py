@@ -10,12 +10,17 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownBrokerIdError
+from kafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
+)
 from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
 
 from tests.support.broker_child import BrokerChild
-from tests.support.kafka_member import KafkaMember
+from tests.support.kafka_member import SMALL_JVM, KafkaMember
 from tests.support.links import BrokerDoor, ZooKeeperWay
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import ZooKeeperServer
@@ -48,13 +53,16 @@ class Cluster:
         properties: Mapping[str, str] | None = None,
         kafka: Collection[int] = (),
         links: bool = False,
+        java_options: Sequence[str] = SMALL_JVM,
     ) -> None:
-        """`kafka`: those that are Apache Kafka's; may be changed while they are down. `links`: all
-        connections go through `doors` and `ways`, which can lose them; of ours alone."""
+        """`kafka`: those that are Apache Kafka's, with `java_options`; may be changed while they
+        are down. `links`: all connections go through `doors` and `ways`, which can lose them; of
+        ours alone."""
         self.directory = directory
         self.properties = {**_PROPERTIES, **(properties or {})}
         self.zookeeper = ZooKeeperServer()
         self.kafka = set(kafka)
+        self._java_options = java_options
         self.brokers: dict[int, BrokerChild | KafkaMember] = {}
         self._has_links = links
         self.doors: dict[int, BrokerDoor] = {}
@@ -119,7 +127,7 @@ class Cluster:
         broker: BrokerChild | KafkaMember
         if node_id in self.kafka:
             self._wait_unregistered(node_id)
-            broker = self.brokers[node_id] = KafkaMember(*where)
+            broker = self.brokers[node_id] = KafkaMember(*where, self._java_options)
             broker.wait()
         else:
             broker = BrokerChild(*where)
@@ -186,6 +194,13 @@ class Cluster:
         topic = NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))
         with suppress(TopicAlreadyExistsError):  # an answer was lost
             self.ask(lambda admin: admin.create_topics([topic]))
+
+    def delete_topic(self, name: str) -> None:
+        def delete(admin: KafkaAdminClient) -> None:
+            with suppress(UnknownTopicOrPartitionError):  # an answer was lost
+                admin.delete_topics([name])
+
+        self.ask(delete)
 
     def partitions(self, topic: str) -> list[Any]:
         """As a broker that is there describes them, in their order."""

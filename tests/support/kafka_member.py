@@ -6,7 +6,7 @@ Its data directory is laid out as ours, so either kind of broker may go on with 
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,8 @@ from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import free_ports
 
 _JARS = PEERS / "kafka-zk"
-# Small, and it lives for a minute.
-_JAVA = (
-    *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-    "-Djava.net.preferIPv4Stack=true",
-)
+SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Of one that lives for a minute."""
 _SMALL = {
     "num.io.threads": "2",
     "num.network.threads": "2",
@@ -49,7 +46,13 @@ class KafkaMember:
 
     host = "127.0.0.1"
 
-    def __init__(self, data_dir: Path, properties: Mapping[str, str], port: int = 0) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        properties: Mapping[str, str],
+        port: int = 0,
+        java_options: Sequence[str] = SMALL_JVM,
+    ) -> None:
         self.data_dir = data_dir
         self.port = port or free_ports(1)[0]
         own = data_dir.with_name(f"{data_dir.name}.kafka")
@@ -65,7 +68,8 @@ class KafkaMember:
         own.joinpath("log4j.properties").write_text(_LOG4J)
         self._log = own / "log"
         server = [
-            *(*_JAVA, f"-Dlog4j.configuration=file:{own}/log4j.properties"),
+            *("java", *java_options, "-Djava.net.preferIPv4Stack=true"),
+            f"-Dlog4j.configuration=file:{own}/log4j.properties",
             *("-cp", f"{_JARS}/*", "kafka.Kafka", "server.properties"),
         ]
         self._shell = subprocess.Popen(
