@@ -78,6 +78,15 @@ class LocalStore:
         with self._lock, self._as_os_error():
             return _node(self._connection(), path)
 
+    def get_each(self, paths: Sequence[str]) -> list[Node | None]:
+        found: list[Node | None] = []
+        for path in paths:
+            try:
+                found.append(self.get(path))
+            except NoNodeError:
+                found.append(None)
+        return found
+
     def exists(self, path: str) -> bool:
         with self._lock, self._as_os_error():
             return _exists(self._connection(), path)

@@ -223,33 +223,26 @@ class MetadataRecords:
     def _topics(
         self, names: Iterable[str], written: dict[TopicPartition, int]
     ) -> list[TopicMetadata]:
+        names = [*names]
+        nodes = self._store.get_each([znodes.topic(name) for name in names])
+        # None: gone just now.
+        placed = [
+            _topic_in(name, node)
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        ]
+        places = [place for topic in placed for place in topic.topic_partitions()]
+        states = iter(self._store.get_each([znodes.partition_state(*place) for place in places]))
         found = []
-        for name in names:
-            with contextlib.suppress(NoNodeError):  # gone just now
-                found.append(self._topic(name, written))
+        for topic in placed:
+            partitions = []
+            for place, partition in zip(topic.topic_partitions(), topic.partitions, strict=True):
+                if (node := next(states)) is not None:
+                    partition = _state_in(node, partition)
+                    written[place] = node.mzxid
+                partitions.append(partition)
+            found.append(replace(topic, partitions=tuple(partitions)))
         return found
-
-    def _topic(self, name: str, written: dict[TopicPartition, int]) -> TopicMetadata:
-        """Apache Kafka's brokers write a topic down alone, and leave its partitions to the
-        controller: those that none has made are NOT_MADE."""
-        value = znodes.load(self._store.get(znodes.topic(name)).value)
-        adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
-        partitions = []
-        for index in range(len(value["partitions"])):
-            key = str(index)
-            placed = PartitionMetadata(
-                *(tuple(value["partitions"][key]), NO_LEADER, -1, (), NOT_MADE),
-                tuple(adding.get(key, ())),
-                tuple(removing.get(key, ())),
-            )
-            try:
-                node = self._store.get(znodes.partition_state(name, index))
-            except NoNodeError:
-                partitions.append(placed)
-            else:
-                partitions.append(_state_in(node, placed))
-                written[TopicPartition(name, index)] = node.mzxid
-        return TopicMetadata(name, decode_uuid(value["topic_id"]), tuple(partitions))
 
     def make_partitions(self, states: Partitions) -> None:
         """Writes down partitions that were NOT_MADE."""
@@ -467,6 +460,23 @@ class MetadataRecords:
 
     def _state(self, partition: PartitionMetadata) -> bytes:
         return znodes.dump_partition_state(partition, self._controller_epoch)
+
+
+def _topic_in(name: str, node: Node) -> TopicMetadata:
+    """Apache Kafka's brokers write a topic down alone, and leave its partitions to the controller:
+    they are NOT_MADE until their states are there."""
+    value = znodes.load(node.value)
+    adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
+    keys = map(str, range(len(value["partitions"])))
+    partitions = tuple(
+        PartitionMetadata(
+            *(tuple(value["partitions"][key]), NO_LEADER, -1, (), NOT_MADE),
+            tuple(adding.get(key, ())),
+            tuple(removing.get(key, ())),
+        )
+        for key in keys
+    )
+    return TopicMetadata(name, decode_uuid(value["topic_id"]), partitions)
 
 
 def _state_in(node: Node, placed: PartitionMetadata) -> PartitionMetadata:

@@ -117,6 +117,10 @@ class MetadataStore(Protocol):
     def get(self, path: str) -> Node:
         """The node at `path`; NoNodeError."""
 
+    def get_each(self, paths: Sequence[str]) -> list[Node | None]:
+        """Many nodes in one go, in their order; None for those that are not there. They are not
+        read at one time."""
+
     def exists(self, path: str) -> bool:
         """Whether there is a node at `path`."""
 

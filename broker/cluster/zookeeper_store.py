@@ -13,6 +13,7 @@ event loop's.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,8 +119,18 @@ class ZooKeeperStore:
         self._session.resume(session_id)
 
     def get(self, path: str) -> Node:
-        value, stat = self._read(path, lambda client: client.get_async(self._full(path)))
-        return _node(value or b"", stat)  # Kafka's folders have null
+        return _node_of(self._read(path, lambda client: client.get_async(self._full(path))))
+
+    def get_each(self, paths: Sequence[str]) -> list[Node | None]:
+        """As many are asked for before the first is answered as half of what may wait."""
+        found: list[Node | None] = []
+        in_flight: deque[tuple[str, Any]] = deque()
+        until_s = self._until_s()
+        for path in paths:
+            if len(in_flight) == MOST_UNANSWERED // 2:
+                found.append(self._take(*in_flight.popleft(), until_s))
+            in_flight.append((path, self._ask_for(path, until_s)))
+        return found + [self._take(*sent, until_s) for sent in in_flight]
 
     def exists(self, path: str) -> bool:
         found = self._read(path, lambda client: client.exists_async(self._full(path)))
@@ -221,6 +232,25 @@ class ZooKeeperStore:
                 return answer
             self._settled = lost
 
+    def _ask_for(self, path: str, until_s: float) -> Any:
+        """A node, whose answer is to come; None where it cannot be asked for just now."""
+        if self._lost is not self._settled:
+            return None
+        try:
+            return self._session.send(lambda client: client.get_async(self._full(path)), until_s)
+        except StoreConnectionError:
+            return None
+
+    def _take(self, path: str, sent: Any, until_s: float) -> Node | None:
+        """What was asked for; it is asked for again where the answer was lost."""
+        try:
+            if sent is not None:
+                with suppress(StoreConnectionError):
+                    return _node_of(self._answer(path, sent, until_s))
+            return self.get(path)
+        except NoNodeError:
+            return None
+
     def _until_s(self) -> float:
         return time.monotonic() + self._session.timeout_s
 
@@ -298,6 +328,11 @@ class ZooKeeperStore:
 
 def _node(value: bytes, stat: Any) -> Node:
     return Node(value, stat.version, stat.czxid, stat.mzxid)
+
+
+def _node_of(answer: tuple[bytes | None, Any]) -> Node:
+    value, stat = answer
+    return _node(value or b"", stat)  # Kafka's folders have null
 
 
 def _error(error: Exception, path: str) -> MetadataStoreError:

@@ -139,6 +139,17 @@ def test_missing_nodes(store):
         store.children("/a")
 
 
+def test_many_nodes_are_read_in_their_order(store):
+    paths = [f"/{number}" for number in range(300)]
+    store.commit([Create(path, path.encode()) for path in paths if path != "/7"])
+    found = store.get_each([*reversed(paths), "/nowhere/else"])
+    assert [node and node.value for node in found] == [
+        None if path == "/7" else path.encode() for path in reversed(paths)
+    ] + [None]
+    assert store.get_each([]) == []
+    assert store.get_each(["/1"]) == [store.get("/1")]
+
+
 def test_ensure_makes_what_is_missing(store):
     store.ensure("/a/b/c")
     store.commit([Set("/a", b"kept", 0)])

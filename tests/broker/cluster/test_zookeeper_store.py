@@ -134,6 +134,16 @@ def test_what_is_sent_as_the_connection_is_lost_is_lost_with_it(proxy, open_stor
         sent.get(timeout=BUSY_S)
 
 
+def test_many_readings_go_on_over_a_lost_connection(proxy, open_store):
+    store, _ = open_store(proxy.address)
+    paths = [f"/{number}" for number in range(2000)]
+    store.commit_each([[Create(path, path.encode())] for path in paths])
+    cutting = threading.Thread(target=lambda: [proxy.cut() for _ in range(3)])
+    cutting.start()
+    assert [node and node.value.decode() for node in store.get_each(paths)] == paths
+    cutting.join()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_that_talks_nonsense_is_left(proxy, open_store):
     """kazoo ends at that, and is started again."""
