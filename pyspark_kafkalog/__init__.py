@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
     from pyspark_kafkalog.source.datasource import DefaultSource
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
-    from pyspark_kafkalog.warehouse.datasource import LoadSink
     from pyspark_kafkalog.warehouse.forget import forget
     from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.warehouse.loaded_offsets import loaded_offsets
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
+    from pyspark_kafkalog.warehouse.sink.datasource import LoadSink
     from pyspark_kafkalog.warehouse.vacuum import vacuum
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _HOME = {
     "LoadPlan": "pyspark_kafkalog.warehouse.plan",
     "LoadProgress": "pyspark_kafkalog.warehouse.progress",
     "LoadResult": "pyspark_kafkalog.warehouse.load",
-    "LoadSink": "pyspark_kafkalog.warehouse.datasource",
+    "LoadSink": "pyspark_kafkalog.warehouse.sink.datasource",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "forget": "pyspark_kafkalog.warehouse.forget",
     "load": "pyspark_kafkalog.warehouse.load",

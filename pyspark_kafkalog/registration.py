@@ -53,7 +53,7 @@ def _register(context: Any) -> None:
     from pyspark.sql import SparkSession
 
     from pyspark_kafkalog.source.datasource import DefaultSource
-    from pyspark_kafkalog.warehouse.datasource import LoadSink
+    from pyspark_kafkalog.warehouse.sink.datasource import LoadSink
 
     session = SparkSession.getActiveSession()
     if session is not None:

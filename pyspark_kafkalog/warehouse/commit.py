@@ -21,7 +21,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.warehouse.layout import Partitioning
+    from pyspark_kafkalog.warehouse.rows.layout import Partitioning
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ ends in LoadConflictError.
 """
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 
 
 def forget(target: str, name: str) -> bool:

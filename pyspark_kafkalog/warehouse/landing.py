@@ -28,13 +28,13 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.reader import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
-from pyspark_kafkalog.warehouse.dead_letters import DeadLetters
-from pyspark_kafkalog.warehouse.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
-from pyspark_kafkalog.warehouse.row_types import check_made, fitted, storable
-from pyspark_kafkalog.warehouse.staged_files import write_files
-from pyspark_kafkalog.warehouse.transformation import Batches, transformed
-from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values
+from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters
+from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
+from pyspark_kafkalog.warehouse.rows.row_types import check_made, fitted, storable
+from pyspark_kafkalog.warehouse.rows.transformation import Batches, transformed
+from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 
 _OFFSETS_BETWEEN_MARKS = 100_000
 _LONGEST_TOPIC_IN_NAME = 120

@@ -24,16 +24,16 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, without_gaps
-from pyspark_kafkalog.warehouse.dead_letters import make_topics
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from pyspark_kafkalog.warehouse.landing import Landing
-from pyspark_kafkalog.warehouse.layout import FILE_BYTES, check_layout
 from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
 from pyspark_kafkalog.warehouse.places import Place
 from pyspark_kafkalog.warehouse.plan import LoadPlan, Work, find_work, plan_load
 from pyspark_kafkalog.warehouse.portions import chunks_of, pieces_of, within_bytes
 from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
-from pyspark_kafkalog.warehouse.transformation import Batches
+from pyspark_kafkalog.warehouse.rows.dead_letters import make_topics
+from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES, check_layout
+from pyspark_kafkalog.warehouse.rows.transformation import Batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

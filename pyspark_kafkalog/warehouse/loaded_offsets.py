@@ -7,7 +7,7 @@ commit ended. Runs on the driver, without Spark and without a broker; changes no
 import json
 
 from pyspark_kafkalog.source.offsets import to_json
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 
 
 def loaded_offsets(target: str, name: str) -> str:

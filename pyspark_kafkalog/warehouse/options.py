@@ -21,12 +21,12 @@ from pyspark_kafkalog.source.options import (
 )
 from pyspark_kafkalog.source.splitting import Splitting
 from pyspark_kafkalog.warehouse.commit import NO_IDS, TopicIds
-from pyspark_kafkalog.warehouse.dead_letters import BesideLetters
 from pyspark_kafkalog.warehouse.landing import Reading
-from pyspark_kafkalog.warehouse.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.places import Place, with_places
-from pyspark_kafkalog.warehouse.transformation import Batches, takes_batches
-from pyspark_kafkalog.warehouse.values import DEAD_LETTER, FAIL, Values, open_values
+from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
+from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
+from pyspark_kafkalog.warehouse.rows.transformation import Batches, takes_batches
+from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values, open_values
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

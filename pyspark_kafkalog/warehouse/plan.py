@@ -47,7 +47,7 @@ from pyspark_kafkalog.warehouse.deleted_topics import partitions_now, places_of_
 from pyspark_kafkalog.warehouse.options import LoadOptions
 from pyspark_kafkalog.warehouse.portions import bytes_of, pieces_of, tasks_of, within_bytes
 from pyspark_kafkalog.warehouse.progress import describe_bytes
-from pyspark_kafkalog.warehouse.target import Target, open_target
+from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 
 _MOST_SHOWN = 100
 _WITHOUT_IDS = "brokers say none. Give the load another name"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.storage import is_url
-from pyspark_kafkalog.warehouse.storage_by_path import open_stage
+from pyspark_kafkalog.warehouse.targets.storage import is_url
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

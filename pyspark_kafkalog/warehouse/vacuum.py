@@ -8,7 +8,7 @@ Runs on the driver, without Spark; beside loads, too.
 """
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 
 RETENTION_HOURS = 24.0
 

@@ -13,7 +13,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
 from pyspark_kafkalog.warehouse.options import load_options
 from pyspark_kafkalog.warehouse.plan import plan_load
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests
 from tests.pyspark_kafkalog.warehouse.rows_loader import load

@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 
 

@@ -28,10 +28,11 @@ import pyarrow.parquet as pq
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.warehouse import load as load_module
-from pyspark_kafkalog.warehouse import portions, staged_files
+from pyspark_kafkalog.warehouse import portions
 from pyspark_kafkalog.warehouse.engines import spark as engine
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets import staged_files
+from pyspark_kafkalog.warehouse.targets.target import open_target
 
 WORKERS = 6
 MOST_OFFSETS_PER_TASK = 150

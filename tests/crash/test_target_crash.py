@@ -4,7 +4,7 @@ The kill comes from below every library (kill_before_call.c). Then, half of the 
 recovers is killed too. Afterwards one clean load: every record once, offsets equal to data. A run
 tries KAFKALOG_CRASH_KILLS calls of each target (2), with KAFKALOG_CRASH_ALL_CALLS=1 each of them
 (`make crash`); KAFKALOG_CRASH_SEED replays a run. The Parquet target has a suite of its own
-(tests/pyspark_kafkalog/warehouse/test_commit_crash.py).
+(tests/pyspark_kafkalog/warehouse/targets/test_commit_crash.py).
 """
 
 import os

@@ -68,7 +68,7 @@ def main() -> None:
 
     for kind in ("delta", "iceberg", "object_storage", "sql"):
         # Once, and not in each load.
-        importlib.import_module(f"pyspark_kafkalog.warehouse.{kind}")
+        importlib.import_module(f"pyspark_kafkalog.warehouse.targets.{kind}")
     functions.udf = TaskFunction  # type: ignore[assignment]
     calls = ctypes.CDLL(None)
     answers = sys.stdout.buffer

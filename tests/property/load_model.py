@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.property.killed_load import KillableLoads
 from tests.property.load_oracle import Key, Place, Row
 from tests.property.load_targets import Gaps, Owned, Rows, owned

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyspark_kafkalog
 from pyspark_kafkalog.errors import TargetError
-from pyspark_kafkalog.warehouse.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.property.load_model import NAMES, Step, World
 from tests.property.load_oracle import Place
 from tests.property.load_steps import Load

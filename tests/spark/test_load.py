@@ -35,10 +35,10 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import deleted_topics, portions
 from pyspark_kafkalog.warehouse import plan as plan_module
-from pyspark_kafkalog.warehouse.commit_file import CommitLog
-from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
 from pyspark_kafkalog.warehouse.engines import spark as spark_engine
-from pyspark_kafkalog.warehouse.parquet import ParquetTarget, committed_files
+from pyspark_kafkalog.warehouse.targets.commit_file import CommitLog
+from pyspark_kafkalog.warehouse.targets.directory_storage import DirectoryStorage
+from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget, committed_files
 from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import pyspark_kafkalog
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.warehouse import portions
-from pyspark_kafkalog.warehouse.parquet import ParquetTarget
+from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
 
 pytestmark = pytest.mark.spark

@@ -46,10 +46,10 @@ from pyspark_kafkalog.warehouse.landing import (
     file_from_json,
     range_label,
 )
-from pyspark_kafkalog.warehouse.layout import Layout
-from pyspark_kafkalog.warehouse.row_types import fitted, storable
-from pyspark_kafkalog.warehouse.staged_files import write_files
-from pyspark_kafkalog.warehouse.storage_by_path import open_stage
+from pyspark_kafkalog.warehouse.rows.layout import Layout
+from pyspark_kafkalog.warehouse.rows.row_types import fitted, storable
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

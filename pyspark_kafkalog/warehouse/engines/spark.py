@@ -15,8 +15,8 @@ from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.portions import tasks_of
-from pyspark_kafkalog.warehouse.row_types import storable
-from pyspark_kafkalog.warehouse.transformation import transformed_schema
+from pyspark_kafkalog.warehouse.rows.row_types import storable
+from pyspark_kafkalog.warehouse.rows.transformation import transformed_schema
 from pyspark_kafkalog.warehouse.verify import Outcome, verified_files
 
 if TYPE_CHECKING:

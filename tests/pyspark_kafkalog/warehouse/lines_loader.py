@@ -18,8 +18,8 @@ from pyspark_kafkalog.warehouse.commit import (
     PendingCommit,
     Stage,
 )
-from pyspark_kafkalog.warehouse.parquet import ParquetTarget
-from pyspark_kafkalog.warehouse.storage import STAGED_SUFFIX
+from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
+from pyspark_kafkalog.warehouse.targets.storage import STAGED_SUFFIX
 
 PARTITIONS = (0, 1)
 

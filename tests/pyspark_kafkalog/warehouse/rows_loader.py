@@ -13,8 +13,8 @@ from pyspark_kafkalog.warehouse.commit import (
     Stage,
 )
 from pyspark_kafkalog.warehouse.landing import range_label
-from pyspark_kafkalog.warehouse.staged_files import write_files
-from pyspark_kafkalog.warehouse.target import Target
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
+from pyspark_kafkalog.warehouse.targets.target import Target
 
 PARTITIONS = (0, 1)
 TIME_US = 1_700_000_000_123_456

@@ -28,7 +28,7 @@ from pyiceberg.table import StaticTable
 from pyspark_kafkalog.warehouse.commit import (
     Stage,
 )
-from pyspark_kafkalog.warehouse.target import Target, open_target
+from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
 from tests.support.postgres import postgres
 from tests.support.s3_server import BUCKET, REGION, s3

@@ -24,9 +24,9 @@ from pyspark_kafkalog.warehouse.commit import (
     deleted,
     without_gaps,
 )
-from pyspark_kafkalog.warehouse.commit_file import CommitLog, checksum, encode, next_commit
-from pyspark_kafkalog.warehouse.directory_storage import DirectoryStorage
-from pyspark_kafkalog.warehouse.storage import COMMITS
+from pyspark_kafkalog.warehouse.targets.commit_file import CommitLog, checksum, encode, next_commit
+from pyspark_kafkalog.warehouse.targets.directory_storage import DirectoryStorage
+from pyspark_kafkalog.warehouse.targets.storage import COMMITS
 
 ORDERS_ID = UUID(int=7)
 ORDERS_0 = TopicPartition("orders", 0)

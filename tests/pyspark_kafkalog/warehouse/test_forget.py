@@ -11,10 +11,10 @@ from pyspark_kafkalog import cli, forget
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import delta, iceberg
 from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
-from pyspark_kafkalog.warehouse.commit_file import CommitLog
-from pyspark_kafkalog.warehouse.sql_database import Database
+from pyspark_kafkalog.warehouse.targets import delta, iceberg
+from pyspark_kafkalog.warehouse.targets.commit_file import CommitLog
+from pyspark_kafkalog.warehouse.targets.sql_database import Database
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
 

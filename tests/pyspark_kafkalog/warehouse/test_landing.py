@@ -16,7 +16,7 @@ from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse import landing, staged_files
+from pyspark_kafkalog.warehouse import landing
 from pyspark_kafkalog.warehouse.commit import (
     DataFile,
     Stage,
@@ -28,10 +28,11 @@ from pyspark_kafkalog.warehouse.landing import (
     land,
     range_label,
 )
-from pyspark_kafkalog.warehouse.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.progress import passed_in
-from pyspark_kafkalog.warehouse.staged_files import write_files
-from pyspark_kafkalog.warehouse.values import Values
+from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
+from pyspark_kafkalog.warehouse.rows.values import Values
+from pyspark_kafkalog.warehouse.targets import staged_files
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 
 WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
 

@@ -9,9 +9,9 @@ from pyspark_kafkalog import load
 from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import RelativeLimit
-from pyspark_kafkalog.warehouse.dead_letters import BesideLetters
-from pyspark_kafkalog.warehouse.layout import PLAIN
 from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
+from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
+from pyspark_kafkalog.warehouse.rows.layout import PLAIN
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"}
 

@@ -7,11 +7,11 @@ import pytest
 from pyspark_kafkalog import cli, vacuum
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
-from pyspark_kafkalog.warehouse import delta
 from pyspark_kafkalog.warehouse.commit import (
     PendingCommit,
 )
-from pyspark_kafkalog.warehouse.delta import DeltaTarget
+from pyspark_kafkalog.warehouse.targets import delta
+from pyspark_kafkalog.warehouse.targets.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
 

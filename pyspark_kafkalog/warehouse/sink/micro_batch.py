@@ -1,0 +1,76 @@
+"""Which offsets a micro-batch reads, as Spark's checkpoint has it before the batch runs, and which
+rows fit. checkpoint.py knows the files; sources that are no topics are passed over.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.source.checkpoint import batch_plan
+from pyspark_kafkalog.source.offsets import Offsets, describe
+from pyspark_kafkalog.warehouse.sink.row_places import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Where a micro-batch begins, and ends, of each partition of a topic that its query reads.
+
+    In the first batch of a query `starts` is empty, as that is not written down.
+    `unequal` are partitions that two sources read in different portions.
+    """
+
+    starts: Offsets = field(default_factory=dict)
+    untils: Offsets = field(default_factory=dict)
+    unequal: frozenset[TopicPartition] = frozenset()
+    is_first: bool = True
+
+    def check(self, seen: Spans) -> None:
+        """Raises InvalidRowError for rows of other offsets than the batch reads.
+
+        Such rows were held back (by a join, or by state of a program's own) or do not come from a
+        topic. A later batch would have some more of the same offsets, which nobody could tell from
+        rows that are in the target already.
+        """
+        for tp, span in sorted(seen.items()):
+            if tp not in self.untils:
+                raise InvalidRowError(
+                    f"There are rows of {describe([tp])}, which no source of this query reads: "
+                    "kafkalog_load takes rows of topics, read by kafkalog in the same query."
+                )
+            if tp in self.unequal:
+                raise InvalidRowError(
+                    f"Two sources of this query read {describe([tp])}, and not the same offsets in "
+                    "this micro-batch: read it once, and use that DataFrame twice."
+                )
+            start, until = self.starts.get(tp, 0), self.untils[tp]
+            if not start <= span.first <= span.last < until:
+                raise InvalidRowError(
+                    f"There are rows of offsets {span.first} to {span.last} of {describe([tp])} in "
+                    f"a micro-batch that reads {start} to {until - 1}: an operator that holds rows "
+                    "back, such as a join of streams, cannot be loaded by offsets. Load its "
+                    "inputs, and join what was loaded."
+                )
+
+
+def micro_batch(checkpoint: str, batch: int, is_needed: bool = True) -> MicroBatch | None:
+    """What batch number `batch` reads; None where the checkpoint cannot be read from here. Unless
+    that `is_needed`, a file system that could not be reached is not asked again for a while."""
+    try:
+        plan = batch_plan(checkpoint, batch, may_rest=not is_needed)
+    except (OSError, ValueError):
+        return None
+    unequal: set[TopicPartition] = set()
+    starts, untils = _of_all(plan.starts, unequal), _of_all(plan.ends, unequal)
+    return MicroBatch(starts, untils, frozenset(unequal), is_first=batch == 0)
+
+
+def _of_all(sources: Iterable[Offsets | None], unequal: set[TopicPartition]) -> Offsets:
+    """The offsets of all sources; adds to `unequal` the partitions that two have other ones of."""
+    found: Offsets = {}
+    for offsets in sources:
+        for tp, offset in (offsets or {}).items():
+            if found.setdefault(tp, offset) != offset:
+                unequal.add(tp)
+    return found

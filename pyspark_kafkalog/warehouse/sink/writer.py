@@ -1,0 +1,422 @@
+"""Rows of DataFrames and streams into a load target: each once, whatever became of the checkpoint.
+
+    plan     the driver asks the target where the load of this name goes on, and makes a stage
+    write    each task leaves out the rows that are there already, writes the others into files of
+             the stage, and reports these with the offsets of their rows
+    commit   one commit of the target publishes all files, and moves each partition to after the
+             greatest offset of its rows; it is refused if the load has moved since the plan
+
+So the target's own offsets are the only truth. A micro-batch that is run again, after a kill or
+because the checkpoint is gone, finds its rows there and leaves them out; a twin of a task reports
+to nobody; of two queries that move one name at a time one gets a LoadConflictError. Rows of one
+partition may be spread over the tasks of a batch in any way, and a record may become many rows or
+none. A micro-batch moves each partition to where it was read to, also without a row; a batch write
+to after its rows. written_ranges.py says when that would leave records out.
+
+Rows do not say of which incarnation of their topic they are. So the brokers are asked for the ids
+of topics before the tasks begin: commits keep them, and a topic that was deleted and created again
+since the last commit is refused.
+
+What would break this is a row that comes in a later batch than a greater offset of its partition.
+micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed. Batch
+writes have no such order: whatever lies below the place of the name is left out, and that is
+logged.
+
+Spark makes writers to plan, to commit and to abort in processes of its own; only one that is
+pickled for tasks takes a stage, and only messages travel back. After a commit that failed Spark
+aborts, though it may have published: files are dropped only where a task failed.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, StringType, StructType
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    InvalidRowError,
+    KafkalogError,
+)
+from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
+from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
+from pyspark_kafkalog.source.partitions import OffsetRange, offsets_at
+from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.python_worker import freeze_imports
+from pyspark_kafkalog.warehouse.commit import (
+    NO_IDS,
+    Commit,
+    DataFile,
+    PendingCommit,
+    Position,
+    Stage,
+    TopicIds,
+    without_recreated,
+)
+from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
+from pyspark_kafkalog.warehouse.rows.row_types import storable
+from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
+from pyspark_kafkalog.warehouse.sink.row_places import NewRows, Spans, joined
+from pyspark_kafkalog.warehouse.sink.written_ranges import Begins, quiet_places, written_ranges
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
+from pyspark_kafkalog.warehouse.targets.target import open_target
+
+_INTEGERS = (ShortType, IntegerType, LongType)
+_PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
+    "topic": (StringType,),
+    "partition": _INTEGERS,
+    "offset": _INTEGERS,
+}
+_LAYOUT_OPTIONS = ("partitionBy", "sortBy", "compression", "targetFileBytes")
+_OPTIONS = (
+    "target",
+    "name",
+    *_LAYOUT_OPTIONS,
+    "startingOffsets",
+    "uncheckedOffsets",
+    "uncheckedTopicIds",
+    "failOnDataLoss",
+)
+
+_BEGIN_ANEW = (
+    "read it from there (a stream with a new checkpoint, since the offsets in the old one mean "
+    "other records, too) and set the option failOnDataLoss of the write to false"
+)
+_MOST_MS_FOR_OTHERS = 5_000
+"""For where logs begin of topics that a load does not know: it goes on without."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSinkOptions:
+    """What a write was asked for; `layout` is that of `load`, `checkpoint_location` Spark's own.
+
+    With `unchecked_offsets` a stream runs whose checkpoint cannot be read from Python. `client` is
+    there to ask for the ids of topics, and none where that was forgone; recreated ones, and records
+    that would be left out, are refused with `fail_on_data_loss`. `starting` is where the user says
+    that the read begins.
+    """
+
+    target: str
+    name: str
+    layout: Layout = PLAIN
+    checkpoint_location: str | None = None
+    unchecked_offsets: bool = False
+    client: ClientConfig | None = None
+    fail_on_data_loss: bool = True
+    starting: Limit | None = None
+
+
+def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
+    """The options of `format("kafkalog_load")`; raises InvalidOptionError."""
+    values = {name.lower(): value for name, value in options.items()}
+    for name, example in (("target", "parquet:/data/orders"), ("name", "nightly")):
+        if not values.get(name, "").strip():
+            raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
+    warn_unknown(values, _OPTIONS)
+    starting = values.get("startingoffsets")
+    open_target(values["target"])
+    return LoadSinkOptions(
+        values["target"],
+        values["name"],
+        make_layout(
+            values.get("partitionby", ""),
+            values.get("sortby", ""),
+            values.get("compression", PLAIN.compression),
+            parse_bytes("targetFileBytes", values.get("targetfilebytes", str(PLAIN.file_bytes))),
+        ),
+        values.get("checkpointlocation"),
+        unchecked_offsets=parse_boolean(values, "uncheckedOffsets", default=False),
+        client=_client(values),
+        fail_on_data_loss=parse_boolean(values, "failOnDataLoss", default=True),
+        starting=None if starting is None else parse_start("startingOffsets", starting),
+    )
+
+
+def _client(values: Mapping[str, str]) -> ClientConfig | None:
+    if "kafka.bootstrap.servers" not in values:
+        if parse_boolean(values, "uncheckedTopicIds", default=False):
+            return None
+        raise InvalidOptionError(
+            "Option kafka.bootstrap.servers must be set on the write, too, with the other options "
+            "kafka.* that it takes to connect: rows do not tell that their topic was deleted and "
+            "created again, and would be taken for loaded ones. Where the driver cannot ask the "
+            "brokers, set the option uncheckedTopicIds to true."
+        )
+    return client_config(values)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What was found out before the tasks began.
+
+    The target was at `planned_from`; rows are new from `next_offsets` on, which differ from these
+    where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where the
+    partitions begin of those that brokers were asked for.
+    """
+
+    stage: Stage
+    planned_from: Position
+    next_offsets: Offsets
+    topic_ids: TopicIds
+    earliest: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRows(WriterCommitMessage):
+    """What one task reports: its files, and the places of its rows.
+
+    `seen` are those of all its rows, also of those that it left out. With it goes the plan, which
+    the commit needs in another process: with the first task's all that brokers said, with the
+    others' nothing of it.
+    """
+
+    plan: SinkPlan
+    files: tuple[DataFile, ...]
+    seen: Spans
+    left_out_count: int
+
+
+class LoadSinkWriter:
+    """What the writers of batches and streams share; made in the planner, pickled to the tasks."""
+
+    _knows_topics_later = False
+    """Whether, of topics that are new to the name, only those are asked about that a commit brings:
+    each micro-batch would else ask for all topics of the cluster, and wait for a leader that is
+    away. A batch write asks before its tasks begin, since in no checkpoint there is where those
+    partitions begin that give no row."""
+
+    def __init__(self, options: LoadSinkOptions, schema: StructType) -> None:
+        freeze_imports()
+        check_place_columns(schema)
+        self._options = options
+        self._schema = schema
+        self._plan: SinkPlan | None = None
+
+    @PlainErrors()
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark also makes writers to commit and abort: only one that goes to tasks has a stage."""
+        if self._plan is None:
+            self._plan = self._planned()
+        # Tasks ask no brokers, and need no passwords.
+        return {**vars(self), "_options": replace(self._options, client=None)}
+
+    def _planned(self) -> SinkPlan:
+        options = self._options
+        schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
+        check_layout(options.layout, schema)
+        target = open_target(options.target)
+        position = target.position(options.name)
+        ids, earliest = _asked(options.client, position.offsets, not self._knows_topics_later)
+        goes_on = without_recreated(
+            position, ids, options.name, options.fail_on_data_loss, _BEGIN_ANEW
+        )
+        stage = target.stage(schema, options.layout.partition_by)
+        return SinkPlan(stage, position, goes_on, ids, earliest)
+
+    @PlainErrors()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
+        """Writes those of one task's rows that the target does not have; they are on disk when it
+        returns."""
+        assert self._plan is not None
+        freeze_imports()
+        context = TaskContext.get()
+        assert context is not None
+        rows = NewRows(self._plan.next_offsets)
+        label = f"task-{context.partitionId()}"
+        stage, layout = self._plan.stage, self._options.layout
+        files = tuple(write_files(stage, label, rows.of(iterator), layout))
+        if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
+            raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
+        plan = self._plan
+        if context.partitionId():
+            # A cluster may have many topics, and each task reports.
+            plan = replace(plan, topic_ids=NO_IDS, earliest={})
+        return LoadedRows(plan, files, rows.seen, rows.left_out_count)
+
+    def _commit(
+        self, messages: Sequence[WriterCommitMessage | None], batch: int | None
+    ) -> Commit | None:
+        reports = [message for message in messages if isinstance(message, LoadedRows)]
+        if not reports:
+            return None
+        target = open_target(self._options.target)
+        plan = reports[0].plan
+        stage = plan.stage
+        files = [file for report in reports for file in report.files]
+        seen: Spans = {}
+        for report in reports:
+            seen = joined(seen, report.seen)
+        try:
+            ranges = self._ranges(plan, seen, batch)
+            # Asked before the read, so never the id of a topic that was created again since then.
+            moved = {piece.topic for piece in ranges}
+            ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
+            self._check_back(plan, moved - ids.keys())
+        except (InvalidRowError, InvalidOptionError, DataLossError):
+            target.discard(stage)
+            raise
+        left_out = sum(report.left_out_count for report in reports)
+        if left_out:
+            _log.warning(
+                "%d rows are left out: load %r has gone past their offsets in %s.",
+                left_out,
+                self._options.name,
+                target,
+            )
+        if not ranges:
+            target.discard(stage)
+            return None
+        name, planned_from = self._options.name, plan.planned_from
+        return target.commit(PendingCommit(stage, name, planned_from, ranges, files, ids))
+
+    def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
+        """Raises TopicRecreatedError for a topic that the load goes on without, and that is there
+        again: a commit that has no id for it could not say that its offsets count from now on."""
+        plan.planned_from.check_back(
+            without_id,
+            self._options.name,
+            "set the option kafka.bootstrap.servers on the write, too, and leave "
+            "uncheckedTopicIds out; or give the load another name",
+        )
+
+    def _ranges(self, plan: SinkPlan, seen: Spans, batch: int | None) -> list[OffsetRange]:
+        """By what the name moves. Raises InvalidRowError, InvalidOptionError, DataLossError."""
+        options = self._options
+        reads = None if batch is None else self._micro_batch(batch)
+        starting = options.starting
+        if batch is not None:
+            if reads is not None:
+                reads.check(seen)
+            elif starting is None:
+                # Of such a query nothing is known but its rows.
+                starting = OffsetLimit(everywhere=EARLIEST)
+        is_blind = reads is None and batch is not None and (options.starting is None or batch > 0)
+        earliest = plan.earliest
+        if self._knows_topics_later:
+            read = {tp.topic for tp in (*seen, *(reads.untils if reads is not None else ()))}
+            new = read - {tp.topic for tp in plan.next_offsets}
+            earliest = {**earliest, **_soon_asked(options.client, new)}
+        begins = Begins(starting, earliest, options.fail_on_data_loss, is_blind)
+        ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
+        return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)]
+
+    def _micro_batch(self, batch: int) -> MicroBatch | None:
+        checkpoint = self._options.checkpoint_location
+        is_needed = not self._options.unchecked_offsets
+        reads = None if checkpoint is None else micro_batch(checkpoint, batch, is_needed)
+        if reads is None and is_needed:
+            raise InvalidOptionError(
+                "Which offsets this micro-batch reads is not to be found out, as "
+                + (
+                    "the option checkpointLocation is not set on the query"
+                    if checkpoint is None
+                    else f"the checkpoint {checkpoint} cannot be read from Python"
+                )
+                + ". Rows that an operator held back for a later batch, such as a join of streams, "
+                "would be taken for loaded ones. If the query has no such operator, set the option "
+                "uncheckedOffsets to true."
+            )
+        return reads
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        # Where all tasks reported, commit() may have published and failed after that.
+        if all(message is not None for message in messages):
+            return
+        for message in messages:
+            if isinstance(message, LoadedRows):
+                open_target(self._options.target).discard(message.plan.stage)
+                return
+
+
+class LoadWriter(LoadSinkWriter, DataSourceArrowWriter):
+    """Loads the rows of a DataFrame."""
+
+    @PlainErrors()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, None)
+
+    @PlainErrors()
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
+
+
+class LoadStreamWriter(LoadSinkWriter, DataSourceStreamArrowWriter):
+    """Loads the rows of micro-batches."""
+
+    _knows_topics_later = True
+
+    @PlainErrors()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages, batchId)
+
+    @PlainErrors()
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages)
+
+
+def check_place_columns(schema: StructType) -> None:
+    """Raises InvalidRowError unless rows say which record each was made of."""
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, expected in _PLACE_TYPES.items():
+        if name not in types:
+            raise InvalidRowError(
+                f"Rows to be loaded need the columns topic, partition and offset of their records, "
+                f"to be loaded once, and have only {', '.join(types)}. Aggregates have none: load "
+                "the rows, and aggregate what was loaded."
+            )
+        if not isinstance(types[name], expected):
+            raise InvalidRowError(
+                f"Column {name!r} must be that of the records, and is "
+                f"{types[name].simpleString()}: cast it."
+            )
+
+
+def _asked(
+    client: ClientConfig | None, places: Offsets, with_others: bool
+) -> tuple[TopicIds, Offsets]:
+    """The ids of all topics that are there, as far as brokers say them, and where the partitions
+    begin of topics with a place; with `with_others` also those of others, if that is soon known."""
+    if client is None:
+        return NO_IDS, {}
+    known = {tp.topic for tp in places}
+    with Cluster(client) as cluster:
+        topics = cluster.topics()
+        ids = {topic: cluster.topic_id(topic) for topic in topics}
+        earliest = offsets_at(cluster, _partitions(topics, known), EARLIEST)
+    if with_others:
+        earliest |= _soon_asked(client, topics.keys() - known)
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}, earliest
+
+
+def _soon_asked(client: ClientConfig | None, wanted: Collection[str]) -> Offsets:
+    """Where the partitions of some topics begin; nothing where that takes too long."""
+    if client is None or not wanted:
+        return {}
+    hasty = replace(client, request_timeout_ms=min(client.request_timeout_ms, _MOST_MS_FOR_OTHERS))
+    # One may be without a leader, or deleted meanwhile, and have nothing to do with this write.
+    with suppress(KafkalogError, KafkaError), Cluster(hasty) as cluster:
+        return offsets_at(cluster, _partitions(cluster.topics(), wanted), EARLIEST)
+    return {}
+
+
+def _partitions(topics: Mapping[str, list[int]], wanted: Collection[str]) -> list[TopicPartition]:
+    return [
+        TopicPartition(t, number) for t in sorted(topics) if t in wanted for number in topics[t]
+    ]

@@ -1,0 +1,512 @@
+"""A Delta Lake table as a load target: files and offsets in one entry of the table's log.
+
+    TABLE/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write, and it stays
+    TABLE/_delta_log/00000000000000000007.json   commitInfo, an `add` for each file, and `txn`s
+
+The commit point is the log entry, which deltalake creates under a number that must be free: a file
+that no entry adds is no part of the table, so nothing is moved or rewritten. Delta's own VACUUM
+(in deltalake with full=True) deletes what a killed load left behind. An entry holds, for load NAME
+(percent-encoded):
+- `txn` with the appId `kafkalog:NAME:TOPIC:PARTITION`, version = the next offset of that partition;
+- `txn` with the appId `kafkalog:NAME`, version = how many partitions the name has such a txn of;
+- `txn` with the appId `kafkalog:NAME:TOPIC:id:UUID` when the topic's id is another one than before,
+  version = the entry's own number: the greatest says the topic's id;
+- no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
+  recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
+  commitInfo), but for the count;
+- in commitInfo, for people: `kafkalog.load-id`, `kafkalog.name` and `kafkalog.offsets`, and the
+  offsets that were given up, `kafkalog.gaps`, if any.
+
+The txns are the truth: checkpoints keep them, while commitInfo goes when the log is cleaned up.
+deltalake tells the version of an appId that one names, but not which there are, so those are looked
+up in the log itself; the count shows that none was overlooked. Where it is gone as well, history
+and files may still tell that there were loads: then a load is refused, as it would double rows.
+
+Fenced: Delta leaves the meaning of a txn to the writer, and deltalake accepts an old version from a
+handle that was opened later. So a commit is tried at one log number only, the one after the state
+whose offsets were compared with the plan (`max_commit_retries=0`); whoever is too late looks again.
+
+Commit.sequence is Delta's table version. A commit is as durable as deltalake makes it. Landed files
+are added as they are, so that tables with rules for their rows are refused (delta_rules.py).
+Needs the same path on driver and executors. Called by the driver, from any thread or process.
+"""
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.offsets import Offsets, to_json
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    Commit,
+    DataFile,
+    PendingCommit,
+    Position,
+    Stage,
+    Step,
+    ranges_to_json,
+)
+from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.targets.delta_rules import (
+    refuse_nulls,
+    refuse_unfit,
+    with_partitions,
+)
+from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics, file_statistics
+from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
+from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
+from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
+from pyspark_kafkalog.warehouse.targets.staging import (
+    check_rows,
+    discard,
+    new_load_id,
+    restore_aside,
+    staged_path,
+    sweep_directories,
+)
+
+LOAD_ID = "kafkalog.load-id"
+
+_APP = "kafkalog"
+_ID = "id:"
+# The version of a txn that holds no more, as there is no way to delete one.
+_DROPPED = -1
+_FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
+# Of one file, of several, or of a file that is called by a UUID.
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint"
+    r"(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)"
+)
+_MISSING_FILE = (
+    "The target has to be on a file system that the driver and all executors share. If it is, a "
+    "VACUUM removed what this load had written: run it again."
+)
+
+
+class DeltaTarget:
+    """The table at `path`, an absolute path. See target.Target for the promises."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"DeltaTarget({self.path!r})"
+
+    def __str__(self) -> str:
+        return f"delta:{self.path}"
+
+    def position(self, name: str, read_only: bool = False) -> Position:
+        with _explained(f"open the load target {self.path}"):
+            table = self._table()
+            if table is None:
+                _refuse_foreign_files(self.path)
+                return NOWHERE
+            if not read_only:
+                restore_aside(self.path, self._named_files)
+            found = self.position_in(table, name)
+            return Position(_without_dropped(found.offsets), found.topic_ids)
+
+    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
+        load_id = new_load_id()
+        path = self._stage_path(load_id)
+        with _explained(f"write to the load target {self.path}"):
+            make_directory(self.path)
+            table = self._table() or self._create(schema, partition_by)
+            refuse_unfit(table, schema, partition_by, self.path)
+            make_directory(path)
+        partitioning = Partitioning(tuple(partition_by)) if partition_by else None
+        return Stage(load_id, path, schema, partitioning=partitioning)
+
+    def commit(self, pending: PendingCommit) -> Commit:
+        with _explained(
+            f"commit to the load target {self.path} (to run the load again is safe: it goes on "
+            "from the newest commit, whether that is this one or not)"
+        ):
+            return publish_fenced(pending, _FencedDelta(self, pending))
+
+    def discard(self, stage: Stage) -> None:
+        discard(stage)
+
+    def forget(self, name: str) -> bool:
+        with _explained(f"forget load {name!r} in {self.path}"):
+            was_there = False
+            while (table := self._table()) is not None:
+                versions = self._versions(table, name)
+                held = [place for place, version in versions.items() if version != _DROPPED]
+                if not held and not self._is_lost(table, name, versions):
+                    return was_there
+                was_there = True
+                count = sum(rest.isdecimal() for _, rest in versions)
+                transactions = [Transaction(_app_id(name), count)]
+                transactions += [
+                    Transaction(f"{_app_id(name)}:{topic}:{rest}", _DROPPED)
+                    for topic, rest in sorted(held)
+                ]
+                try:
+                    _append(table, [], transactions, {"kafkalog.forgotten": name})
+                    return True
+                except CommitFailedError:
+                    if DeltaTable(self.path).version() == table.version():
+                        raise
+            return was_there
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        with _explained(f"sweep the load target {self.path}"):
+            if self._table() is None:
+                return []
+            return sweep_directories(self.path, idle_s, dry_run, self._named_files, self._fence)
+
+    def _named_files(self) -> set[str]:
+        """Every file that the log, as far back as it goes, adds or removes."""
+        log_path = os.path.join(self.path, "_delta_log")
+        found: set[str] = set()
+        for path in glob.glob(os.path.join(glob.escape(log_path), "**", "*"), recursive=True):
+            if path.endswith(".parquet"):
+                with pq.ParquetFile(path) as file:
+                    for kind in {"add", "remove"}.intersection(file.schema_arrow.names):
+                        column = file.read([f"{kind}.path"]).column(kind).drop_null()
+                        found.update(one["path"] for one in column.to_pylist())
+            elif path.endswith(".json"):
+                for kind in ("add", "remove"):
+                    found.update(action[kind]["path"] for action in _actions(path, kind))
+        return {unquote(path) for path in found}
+
+    def _fence(self) -> None:
+        """A log entry without files: whoever was about to write its number looks again."""
+        table = DeltaTable(self.path)
+        table.create_write_transaction(
+            [],
+            "append",
+            table.schema(),
+            commit_properties=CommitProperties(custom_metadata={"kafkalog.vacuum": "true"}),
+        )
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.path)
+        except TableNotFoundError:
+            return None
+
+    def _create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> DeltaTable:
+        _refuse_foreign_files(self.path)
+        try:
+            return DeltaTable.create(
+                self.path,
+                Schema.from_arrow(with_partitions(schema, partition_by)),
+                mode="error",
+                partition_by=[field.name for field in partition_by],
+            )
+        except DeltaError:
+            # Another loader was faster, and killed or not, what it made is a table.
+            return DeltaTable(self.path)
+
+    def position_in(
+        self, table: DeltaTable, name: str, seen_version: int | None = None
+    ) -> Position:
+        """Where load `name` goes on, in the table version that `table` was opened at. For
+        `seen_version` see `_is_lost`."""
+        offsets = {}
+        newest: dict[str, tuple[int, UUID]] = {}
+        versions = self._versions(table, name)
+        for (topic, rest), version in versions.items():
+            if rest.isdecimal():
+                offsets[TopicPartition(topic, int(rest))] = version
+            elif version != _DROPPED:
+                found = version, UUID(rest.removeprefix(_ID))
+                newest[topic] = max(newest.get(topic, found), found)
+        if self._is_lost(table, name, versions, seen_version):
+            raise TargetError(
+                f"the log of the Delta table {self.path} does not hold all offsets of load "
+                f"{name!r}, so it is unknown where it goes on; nothing was written. Restore the "
+                "log from a backup, and unset delta.setTransactionRetentionDuration if it is set; "
+                "or let the load land everything again (pyspark_kafkalog.forget, kafkalog load "
+                "--forget)."
+            )
+        return Position(offsets, {topic: topic_id for topic, (_, topic_id) in newest.items()})
+
+    def _is_lost(
+        self,
+        table: DeltaTable,
+        name: str,
+        versions: Mapping[tuple[str, str], int],
+        seen_version: int | None = None,
+    ) -> bool:
+        """Whether load `name` had txns that are gone: fewer or more than were counted; or none,
+        where the history names the load, or files of loads are there and no txn of any load.
+
+        At `seen_version` there was nothing of the load, so only later entries are read: others may
+        commit so often that whoever reads the whole history each time is always late."""
+        count = table.transaction_version(_app_id(name))
+        kept = sum(rest.isdecimal() for _, rest in versions)
+        if count is not None or kept:
+            return count != kept
+        log_path = os.path.join(self.path, "_delta_log")
+        oldest = 0 if seen_version is None else seen_version + 1
+        if _names_load(log_path, name, range(oldest, table.version() + 1)):
+            return True
+        if seen_version is not None or any(
+            app_id.startswith(f"{_APP}:") for app_id in _app_ids(log_path)
+        ):
+            return False
+        return any(_FILE_OF_A_LOAD.search(uri) for uri in table.file_uris())
+
+    def _versions(self, table: DeltaTable, name: str) -> dict[tuple[str, str], int]:
+        """The versions of the txns of load `name`, by topic and what follows it in their appIds."""
+        found = {}
+        for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
+            place = app_id.removeprefix(f"{_app_id(name)}:")
+            topic, _, rest = place.partition(":")
+            if place != app_id and (rest.isdecimal() or rest.startswith(_ID)):
+                version = table.transaction_version(app_id)
+                if version is not None:
+                    found[topic, rest] = version
+        return found
+
+    def _stage_path(self, load_id: str) -> str:
+        # Not hidden by an underscore: VACUUM would never look into it.
+        return os.path.join(self.path, f"load-{load_id}")
+
+
+class _FencedDelta:
+    """The table as one pending commit sees it: see publish.FencedTable."""
+
+    advice = _MISSING_FILE
+    _table: DeltaTable
+    _current: Position
+    """With the txns that hold no more: these are not written again."""
+
+    def __init__(self, target: DeltaTarget, pending: PendingCommit) -> None:
+        self._target = target
+        self._path = target.path
+        self._pending = pending
+        self._statistics: list[FileStatistics] = []
+        self._seen_version: int | None = None
+
+    def look(self) -> None:
+        if not self._statistics:
+            stage = self._pending.stage
+            for file in self._pending.files:
+                self._statistics.append(_statistics(staged_path(stage, file.name), file))
+        self._table = DeltaTable(self._path)
+
+    def position(self) -> Position:
+        table, pending = self._table, self._pending
+        self._current = self._target.position_in(table, pending.name, self._seen_version)
+        self._seen_version = None if self._current.offsets else table.version()
+        position = Position(_without_dropped(self._current.offsets), self._current.topic_ids)
+        pending.check_unmoved(position, self._path)
+        # Again, others may have altered the table since the load began.
+        stage = pending.stage
+        partition_by = stage.partitioning.fields if stage.partitioning else ()
+        refuse_unfit(table, stage.schema, partition_by, self._path)
+        refuse_nulls(table, stage, pending.files, self._statistics, self._path)
+        return position
+
+    def publish(self, step: Step) -> int | None:
+        """The table version that this commit became."""
+        table, current, position = self._table, self._current, step.position
+        name, stage = self._pending.name, self._pending.stage
+        adds = _add_actions(table, stage, self._pending.files, self._statistics)
+        base = table.version()
+        # A txn stays for ever; that of a partition which a recreated topic has not is dropped.
+        offsets = dict.fromkeys(current.offsets, _DROPPED) | dict(position.offsets)
+        transactions = [Transaction(_app_id(name), len(offsets))]
+        transactions += [
+            Transaction(_app_id(name, key), offset)
+            for key, offset in sorted(offsets.items())
+            if current.offsets.get(key) != offset
+        ]
+        transactions += [
+            Transaction(f"{_app_id(name)}:{topic}:{_ID}{topic_id}", base + 1)
+            for topic, topic_id in sorted(position.topic_ids.items())
+            if current.topic_ids.get(topic) != topic_id
+        ]
+        metadata = {
+            LOAD_ID: stage.load_id,
+            "kafkalog.name": name,
+            "kafkalog.offsets": json.dumps(to_json(position.offsets)),
+        }
+        if step.gaps:
+            metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(step.gaps))
+        try:
+            _append(table, adds, transactions, metadata)
+        except (DeltaError, OSError) as error:
+            # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
+            # may have failed.
+            newest = DeltaTable(self._path)
+            for version in range(base + 1, newest.version() + 1):
+                if _commit_info(self._path, version).get(LOAD_ID) == stage.load_id:
+                    return version
+            if isinstance(error, CommitFailedError) and newest.version() > base:
+                return None
+            raise
+        return base + 1
+
+
+def _app_id(name: str, key: TopicPartition | None = None) -> str:
+    place = f":{key.topic}:{key.partition}" if key else ""
+    return f"{_APP}:{quote(name, safe='')}{place}"
+
+
+def _append(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    transactions: Sequence[Transaction],
+    metadata: Mapping[str, str],
+) -> None:
+    """One log entry, at the number that follows the version `table` was opened at or none."""
+    table.create_write_transaction(
+        list(adds),
+        "append",
+        table.schema(),
+        partition_by=table.metadata().partition_columns or None,
+        commit_properties=CommitProperties(
+            custom_metadata=dict(metadata),
+            app_transactions=list(transactions),
+            max_commit_retries=0,
+        ),
+    )
+
+
+def _without_dropped(offsets: Offsets) -> Offsets:
+    return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
+
+
+def _names_load(log_path: str, name: str, versions: range) -> bool:
+    """Whether the history says that one of these versions is of load `name`. Not of later ones: a
+    rival may have made the load's first commit since the table was opened."""
+    for entry in sorted(os.listdir(log_path)):
+        version = entry.partition(".")[0]
+        if entry.endswith(".json") and version.isdecimal() and int(version) in versions:
+            for action in _actions(os.path.join(log_path, entry), "commitInfo"):
+                if action["commitInfo"].get("kafkalog.name") == name:
+                    return True
+    return False
+
+
+def _app_ids(log_path: str) -> set[str]:
+    """The appIds of the log's last checkpoint and of all entries after it, and perhaps of later
+    ones than the table version that somebody has open."""
+    checkpoint, names = _newest_checkpoint(log_path)
+    found: set[str] = set()
+    for name in names:
+        path = os.path.join(log_path, name)
+        if name.endswith(".parquet"):
+            column = pq.read_table(path, columns=["txn"], partitioning=None).column("txn")
+            found.update(txn["appId"] for txn in column.drop_null().to_pylist())
+        else:
+            found |= _app_ids_in(path)
+    for name in sorted(os.listdir(log_path)):
+        version, _, rest = name.partition(".")
+        if rest == "json" and version.isdecimal() and int(version) > checkpoint:
+            found |= _app_ids_in(os.path.join(log_path, name))
+    return found
+
+
+def _newest_checkpoint(log_path: str) -> tuple[int, list[str]]:
+    """The table version of the log's last complete checkpoint and the names of its files; -1 and
+    none where there is no checkpoint. By the files alone: the log's own note of it,
+    `_last_checkpoint`, may be older, or missing."""
+    files: dict[tuple[int, int], list[str]] = {}
+    for name in os.listdir(log_path):
+        found = _CHECKPOINT.fullmatch(name)
+        if found:
+            key = int(found["version"]), int(found["parts"] or 1)
+            files.setdefault(key, []).append(name)
+    newest = max((key for key, names in files.items() if len(names) >= key[1]), default=(-1, 0))
+    return newest[0], files.get(newest, [])
+
+
+def _app_ids_in(path: str) -> set[str]:
+    """The appIds of a log entry: a file of JSON objects, one a line."""
+    return {action["txn"]["appId"] for action in _actions(path, "txn")}
+
+
+def _commit_info(path: str, version: int) -> Mapping[str, Any]:
+    log_entry = os.path.join(path, "_delta_log", f"{version:020}.json")
+    return next((action["commitInfo"] for action in _actions(log_entry, "commitInfo")), {})
+
+
+def _actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The actions of one kind in a log entry. Lines without that word are not parsed: an entry may
+    add thousands of files."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if f'"{kind}"' in line:
+                action = json.loads(line)
+                if kind in action:
+                    yield action
+
+
+def _statistics(path: str, file: DataFile) -> FileStatistics:
+    footer = pq.read_metadata(path)
+    check_rows(path, file, footer.num_rows)
+    return file_statistics(footer)
+
+
+def _add_actions(
+    table: DeltaTable, stage: Stage, files: Sequence[DataFile], statistics: Sequence[FileStatistics]
+) -> list[AddAction]:
+    there = {field.name for field in table.schema().fields if isinstance(field.type, PrimitiveType)}
+    lacking = sorted(there - set(stage.schema.names) - set(table.metadata().partition_columns))
+    return [
+        AddAction(
+            path=f"{os.path.basename(stage.path)}/{file.name}",
+            size=file.size_bytes,
+            partition_values=_partition_values(stage, file),
+            modification_time=os.stat(staged_path(stage, file.name)).st_mtime_ns // 1_000_000,
+            data_change=True,
+            stats=found.to_json(lacking),
+        )
+        for file, found in zip(files, statistics, strict=True)
+    ]
+
+
+def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
+    fields = stage.partitioning.fields if stage.partitioning else ()
+    return {field.name: value for field, value in zip(fields, file.partition, strict=True)}
+
+
+def _refuse_foreign_files(path: str) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise TargetError(f"the load target {path} is a file: name a directory")
+    names = os.listdir(path) if os.path.isdir(path) else []
+    if "_kafkalog" in names:
+        raise TargetError(
+            f"{path} is a Parquet target of loads (_kafkalog): name it parquet:{path}, or name a "
+            "new or empty directory for the Delta table"
+        )
+    visible = sorted(name for name in names if not name.startswith(("_", ".", "load-")))
+    if visible:
+        raise TargetError(
+            f"{path} is no Delta table and holds files of others ({visible[0]}): name a Delta "
+            "table, or a new or empty directory"
+        )
+
+
+@contextmanager
+def _explained(doing: str) -> Iterator[None]:
+    """Errors of deltalake and of the operating system become a TargetError that says what could
+    not be done."""
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        raise TargetError(
+            f"cannot {doing}: {error}. A delta: target is a directory that the driver and all "
+            "executors can write."
+        ) from error

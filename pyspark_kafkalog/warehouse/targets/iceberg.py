@@ -1,0 +1,645 @@
+"""An Apache Iceberg table as a load target: files and offsets in one commit of its catalog.
+
+    LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write them
+    table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
+    table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics; both
+                                                {} once NAME was forgotten
+    snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
+                                                `kafkalog.ranges`: what this snapshot brought, and
+                                                `kafkalog.gaps`: what it gave up
+
+The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
+the property together. The property is the truth: it outlives the expiry of snapshots, which the
+summary does not; a load that has none is refused where a summary names it, or where files of loads
+are in the table and no load has one. Files are written with the table's field ids and stay where
+they are; what a killed load left behind is in no snapshot, and Iceberg's own removal of orphan
+files deletes it.
+
+Fenced: every commit makes a snapshot, also one without files, and requires that the table's current
+snapshot, schema and partition spec are still those that were compared with the plan. pyiceberg's
+retries would build the commit anew on whatever is there by then, so they are switched off
+(`commit.retry.num-retries`, in memory alone); whoever is too late looks again. To roll the table
+back rolls no offsets back: set the property to what the summaries up to that snapshot say.
+
+Commit.sequence is the snapshot id. The catalog is named `kafkalog`; its properties are the target's
+query, and those of pyiceberg's own environment variables and configuration file, where secrets are
+better kept. Tables that are partitioned in another way than the load, and locations that are no
+local or mounted directory, are refused.
+Needs the same path on driver and executors. Called by the driver, from any thread or process.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
+from itertools import count
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from kafka.structs import TopicPartition
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    StatisticsCollector,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    pyarrow_to_schema,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
+from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
+from pyiceberg.transforms import DayTransform, HourTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
+from pyiceberg.utils.config import Config
+from pyiceberg.utils.properties import property_as_bool
+
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, TargetError
+from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    Commit,
+    DataFile,
+    PendingCommit,
+    Position,
+    Stage,
+    Step,
+    ids_from_json,
+    ids_to_json,
+    ranges_to_json,
+)
+from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
+from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
+    TRANSFORMS,
+    refuse_other_ids,
+    refuse_unfit,
+)
+from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
+from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
+from pyspark_kafkalog.warehouse.targets.staging import (
+    check_rows,
+    discard,
+    new_load_id,
+    restore_aside,
+    staged_path,
+    sweep_directories,
+)
+
+CATALOG = "kafkalog"
+LOAD_ID = "kafkalog.load-id"
+
+_OFFSETS_OF_A_LOAD = re.compile(r"kafkalog\..*\.offsets", re.DOTALL)
+_FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
+_MISSING_FILE = (
+    "The table's location has to be on a file system that the driver and all executors share. If "
+    "it is, a removal of orphan files took what this load had written: run it again."
+)
+# Set for the time of a commit, not in the catalog: no unfenced retries.
+_IN_MEMORY = {"commit.retry.num-retries": "0"}
+_NO_METRICS, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SHOWN_PROPERTIES = ("type", "uri", "warehouse")
+
+
+class IcebergTarget:
+    """The table `identifier`, NAMESPACE.TABLE, in the catalog that `properties` describe. See
+    target.Target for the promises."""
+
+    def __init__(self, identifier: str, properties: Mapping[str, str]) -> None:
+        self.identifier = identifier
+        self._properties = dict(properties)
+        self._catalog: Catalog | None = None
+        self._foreign_manifests: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"IcebergTarget({self.identifier!r})"
+
+    def __str__(self) -> str:
+        return f"iceberg:{self.identifier}"
+
+    def position(self, name: str, read_only: bool = False) -> Position:
+        with self._explained(f"open the load target {self}"):
+            table = self._existing_table()
+            if table is None:
+                return NOWHERE
+            if not read_only:
+                data = _data_directory(table)
+                restore_aside(data, lambda: self._named_files(data))
+            return self.position_in(table, name)
+
+    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
+        load_id = new_load_id()
+        with self._explained(f"write to the load target {self}"):
+            table = self._table() or self._create(schema, partition_by)
+            refuse_unfit(table, schema, partition_by, self.identifier)
+            path = os.path.join(_data_directory(table), f"load-{load_id}")
+            make_directory(path)
+            fields = tuple(partition_by)
+            partitioning = Partitioning(fields, in_files=True) if fields else None
+            return Stage(load_id, path, _with_field_ids(schema, table), partitioning=partitioning)
+
+    def commit(self, pending: PendingCommit) -> Commit:
+        with self._explained(
+            f"commit to the load target {self} (to run the load again is safe: it goes on from the "
+            "newest commit, whether that is this one or not)"
+        ):
+            return publish_fenced(pending, _FencedIceberg(self, pending))
+
+    def discard(self, stage: Stage) -> None:
+        discard(stage)
+
+    def forget(self, name: str) -> bool:
+        """A snapshot without files, so that a load at work conflicts with it, and the properties
+        emptied: a property that is gone is no first load, but one that was lost."""
+        with self._explained(f"forget load {name!r} in {self}"):
+            was_there = False
+            while (table := self._existing_table()) is not None:
+                if _kept_position(table, name) == NOWHERE and not self._is_lost(table, name):
+                    return was_there
+                was_there = True
+                base = table.metadata_location
+                table.metadata.properties.update(_IN_MEMORY)
+                emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
+                try:
+                    _commit(table, emptied, {}, {"kafkalog.forgotten": name})
+                    return True
+                except CommitFailedException:
+                    if self.newest().metadata_location == base:
+                        raise
+            return was_there
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        with self._explained(f"sweep the load target {self}"):
+            table = self._existing_table()
+            if table is None:
+                return []
+            data = _data_directory(table)
+            return sweep_directories(
+                data, idle_s, dry_run, lambda: self._named_files(data), self._fence
+            )
+
+    def position_in(self, table: Table, name: str) -> Position:
+        """Where load `name` goes on, in the table's metadata as it was loaded.
+
+        Raises TargetError where that is lost."""
+        if not self._is_lost(table, name):
+            return _kept_position(table, name)
+        witness, known = f"its snapshots name load {name!r}", _ends_in_snapshots(table, name)
+        if not _is_named(table, name):
+            witness = "files of loads are in it, while no load has such a property"
+        ends = f"at least {json.dumps(to_json(known))}, and " if known else ""
+        raise TargetError(
+            f"the Iceberg table {'.'.join(table.name())} has no property {_offsets_property(name)} "
+            f"any more, and {witness}: to begin again would double rows; nothing was written. Set "
+            f"the property to where the load ended: {ends}every {'other ' if known else ''}"
+            "partition at max(offset) + 1 of its rows, as one that is left out is loaded from the "
+            'beginning ({"TOPIC": {"PARTITION": OFFSET}}; {} for a load that is new). Or let the '
+            "load land everything again (pyspark_kafkalog.forget, kafkalog load --forget)."
+        )
+
+    def _is_lost(self, table: Table, name: str) -> bool:
+        """Whether a load has no property, though it made snapshots; or no load has one, though
+        files of loads are there. One that was forgotten has a property."""
+        if _offsets_property(name) in table.metadata.properties:
+            return False
+        if _is_named(table, name):
+            return True
+        if any(_OFFSETS_OF_A_LOAD.fullmatch(key) for key in table.metadata.properties):
+            return False
+        return self._has_files_of_loads(table)
+
+    def _has_files_of_loads(self, table: Table) -> bool:
+        """By the paths in the current snapshot. A manifest never changes, and is read once: others
+        may commit so often that whoever reads them all is always late."""
+        snapshot = table.current_snapshot()
+        for manifest in snapshot.manifests(table.io) if snapshot else ():
+            if manifest.manifest_path not in self._foreign_manifests:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    if _FILE_OF_A_LOAD.search(entry.data_file.file_path):
+                        return True
+                self._foreign_manifests.add(manifest.manifest_path)
+        return False
+
+    def _named_files(self, data: str) -> set[str]:
+        """The files that any snapshot names, relative to the directory `data`."""
+        table = self.newest()
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in table.snapshots()
+            for manifest in snapshot.manifests(table.io)
+        }
+        return {
+            os.path.relpath(re.sub(r"\Afile:/*", "/", entry.data_file.file_path), data)
+            for manifest in manifests.values()
+            for entry in manifest.fetch_manifest_entry(table.io)
+        }
+
+    def _fence(self) -> None:
+        """A snapshot without files: whoever was about to follow the one before looks again."""
+        table = self.newest()
+        with table.transaction() as transaction:
+            transaction.update_snapshot({"kafkalog.vacuum": "true"}).fast_append().commit()
+
+    def _catalog_of_target(self) -> Catalog:
+        if self._catalog is None:
+            try:
+                self._catalog = load_catalog(CATALOG, **self._properties)
+            except Exception:
+                # A SQL catalog makes its tables at first use, and fails when another one is doing
+                # so; what else it may be, the second time tells.
+                self._catalog = load_catalog(CATALOG, **self._properties)
+        return self._catalog
+
+    def _existing_table(self) -> Table | None:
+        """The table. A catalog that is missing is not made, which opening it would do: what the
+        load is asked for may yet be refused."""
+        _check_named(self.identifier, self._properties)
+        return self._table() if _is_catalog_there(self._properties) else None
+
+    def newest(self) -> Table:
+        """The table in its newest state."""
+        return self._catalog_of_target().load_table(self.identifier)
+
+    def _table(self) -> Table | None:
+        try:
+            return self.newest()
+        except NoSuchTableError:
+            return None
+
+    def _create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> Table:
+        catalog = self._catalog_of_target()
+        warehouse = str(catalog.properties.get("warehouse", ""))
+        if "://" in warehouse:
+            # Before a table is made that could not be loaded into.
+            _as_path(self.identifier, warehouse)
+        namespace = catalog.identifier_to_tuple(self.identifier)[:-1]
+        for length in range(1, len(namespace) + 1):
+            try:
+                catalog.create_namespace_if_not_exists(namespace[:length])
+            except Exception:
+                # Another loader may make it at this instant, which each catalog says in its way.
+                if not catalog.namespace_exists(namespace[:length]):
+                    raise
+        numbers = count(1)
+        numbered = pyarrow_to_schema(pa.schema([_numbered(field, numbers) for field in schema]))
+        fields = [
+            IcebergField(
+                numbered.find_field(field.column).field_id,
+                PARTITION_FIELD_ID_START + number,
+                TRANSFORMS[field.transform],
+                field.name,
+            )
+            for number, field in enumerate(partition_by)
+        ]
+        return catalog.create_table_if_not_exists(
+            self.identifier, numbered, partition_spec=PartitionSpec(*fields)
+        )
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Errors of pyiceberg, its catalogs and file systems become a TargetError that says what
+        could not be done, without the secrets of the target's properties."""
+        try:
+            yield
+        except KafkalogError:
+            raise
+        except Exception as error:
+            # pyiceberg's errors have no root of their own, and its catalogs add those of theirs.
+            message = f"cannot {doing}: {type(error).__name__}: {error}"
+            hidden = _hidden(message, self._properties)
+            raise TargetError(hidden) from (error if hidden == message else None)
+
+
+class _FencedIceberg:
+    """The table as one pending commit sees it: see publish.FencedTable."""
+
+    advice = _MISSING_FILE
+    _table: Table
+
+    def __init__(self, target: IcebergTarget, pending: PendingCommit) -> None:
+        self._target = target
+        self._pending = pending
+
+    def look(self) -> None:
+        self._table = self._target.newest()
+
+    def position(self) -> Position:
+        table, pending, identifier = self._table, self._pending, self._target.identifier
+        current = self._target.position_in(table, pending.name)
+        pending.check_unmoved(current, str(self._target))
+        # Again, others may have altered the table since the load began.
+        stage = pending.stage
+        partition_by = stage.partitioning.fields if stage.partitioning else ()
+        refuse_unfit(table, stage.schema, partition_by, identifier)
+        refuse_other_ids(table, stage.schema, identifier)
+        return current
+
+    def publish(self, step: Step) -> int | None:
+        """The snapshot that this commit became."""
+        table, position, gaps = self._table, step.position, step.gaps
+        name, stage = self._pending.name, self._pending.stage
+        base = table.metadata_location
+        summary = {
+            LOAD_ID: stage.load_id,
+            "kafkalog.name": name,
+            "kafkalog.ranges": json.dumps(ranges_to_json(self._pending.ranges)),
+            **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
+        }
+        properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
+        if position.topic_ids:
+            properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
+        scheme = "file://" if urlsplit(table.location()).scheme else ""
+        paths = {scheme + staged_path(stage, file.name): file for file in self._pending.files}
+        table.metadata.properties.update(_IN_MEMORY)
+        try:
+            _commit(table, properties, paths, summary)
+        except TargetError:
+            raise
+        except Exception as error:
+            # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
+            # there and its answer lost.
+            table = self._target.newest()
+            for snapshot in reversed(table.snapshots()):
+                if snapshot.summary and snapshot.summary.get(LOAD_ID) == stage.load_id:
+                    return snapshot.snapshot_id
+            if isinstance(error, CommitFailedException) and table.metadata_location != base:
+                return None
+            raise
+        newest = table.current_snapshot()
+        assert newest is not None
+        return newest.snapshot_id
+
+
+def _check_named(identifier: str, properties: Mapping[str, str]) -> None:
+    """Raises InvalidOptionError unless something says which catalog it is."""
+    settings = {**(Config().get_catalog_config(CATALOG) or {}), **properties}
+    _refuse_odd_url(identifier, str(settings.get("warehouse", "")))
+    if not settings.keys() & {"uri", "type", "py-catalog-impl"}:
+        raise InvalidOptionError(
+            f"target iceberg:{identifier} names no catalog: write for example iceberg:{identifier}"
+            "?uri=sqlite:////data/catalog.db&warehouse=/data/lake or ?uri=https://HOST for a REST "
+            f"catalog, or configure one named {CATALOG} for pyiceberg "
+            f"(PYICEBERG_CATALOG__{CATALOG.upper()}__URI)"
+        )
+
+
+def _refuse_odd_url(identifier: str, location: str) -> None:
+    """Raises InvalidOptionError for a URL that pyiceberg reads in another way than Spark does."""
+    odd = re.search(r"[#?\x00-\x1f\x7f]", location) if location.startswith("file:") else None
+    if odd:
+        raise InvalidOptionError(
+            f"target iceberg:{identifier} lies at {location}, and pyiceberg takes what follows "
+            f"{odd[0]!r} in a URL for no part of its path: name the warehouse as a plain path, "
+            "/data/lake, or another directory"
+        )
+
+
+def _is_catalog_there(properties: Mapping[str, str]) -> bool:
+    """False for a SQL catalog without its tables, which pyiceberg makes when it opens one."""
+    configured = Config().get_catalog_config(CATALOG) or {}
+    uri = str(properties.get("uri", configured.get("uri", "")))
+    if uri.startswith("sqlite"):
+        path = uri.partition(":///")[2]
+        if not os.path.exists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            return False
+    catalog = load_catalog(CATALOG, **{**properties, "init_catalog_tables": "false"})
+    if not hasattr(catalog, "engine"):
+        return True
+    import sqlalchemy as sa
+
+    return bool(sa.inspect(catalog.engine).has_table("iceberg_tables"))
+
+
+def _commit(
+    table: Table,
+    properties: dict[str, str],
+    files: Mapping[str, DataFile],
+    summary: dict[str, str],
+) -> None:
+    transaction = table.transaction()
+    transaction.set_properties(properties)
+    # Another schema or partition spec makes no snapshot. pyiceberg has no public way to say so.
+    schema = {"current-schema-id": table.metadata.current_schema_id}
+    spec = {"default-spec-id": table.metadata.default_spec_id}
+    unaltered = (
+        AssertCurrentSchemaId.model_validate(schema),
+        AssertDefaultSpecId.model_validate(spec),
+    )
+    transaction._apply((), unaltered)
+    # Also without files: it is the snapshot that makes a commit conflict with another one.
+    update = transaction.update_snapshot(summary)
+    merges = property_as_bool(table.properties, "commit.manifest-merge.enabled", False)
+    with update.merge_append() if merges else update.fast_append() as append:
+        for data_file in _data_files(table, files):
+            append.append_data_file(data_file)
+    _commit_transaction(table, transaction)
+
+
+def _commit_transaction(table: Table, transaction: Transaction) -> None:
+    """Commits, and deletes the manifests of a commit that is not there.
+
+    pyiceberg deletes them whenever the catalog says that others were faster. It says so, too, where
+    a gateway had asked it twice and kept the first answer to itself: then they are the table's.
+    """
+    producers, transaction._snapshot_producers = transaction._snapshot_producers, []
+    try:
+        transaction.commit_transaction()
+    except CommitFailedException:
+        found = table.catalog.load_table(table.name()).metadata
+        for producer in producers:
+            if found.snapshot_by_id(producer._snapshot_id) is None:
+                producer._clean_all_uncommitted()
+        raise
+
+
+def _data_files(table: Table, files: Mapping[str, DataFile]) -> Iterator[IcebergFile]:
+    """The files as Iceberg describes them. pyiceberg's own way to do so takes partitions from
+    bounds, which are not there where a time has no date; they were known when files were written.
+    It also takes the bounds of some row groups for those of all (`_collectors`)."""
+    spec, schema = table.spec(), table.schema()
+    types = [schema.find_type(field.source_id) for field in spec.fields]
+    wanted = compute_statistics_plan(schema, table.properties)
+    field_ids = parquet_path_to_id_mapping(schema)
+
+    def describe(path: str) -> IcebergFile:
+        file = files[path]
+        footer = pq.read_metadata(_as_path(table.name()[-1], path))
+        check_rows(path, file, footer.num_rows)
+        collectors = _collectors(wanted, field_ids, footer)
+        statistics = data_file_statistics_from_parquet_metadata(footer, collectors, field_ids)
+        fields = zip(spec.fields, types, file.partition, strict=True)
+        return IcebergFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*(_partition_value(*field) for field in fields)),
+            file_size_in_bytes=file.size_bytes,
+            sort_order_id=None,
+            spec_id=spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    with ThreadPoolExecutor() as threads:
+        yield from threads.map(describe, files)
+
+
+def _collectors(
+    wanted: dict[int, StatisticsCollector], field_ids: Mapping[str, int], footer: pq.FileMetaData
+) -> dict[int, StatisticsCollector]:
+    """What to tell of a file's columns: no more than the table's properties want, and only what
+    every row group says. pyiceberg would take the bounds of the others for all."""
+    collectors = dict(wanted)
+    seen: set[int] = set()
+    for index in range(footer.num_columns):
+        groups = [footer.row_group(number).column(index) for number in range(footer.num_row_groups)]
+        field_id = field_ids[footer.schema.column(index).path]
+        kinds = {_metrics_of(group) for group in groups}
+        if MetricModeTypes.NONE in kinds or field_id in seen:
+            collectors[field_id] = replace(wanted[field_id], mode=_NO_METRICS)
+        elif MetricModeTypes.COUNTS in kinds and wanted[field_id].mode != _NO_METRICS:
+            collectors[field_id] = replace(wanted[field_id], mode=_COUNTS)
+        seen.add(field_id)
+    return collectors
+
+
+def _metrics_of(column: pq.ColumnChunkMetaData) -> MetricModeTypes:
+    """What a row group says of a column: nothing, how many values and nulls, or bounds as well."""
+    statistics = column.statistics if column.is_stats_set else None
+    if statistics is None or not statistics.has_null_count:
+        return MetricModeTypes.NONE
+    if not statistics.has_min_max:
+        # Without any value there are none; of values that are too long there are none either.
+        return MetricModeTypes.COUNTS if statistics.num_values else MetricModeTypes.FULL
+    try:
+        _ = statistics.min, statistics.max
+    except OverflowError:
+        # A producer's clock may count beyond what Python has dates for.
+        return MetricModeTypes.COUNTS
+    return MetricModeTypes.FULL
+
+
+def _partition_value(field: IcebergField, kind: IcebergType, text: str | None) -> Any:
+    if text is None:
+        return None
+    if isinstance(field.transform, HourTransform):
+        moment = datetime.strptime(text, "%Y-%m-%d-%H").replace(tzinfo=timezone.utc)
+        return (moment - _EPOCH) // timedelta(hours=1)
+    if isinstance(field.transform, DayTransform) or isinstance(kind, DateType):
+        return (date.fromisoformat(text) - _EPOCH.date()).days
+    if isinstance(kind, BooleanType):
+        return text == "true"
+    return int(text) if isinstance(kind, (IntegerType, LongType)) else text
+
+
+def _hidden(text: str, properties: Mapping[str, str]) -> str:
+    """`text` without the values of properties that may be secrets, and passwords of URIs."""
+    for key, value in properties.items():
+        if key not in _SHOWN_PROPERTIES and len(value) > 3:
+            text = text.replace(value, "***")
+        with suppress(ValueError):
+            password = urlsplit(value).password
+            if password:
+                text = text.replace(password, "***")
+    return text
+
+
+def _offsets_property(name: str) -> str:
+    return f"kafkalog.{name}.offsets"
+
+
+def _ids_property(name: str) -> str:
+    return f"kafkalog.{name}.topic-ids"
+
+
+def _is_named(table: Table, name: str) -> bool:
+    """Whether a snapshot says that it is of load `name`."""
+    return any(
+        snapshot.summary and snapshot.summary.get("kafkalog.name") == name
+        for snapshot in table.snapshots()
+    )
+
+
+def _ends_in_snapshots(table: Table, name: str) -> Offsets:
+    """Where the ranges of a load end in the snapshots that are left."""
+    ends = {}
+    for snapshot in table.snapshots():
+        if snapshot.summary and snapshot.summary.get("kafkalog.name") == name:
+            for topic, partition, _, end in json.loads(snapshot.summary["kafkalog.ranges"] or "[]"):
+                ends[TopicPartition(topic, partition)] = end
+    return ends
+
+
+def _kept_position(table: Table, name: str) -> Position:
+    properties = table.metadata.properties
+    offsets = json.loads(properties.get(_offsets_property(name), "{}"))
+    topic_ids = json.loads(properties.get(_ids_property(name), "{}"))
+    return Position(from_json(offsets), ids_from_json(topic_ids))
+
+
+def _data_directory(table: Table) -> str:
+    """Where the table keeps its data, as a path of this machine."""
+    location = table.metadata.properties.get("write.data.path", f"{table.location()}/data")
+    return _as_path(".".join(table.name()), location).rstrip("/")
+
+
+def _as_path(identifier: str, location: str) -> str:
+    _refuse_odd_url(identifier, location)
+    path = re.sub(r"\Afile:/*", "/", location)
+    if not path.startswith("/"):
+        raise TargetError(
+            f"the Iceberg table {identifier} lies at {location}: landing tasks write to a local or "
+            "mounted directory only, so give table or warehouse a location file:///... (of all "
+            "targets, only Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
+        )
+    return path
+
+
+def _numbered(field: pa.Field, numbers: Iterator[int]) -> pa.Field:
+    """`field` with ids of its own, by which a partition spec names columns. A catalog gives the
+    table others."""
+    kind = field.type
+    if pa.types.is_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, numbers))
+    elif pa.types.is_map(kind):
+        key = _numbered(kind.key_field, numbers).with_nullable(False)
+        kind = pa.map_(key, _numbered(kind.item_field, numbers))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(child, numbers) for child in kind])
+    return pa.field(field.name, kind, metadata={"PARQUET:field_id": str(next(numbers))})
+
+
+def _with_field_ids(schema: pa.Schema, table: Table) -> pa.Schema:
+    """`schema` with the table's field ids, by which Iceberg's readers find columns in files."""
+    there = schema_to_pyarrow(table.schema(), include_field_ids=True)
+    return pa.schema([_with_field_id(field, there.field(field.name)) for field in schema])
+
+
+def _with_field_id(field: pa.Field, there: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_list(kind):
+        element = there.type.value_field
+        kind = pa.list_(_with_field_id(kind.value_field.with_name(element.name), element))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(
+            _with_field_id(kind.key_field, there.type.key_field).with_nullable(False),
+            _with_field_id(kind.item_field, there.type.item_field),
+        )
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_with_field_id(child, there.type.field(child.name)) for child in kind])
+    return pa.field(field.name, kind, metadata=there.metadata)

@@ -1,0 +1,289 @@
+"""What a database keeps of loads, beside the tables that they load into.
+
+    kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records,
+                       and how many rows the name then had in kafkalog_offsets; one of load id
+                       `forgotten-...` where the name was told to start over
+    kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
+    kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
+    kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
+
+They are in the schema of the table. A name has committed and has as many offsets as its newest
+commit counted, or neither: what is without the other is lost, not new. Databases of an earlier
+layout do not count; they get the column where that may be altered, and go on without it elsewhere.
+Called by the driver, within a transaction of the caller, which is what makes rows and records one.
+Numbers fence: the primary key lets one loader take the next one.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import sqlalchemy as sa
+from kafka.structs import TopicPartition
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateTable
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import NOWHERE, Position, TopicIds
+from pyspark_kafkalog.warehouse.targets.staging import new_load_id
+
+_FORGOTTEN = "forgotten-"
+_COUNT = "partitions"
+
+# Also of tables that lack a column.
+_ALL: sa.ColumnClause[Any] = sa.literal_column("*")
+
+# By the columns that are a key's and their values: one more column and its value.
+_Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], tuple[str, Any]]
+
+
+class _Tables(NamedTuple):
+    commits: sa.Table
+    offsets: sa.Table
+    topics: sa.Table
+    gaps: sa.Table
+
+
+@functools.cache
+def _tables(schema: str) -> _Tables:
+    metadata = sa.MetaData(schema=schema)
+
+    def key(name: str, kind: type[sa.types.TypeEngine[Any]] = sa.Text) -> sa.Column[Any]:
+        return sa.Column(name, kind, primary_key=True, autoincrement=False)
+
+    def table(name: str, *columns: sa.Column[Any]) -> sa.Table:
+        return sa.Table(f"kafkalog_{name}", metadata, key("table_name"), key("load_name"), *columns)
+
+    return _Tables(
+        commits=table(
+            "commits",
+            key("commit_number", sa.BigInteger),
+            sa.Column("load_id", sa.Text, nullable=False),
+            sa.Column("committed_at", sa.DateTime(timezone=True), nullable=False),
+            sa.Column("records", sa.BigInteger, nullable=False),
+            sa.Column(_COUNT, sa.BigInteger),
+        ),
+        offsets=table(
+            "offsets",
+            key("topic"),
+            key("partition", sa.Integer),
+            sa.Column("next_offset", sa.BigInteger, nullable=False),
+        ),
+        topics=table("topics", key("topic"), sa.Column("topic_id", sa.Text, nullable=False)),
+        gaps=table(
+            "gaps",
+            key("commit_number", sa.BigInteger),
+            key("topic"),
+            key("partition", sa.Integer),
+            key("start_offset", sa.BigInteger),
+            sa.Column("until_offset", sa.BigInteger, nullable=False),
+        ),
+    )
+
+
+NAMES = tuple(table.name for table in _tables(""))
+"""What no table to load into can be called."""
+
+
+class Records:
+    """The records of the loads into `table`, a name in `schema`. Without the tables of records, or
+    some of them, there are no such rows."""
+
+    def __init__(self, connection: sa.Connection, schema: str, table: str) -> None:
+        self._connection = connection
+        self._tables = _tables(schema)
+        self._inspector = sa.inspect(connection)
+        self._table = table
+
+    def create_missing(self) -> None:
+        for table in self._tables:
+            if not self._is_there(table):
+                self._connection.execute(CreateTable(table, if_not_exists=True))
+        if not self._counts():
+            self._add_count()
+
+    def _add_count(self) -> None:
+        preparer = self._connection.dialect.identifier_preparer
+        table = preparer.format_table(self._tables.commits)
+        statement = f"ALTER TABLE {table} ADD COLUMN {_COUNT} BIGINT"
+        if self._connection.dialect.name != "postgresql":
+            self._connection.exec_driver_sql(statement)
+            return
+        # Of another role, or while a load of others is at its commit: the next one may add it.
+        with suppress(DBAPIError), self._connection.begin_nested():
+            self._connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            self._connection.exec_driver_sql(statement)
+
+    def _counts(self) -> bool:
+        """Whether commits count the offsets, which those of an earlier layout do not."""
+        none = sa.select(_ALL).select_from(self._tables.commits).limit(0)
+        return _COUNT in set(self._connection.execute(none).keys())
+
+    def spellings(self) -> set[str]:
+        """The tables that any load went into, as they were called."""
+        return {
+            name
+            for table in (self._tables.commits, self._tables.offsets)
+            for name in self._rows(sa.select(table.c.table_name).distinct())
+        }
+
+    def any(self) -> bool:
+        """Whether any load went into the table."""
+        return any(
+            bool(self._rows(sa.select(table.c.table_name).where(self._of_table(table)).limit(1)))
+            for table in (self._tables.offsets, self._tables.commits)
+        )
+
+    def names(self) -> list[str]:
+        """The loads that have a place to go on from, or have lost it."""
+        commits, offsets = self._tables.commits, self._tables.offsets
+        known = sa.select(offsets.c.load_name).where(self._of_table(offsets)).distinct()
+        by_name = sa.select(commits.c.load_name).where(self._of_table(commits)).distinct()
+        committed = {name for name in self._rows(by_name) if self._has_committed(name)}
+        return sorted({*self._rows(known), *committed})
+
+    def newest(self, name: str) -> int:
+        """The number of a load's last commit; 0 before the first."""
+        row = self._newest(name)
+        return row.commit_number if row else 0
+
+    def has_load(self, load_id: str) -> bool:
+        commits = self._tables.commits
+        return bool(self._rows(sa.select(commits).where(commits.c.load_id == load_id)))
+
+    def place(self, name: str) -> Position:
+        """Where a load goes on. Raises TargetError when that is lost."""
+        newest, position = self._newest(name), self.position(name)
+        while (newer := self._newest(name)) != newest:
+            # A rival's commit came between the two.
+            newest, position = newer, self.position(name)
+        there, counted = len(position.offsets), newest and newest._mapping.get(_COUNT)
+        lost, kept = self._tables.offsets.fullname, self._tables.commits.fullname
+        if there and newest is None:
+            lost, kept, rows = kept, lost, "no row"
+        elif not there and _commits(newest):
+            rows = "no row"
+        elif counted not in (None, there):
+            rows = f"{there} of {counted} rows"
+        else:
+            return position
+        raise TargetError(
+            f"{kept} says that load {name!r} went into {self._table}, and {lost} has {rows} of it: "
+            f"where it goes on cannot be trusted. Restore {lost} from a backup; or let the name "
+            "start over, which loads everything again: pyspark_kafkalog.forget(target, "
+            f"{name!r}) or kafkalog load --forget; or go on under another name, with `starting` at "
+            "what the table does not have yet"
+        )
+
+    def position(self, name: str) -> Position:
+        """What is recorded of where a load goes on."""
+        offsets, topics = self._tables.offsets, self._tables.topics
+        return Position(
+            {
+                TopicPartition(row.topic, row.partition): row.next_offset
+                for row in self._rows_of(offsets, name)
+            },
+            {row.topic: UUID(row.topic_id) for row in self._rows_of(topics, name)},
+        )
+
+    def take_number(
+        self, name: str, number: int, load_id: str, records: int, position: Position
+    ) -> None:
+        """Inserts the row of a commit that moves the load to `position`."""
+        values = {
+            **self._key(name),
+            "commit_number": number,
+            "load_id": load_id,
+            "committed_at": datetime.now(timezone.utc),
+            "records": records,
+            **({_COUNT: len(position.offsets)} if self._counts() else {}),
+        }
+        self._connection.execute(self._tables.commits.insert(), values)
+
+    def move(self, name: str, current: Position, position: Position) -> None:
+        """Makes the rows of a load, which are those of `current`, those of `position`."""
+        rows = [_offset_rows(each.offsets) for each in (current, position)]
+        self._replace(self._tables.offsets, name, *rows)
+        rows = [_id_rows(each.topic_ids) for each in (current, position)]
+        self._replace(self._tables.topics, name, *rows)
+
+    def add_gaps(self, name: str, number: int, gaps: Sequence[OffsetRange]) -> None:
+        of_commit = {**self._key(name), "commit_number": number}
+        for gap in gaps:
+            self._connection.execute(self._tables.gaps.insert(), {**of_commit, **asdict(gap)})
+
+    def has_anything_of(self, name: str) -> bool:
+        """Whether there is anything to forget."""
+        return self.position(name) != NOWHERE or self._has_committed(name)
+
+    def forget(self, name: str, number: int, load_id: str) -> None:
+        """As a commit that takes `number`: a load at work finds itself overtaken. `load_id` is one
+        of `forgotten_id`."""
+        self.take_number(name, number, load_id, 0, NOWHERE)
+        self.move(name, self.position(name), NOWHERE)
+
+    def _has_committed(self, name: str) -> bool:
+        return _commits(self._newest(name))
+
+    def _newest(self, name: str) -> Any:
+        commits = self._tables.commits
+        query = sa.select(_ALL).select_from(commits).filter_by(**self._key(name))
+        newest_first = query.order_by(commits.c.commit_number.desc()).limit(1)
+        return self._connection.execute(newest_first).first() if self._is_there(commits) else None
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
+        """The first column of the rows; none of a table that is missing."""
+        [table] = query.get_final_froms()
+        return self._connection.execute(query).scalars().all() if self._is_there(table) else []
+
+    def _rows_of(self, table: sa.Table, name: str) -> Sequence[Any]:
+        query = sa.select(table).filter_by(**self._key(name))
+        return self._connection.execute(query).all() if self._is_there(table) else []
+
+    def _is_there(self, table: Any) -> bool:
+        return self._inspector.has_table(table.name, table.schema)
+
+    def _of_table(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return table.c.table_name == self._table
+
+    def _key(self, name: str) -> dict[str, str]:
+        return {"table_name": self._table, "load_name": name}
+
+    def _replace(self, table: sa.Table, name: str, current: _Rows, wanted: _Rows) -> None:
+        for key in sorted(current.keys() | wanted.keys()):
+            if current.get(key) == wanted.get(key):
+                continue
+            place = {**self._key(name), **dict(key)}
+            of_key = [table.c[column] == value for column, value in place.items()]
+            if key not in wanted:
+                self._connection.execute(table.delete().where(*of_key))
+            elif key not in current:
+                self._connection.execute(table.insert(), {**place, **dict([wanted[key]])})
+            else:
+                self._connection.execute(table.update().where(*of_key), dict([wanted[key]]))
+
+
+def forgotten_id() -> str:
+    """A load id for a row that says that a name was told to start over."""
+    return _FORGOTTEN + new_load_id()
+
+
+def _commits(newest: Any) -> bool:
+    """Whether a load's newest row in kafkalog_commits is a commit."""
+    return newest is not None and not newest.load_id.startswith(_FORGOTTEN)
+
+
+def _offset_rows(offsets: Offsets) -> _Rows:
+    return {
+        tuple(key._asdict().items()): ("next_offset", offset) for key, offset in offsets.items()
+    }
+
+
+def _id_rows(topic_ids: TopicIds) -> _Rows:
+    return {(("topic", topic),): ("topic_id", str(one)) for topic, one in topic_ids.items()}

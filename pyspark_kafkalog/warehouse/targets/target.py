@@ -1,0 +1,161 @@
+"""What a load needs of a warehouse, whatever its format, and how a target is named.
+
+A target keeps the data and, in the same atomic commit, the next offsets of every load name; nothing
+else remembers them. Each kind is one module. `parquet:/path` is always there; the others need an
+extra of their name and are imported when such a target is opened: `parquet:s3://BUCKET/PATH` and
+other object stores (extra `objectstore`), `delta:/path`,
+`iceberg:NAMESPACE.TABLE?uri=...&warehouse=...` (the query holds the catalog's properties),
+`sql:SQLALCHEMY_URL#TABLE`.
+
+Called by the driver. Writes nothing itself.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
+
+from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
+from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Position, Stage
+from pyspark_kafkalog.warehouse.rows.layout import PartitionField
+from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
+from pyspark_kafkalog.warehouse.targets.storage import is_url
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class Target(Protocol):
+    """A table, or a directory that acts as one. Errors: TargetError, LoadConflictError."""
+
+    def __str__(self) -> str:
+        """The target as a user may see it: without passwords."""
+
+    def position(self, name: str, read_only: bool = False) -> Position:
+        """Where load `name` goes on: NOWHERE before its first commit. Finishes what a killed
+        loader had published but not yet put in place, unless `read_only`: then nothing is changed,
+        and nothing made that is missing."""
+
+    def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
+        """A new place for the files of one load, which no reader of the target sees.
+
+        Makes the table when it is missing, with nullable columns as in `schema`, whose types are
+        those of row_types.storable; raises TargetError when it has other ones, or is partitioned in
+        another way, and InvalidOptionError when it cannot be partitioned.
+        """
+
+    def commit(self, pending: PendingCommit) -> Commit:
+        """Publishes the files, the ends of the ranges and the ids of their topics in one step.
+
+        Raises LoadConflictError, with nothing published, when the offsets of the load's name are no
+        longer those that `position` gave when the ranges were planned.
+        """
+
+    def discard(self, stage: Stage) -> None:
+        """Drops what a failed load staged. Never called once `commit` was."""
+
+    def forget(self, name: str) -> bool:
+        """Forgets in one commit where load `name` goes on, offsets and topic ids, so that its next
+        load is a first one; False when there was nothing to forget. Rows stay. A load of that name
+        which is at work ends in LoadConflictError."""
+
+    def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
+        """Removes what no commit names and no load has touched for `idle_s`; returns paths. What is
+        removed cannot be published any more, by whoever wakes up. `dry_run` changes nothing."""
+
+
+def open_target(target: str) -> Target:
+    """The target named `KIND:PLACE`, such as `parquet:/data/orders`. Reads and writes nothing.
+
+    Raises InvalidOptionError, or MissingExtraError when the kind's libraries are not installed.
+    """
+    kind, separator, place = target.partition(":")
+    if not separator or kind not in _KINDS:
+        # The kind alone: what follows it may hold a password.
+        raise InvalidOptionError(
+            f"target {(kind if separator else target)!r} does not name a kind of target: write "
+            f"{', '.join(list(_KINDS)[:-1])} or {list(_KINDS)[-1]}:PLACE, for example "
+            "parquet:/data/orders"
+        )
+    try:
+        return _KINDS[kind](place)
+    except ImportError as error:
+        library = (error.name or str(error)).partition(".")[0]
+        extra = "objectstore" if kind == "parquet" else kind
+        raise MissingExtraError(
+            f"a {kind}: target needs {library}, which is not installed: "
+            f"pip install 'pyspark-kafkalog[{extra}]'"
+        ) from error
+
+
+def _open_parquet(place: str) -> Target:
+    path = place.removeprefix("file://") if place.startswith("file:///") else place
+    return ParquetTarget(path if is_url(path) else _directory("parquet", path))
+
+
+def _open_delta(place: str) -> Target:
+    from pyspark_kafkalog.warehouse.targets.delta import DeltaTarget
+
+    path = _directory("delta", place)
+    # deltalake takes these for something else: to its URLs, or to a path of Windows.
+    odd = re.search(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]", path)
+    if odd:
+        raise InvalidOptionError(
+            f"target delta:{path} cannot be: deltalake takes {odd[0]!r} in a path for something "
+            "else. Name another directory"
+        )
+    return DeltaTarget(path)
+
+
+def _open_iceberg(place: str) -> Target:
+    from pyspark_kafkalog.warehouse.targets.iceberg import IcebergTarget
+
+    identifier, _, query = place.partition("?")
+    names = identifier.split(".")
+    settings = [setting.partition("=") for setting in query.split("&") if setting]
+    if len(names) < 2 or not all(names) or not all(equals for _, equals, _ in settings):
+        # Without it: its query may hold secrets, and so may a URL that stands for the table.
+        raise InvalidOptionError(
+            "what follows iceberg: in the target is not a table: write "
+            "NAMESPACE.TABLE?NAME=VALUE&..., for example iceberg:lake.orders?uri=sqlite:////data/catalog.db&warehouse=/data/lake"
+        )
+    # A plus sign means itself, as in sqlite+pysqlite.
+    return IcebergTarget(identifier, {unquote(name): unquote(value) for name, _, value in settings})
+
+
+def _open_sql(place: str) -> Target:
+    from pyspark_kafkalog.warehouse.targets.sql import SqlTarget
+
+    url, _, table = place.rpartition("#")
+    if not url or not table:
+        # Without the URL, which may hold a password.
+        raise InvalidOptionError(
+            "target sql: names no table: write URL#TABLE, for example "
+            "sql:postgresql://USER:PASSWORD@HOST/DATABASE#orders"
+        )
+    return SqlTarget(url, table)
+
+
+def _directory(kind: str, place: str) -> str:
+    path = place.removeprefix("file:")
+    # hdfs:/data is a URI too; a directory whose name has a colon can be written ./a:b.
+    remote = _SCHEME.match(path) or (path.startswith("//") and not path.startswith("///"))
+    if not path or remote:
+        # Without the place, which may hold secrets: in its query, or before an @.
+        raise InvalidOptionError(
+            f"what follows {kind}: in the target is not a path: name a directory of a local "
+            f"or mounted file system, for example {kind}:/data/orders (of all targets, only "
+            "Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
+        )
+    return os.path.abspath(os.path.expanduser(path))
+
+
+_KINDS: Mapping[str, Callable[[str], Target]] = {
+    "parquet": _open_parquet,
+    "delta": _open_delta,
+    "iceberg": _open_iceberg,
+    "sql": _open_sql,
+}

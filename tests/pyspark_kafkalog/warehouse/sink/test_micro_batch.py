@@ -1,0 +1,85 @@
+"""Which offsets a micro-batch reads, from a checkpoint as Spark writes it."""
+
+import json
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
+from pyspark_kafkalog.warehouse.sink.row_places import Span
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+METADATA = {"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {"spark.sql.x": "200"}}
+
+
+@pytest.fixture
+def wrote(tmp_path):
+    """Writes what batch number n ends with, one document for each source."""
+    (tmp_path / "offsets").mkdir()
+
+    def write(batch, *sources):
+        lines = ["v1", json.dumps(METADATA), *map(json.dumps, sources), "-"]
+        (tmp_path / "offsets" / str(batch)).write_text("\n".join(lines))
+        return str(tmp_path)
+
+    return write
+
+
+def test_a_batch_reads_from_the_end_of_the_one_before(wrote):
+    checkpoint = wrote(4, {"orders": {"0": 10}}, {"sourceVersion": 1, "reservoirId": "x"})
+    wrote(5, {"orders": {"0": 20, "1": 3}}, 17)
+    reads = micro_batch(checkpoint, 5)
+    assert reads == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20, ORDERS_1: 3}, is_first=False)
+    assert micro_batch(f"file://{checkpoint}", 5) == reads
+    assert micro_batch(f"file:{checkpoint}", 5) == reads
+
+
+def test_the_first_batch_of_a_query_begins_anywhere(wrote):
+    checkpoint = wrote(0, {"orders": {"0": 10}})
+    reads = micro_batch(checkpoint, 0)
+    assert reads == MicroBatch({}, {ORDERS_0: 10})
+    reads.check({ORDERS_0: Span(7, 9)})
+
+
+def test_sources_may_have_names(wrote, tmp_path):
+    checkpoint = wrote(4, {"orders": {"0": 10}})
+    offsets = tmp_path / "offsets" / "5"
+    offsets.write_text(f'v2\n{json.dumps(METADATA)}\na:b:{{}}\n1:{{"orders":{{"0":20}}}}\n2:-')
+    assert micro_batch(checkpoint, 5) == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20}, is_first=False)
+
+
+def test_what_cannot_be_read_is_not_known(wrote, tmp_path):
+    checkpoint = wrote(1, {"orders": {"0": 10}})
+    assert micro_batch(checkpoint, 1) is None
+    assert micro_batch(str(tmp_path / "gone"), 0) is None
+    assert micro_batch("dbfs:/somewhere", 0) is None
+
+
+BATCH = MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20, ORDERS_1: 3})
+
+
+def test_rows_of_the_batch_are_fine():
+    BATCH.check({ORDERS_0: Span(10, 19), ORDERS_1: Span(0, 0)})
+    BATCH.check({})
+
+
+@pytest.mark.parametrize("span", [Span(9, 9), Span(9, 15), Span(15, 20)])
+def test_rows_that_were_held_back_are_refused(span):
+    with pytest.raises(InvalidRowError, match="orders-0 in a micro-batch that reads 10 to 19"):
+        BATCH.check({ORDERS_0: span})
+
+
+def test_rows_of_no_topic_of_the_query_are_refused():
+    with pytest.raises(InvalidRowError, match="rows of payments-0, which no source of this query"):
+        BATCH.check({TopicPartition("payments", 0): Span(0, 0)})
+
+
+def test_a_topic_that_is_read_twice_in_different_portions_is_refused(wrote):
+    checkpoint = wrote(0, {"orders": {"0": 10, "1": 5}}, {"orders": {"0": 12, "1": 5}})
+    reads = micro_batch(checkpoint, 0)
+    assert reads is not None
+    reads.check({ORDERS_1: Span(0, 4)})
+    with pytest.raises(InvalidRowError, match="Two sources of this query read orders-0"):
+        reads.check({ORDERS_0: Span(0, 4)})

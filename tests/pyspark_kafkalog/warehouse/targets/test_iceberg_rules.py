@@ -1,0 +1,119 @@
+"""Rules of Iceberg tables that others made: files that would break one are never added."""
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadataV3
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import (
+    NOWHERE,
+    PendingCommit,
+)
+from pyspark_kafkalog.warehouse.targets import iceberg_rules
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
+from tests.pyspark_kafkalog.warehouse.tables import IcebergTable
+
+ROWS = pa.record_batch(
+    {
+        "id": pa.array([1, None], pa.int64()),
+        "list": pa.array([[{"x": 1}], [None]], pa.list_(pa.struct([("x", pa.int64())]))),
+        "map": pa.array([[("k", None)], []], pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+def schema(required=(), identifiers=()):
+    """The columns of ROWS; `required` are ids of fields."""
+    inner = StructType(NestedField(4, "x", LongType(), required=4 in required))
+    return Schema(
+        NestedField(1, "id", LongType(), required=1 in required),
+        NestedField(2, "list", ListType(3, inner, element_required=3 in required)),
+        NestedField(
+            5, "map", MapType(6, StringType(), 7, LongType(), value_required=7 in required)
+        ),
+        NestedField(8, "more", LongType(), required=8 in required),
+        identifier_field_ids=list(identifiers),
+    )
+
+
+def catalog_of(table: IcebergTable) -> Catalog:
+    catalog = load_catalog("kafkalog", uri=table.uri, warehouse=f"file://{table.directory}/lake")
+    catalog.create_namespace("lake.raw")
+    return catalog
+
+
+def load(table):
+    target = table.open()
+    stage = target.stage(ROWS.schema)
+    files = list(write_files(stage, "orders", [ROWS]))
+    return target.commit(
+        PendingCommit(stage, "nightly", NOWHERE, [OffsetRange("orders", 0, 0, 2)], files)
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (schema(required=[1]), "column id that may not be null"),
+        (schema(required=[1], identifiers=[1]), "column id that may not be null"),
+        (schema(required=[3]), r"column list\.element that may not be null"),
+        (schema(required=[4]), r"column list\.element\.x that may not be null"),
+        (schema(required=[7]), r"column map\.value that may not be null"),
+        (schema(required=[8]), "column more that may not be null"),
+    ],
+)
+def test_columns_that_may_not_be_null_are_refused(tmp_path, made, said):
+    table = IcebergTable(tmp_path)
+    catalog_of(table).create_table("lake.raw.orders", made)
+    with pytest.raises(TargetError, match=said):
+        load(table)
+    assert not list(tmp_path.glob("lake/**/load-*"))
+
+
+def test_a_transform_that_no_load_has_is_named(tmp_path):
+    table = IcebergTable(tmp_path)
+    made = catalog_of(table).create_table("lake.raw.orders", schema())
+    with made.update_spec() as update:
+        update.add_field("id", BucketTransform(4), "bucket")
+    with pytest.raises(TargetError, match=r"is partitioned by bucket\[4\]\(id\)"):
+        load(table)
+
+
+def test_encrypted_tables_are_refused(tmp_path):
+    table = IcebergTable(tmp_path)
+    properties = {"encryption.key-id": "k"}
+    catalog_of(table).create_table("lake.raw.orders", schema(), properties=properties)
+    with pytest.raises(TargetError, match=r"is encrypted \(encryption\.key-id\)"):
+        load(table)
+
+
+def test_formats_that_cannot_be_written_are_refused_before_rows_land(tmp_path):
+    """pyiceberg itself makes no such table; a REST catalog may hold one."""
+    made = catalog_of(IcebergTable(tmp_path)).create_table("lake.raw.orders", schema())
+    fields = made.metadata.model_dump() | {"format-version": 3, "next-row-id": 0}
+    made.metadata = TableMetadataV3.model_validate(fields)
+    with pytest.raises(TargetError, match="is of format version 3"):
+        iceberg_rules.refuse_unfit(made, ROWS.schema, (), "lake.raw.orders")
+
+
+def test_tables_whose_rules_an_append_cannot_break_take_loads(tmp_path):
+    """A sort order is a wish, and files say whether they follow it; other formats may be mixed."""
+    table = IcebergTable(tmp_path)
+    made = catalog_of(table).create_table(
+        "lake.raw.orders",
+        schema(),
+        sort_order=SortOrder(SortField(source_id=1, transform=IdentityTransform())),
+        properties={"write.format.default": "orc", "commit.manifest-merge.enabled": "true"},
+    )
+    load(table)
+    found = made.refresh().scan().to_arrow()
+    assert found.column("id").to_pylist() == [1, None]
+    assert found.column("more").to_pylist() == [None, None]
+    [task] = made.scan().plan_files()
+    assert task.file.sort_order_id is None
