@@ -197,8 +197,8 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
     package_data={
-        "pyspark_kafkalog": ["py.typed"],
-        "broker": ["py.typed", "api/schemas/*.json", "cluster/schemas/*.json"],
+        "pyspark_kafkalog": ["py.typed", "protocol/schemas/*.json"],
+        "broker": ["py.typed", "cluster/schemas/*.json"],
     },
     install_requires=[
         "pyspark>=4.2,<4.4",

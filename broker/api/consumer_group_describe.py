@@ -10,16 +10,16 @@ from typing import Any
 
 from kafka.errors import BrokerResponseError
 
-from broker.api.consumer_group_messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
 from broker.api.describe_groups import GROUP_OPERATIONS
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
 from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
+from pyspark_kafkalog.protocol.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 
 _GROUP = ConsumerGroupDescribeResponse.DescribedGroup
 _MEMBER = _GROUP.Member

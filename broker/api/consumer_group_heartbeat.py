@@ -11,15 +11,15 @@ from typing import Any
 from kafka.errors import BrokerResponseError, UnsupportedVersionError
 
 from broker.api.api_versions import GROUP_VERSION
-from broker.api.consumer_group_messages import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from broker.api.errors import wire_error
 from broker.api.request import Api, ApiContext, Request
 from broker.api.response import Response
 from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
 from broker.coordinator.consumer_groups import HeartbeatAnswer, HeartbeatAsk
+from pyspark_kafkalog.protocol.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 _ASSIGNMENT = ConsumerGroupHeartbeatResponse.Assignment
 

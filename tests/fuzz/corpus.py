@@ -70,7 +70,7 @@ _BY_TYPE: dict[str, Any] = {
 
 def _request_classes() -> dict[int, Any]:
     classes: dict[int, Any] = {}
-    names = ["broker.api.consumer_group_messages"]
+    names = ["pyspark_kafkalog.protocol.consumer_groups"]
     for module_info in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
         if module_info.name.count(".") <= 2 and ".schemas" not in module_info.name:
             names.append(module_info.name)

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from broker.api.consumer_group_messages import (
+from pyspark_kafkalog.protocol.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,

@@ -41,10 +41,10 @@ from broker.api import (
     sync_group,
     txn_offset_commit,
 )
-from broker.api.consumer_group_messages import ConsumerGroupHeartbeatRequest
 from broker.api.response import count_errors
 from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch
+from pyspark_kafkalog.protocol.consumer_groups import ConsumerGroupHeartbeatRequest
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
     ProduceRequest,

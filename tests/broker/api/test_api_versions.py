@@ -12,10 +12,11 @@ import pytest
 from kafka.errors import UnsupportedVersionError
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from broker.api import api_versions, consumer_group_heartbeat, consumer_group_messages
+from broker.api import api_versions, consumer_group_heartbeat
 from broker.api.apis import APIS
-from broker.api.consumer_group_messages import ConsumerGroupHeartbeatRequest
 from broker.api.request import Request
+from pyspark_kafkalog.protocol import consumer_groups
+from pyspark_kafkalog.protocol.consumer_groups import ConsumerGroupHeartbeatRequest
 from pyspark_kafkalog.protocol.frames import RequestHeader, is_flexible
 
 ROOT = Path(__file__).parents[3]
@@ -114,7 +115,7 @@ def test_the_header_table_agrees_with_the_schemas(api):
     messages = importlib.import_module("kafka.protocol")
     classes = (
         vars(messages)
-        | vars(consumer_group_messages)
+        | vars(consumer_groups)
         | {
             name: value
             for package in ("metadata", "producer", "consumer", "admin")

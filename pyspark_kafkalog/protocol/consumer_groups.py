@@ -1,12 +1,12 @@
 """ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69), which `kafka.protocol` has not.
 
-The messages are described in `broker/api/schemas`, in the form of Kafka's own schemas, and made
-into classes by kafka-python like all others: what checks those checks these.
+The messages are described in `pyspark_kafkalog/protocol/schemas`, in the form of Kafka's own
+schemas, and made into classes by kafka-python like all others: what checks those checks these.
 """
 
 from kafka.protocol.api_message import ApiMessage
 
-_SCHEMAS = "broker.api.schemas"
+_SCHEMAS = "pyspark_kafkalog.protocol.schemas"
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc,call-arg]
