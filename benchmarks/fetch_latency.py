@@ -125,13 +125,13 @@ def fill(servers: str, megabytes: int) -> int:
         create_topic(cluster, TOPIC, PARTITIONS)
         with Producer(cluster) as producer:
             for partition in range(PARTITIONS):
-                tp = TopicPartition(TOPIC, partition)
+                topic_partition = TopicPartition(TOPIC, partition)
                 encoder = RecordEncoder(1)
                 for _ in range(slices):
                     for _, batch in encoder.encode(rows):
-                        producer.send(tp, batch)
+                        producer.send(topic_partition, batch)
                 for _, batch in encoder.finish():
-                    producer.send(tp, batch)
+                    producer.send(topic_partition, batch)
         end_offsets = cluster.list_offsets(
             [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)], LATEST
         )

@@ -47,31 +47,31 @@ def config(bootstrap: str, fetch_bytes: int = 4 << 20) -> ClientConfig:
 @contextmanager
 def topic_of(bootstrap: str, value_bytes: int, megabytes: int) -> Iterator[TopicPartition]:
     """A topic of one partition filled with equal records; deleted afterwards."""
-    tp = TopicPartition(f"raw-fetch-{uuid.uuid4().hex[:8]}", 0)
+    topic_partition = TopicPartition(f"raw-fetch-{uuid.uuid4().hex[:8]}", 0)
     values = pa.array([b"x" * value_bytes] * ROWS_PER_SLICE, pa.binary())
     rows = pa.RecordBatch.from_pydict({"value": values})
     with Cluster(config(bootstrap)) as cluster:
-        create_topic(cluster, tp.topic, 1)
+        create_topic(cluster, topic_partition.topic, 1)
         encoder = RecordEncoder(1)
         with Producer(cluster) as producer:
             for _ in range(max(1, megabytes * 1_000_000 // (value_bytes * ROWS_PER_SLICE))):
                 for _, batch in encoder.encode(rows):
-                    producer.send(tp, batch)
+                    producer.send(topic_partition, batch)
             for _, batch in encoder.finish():
-                producer.send(tp, batch)
-        yield tp
-        delete_topics(cluster, [tp.topic])
+                producer.send(topic_partition, batch)
+        yield topic_partition
+        delete_topics(cluster, [topic_partition.topic])
 
 
-def ours(bootstrap: str, tp: TopicPartition, fetch_bytes: int) -> int:
+def ours(bootstrap: str, topic_partition: TopicPartition, fetch_bytes: int) -> int:
     """Bytes of record batches that Fetcher hands out."""
     with Cluster(config(bootstrap, fetch_bytes)) as cluster:
-        end_offset = cluster.list_offsets([tp], LATEST)[tp].offset
-        fetcher = Fetcher(cluster, tp, 0, end_offset)
+        end_offset = cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset
+        fetcher = Fetcher(cluster, topic_partition, 0, end_offset)
         return sum(len(fetched.records) for fetched in fetcher.records())
 
 
-def theirs(bootstrap: str, tp: TopicPartition, fetch_bytes: int) -> int:
+def theirs(bootstrap: str, topic_partition: TopicPartition, fetch_bytes: int) -> int:
     """The same through kafka.net, whose answers hold the records as bytes."""
     manager = KafkaConnectionManager(
         NetworkSelector(), bootstrap_servers=bootstrap, receive_message_max_bytes=1 << 28
@@ -81,14 +81,16 @@ def theirs(bootstrap: str, tp: TopicPartition, fetch_bytes: int) -> int:
 
     def ask(offset: int) -> Any:
         partition = FetchRequest.FetchTopic.FetchPartition(
-            partition=tp.partition, fetch_offset=offset, partition_max_bytes=fetch_bytes
+            partition=topic_partition.partition,
+            fetch_offset=offset,
+            partition_max_bytes=fetch_bytes,
         )
         request = FetchRequest(
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=50 << 20,
             session_epoch=-1,
-            topics=[FetchRequest.FetchTopic(topic=tp.topic, partitions=[partition])],
+            topics=[FetchRequest.FetchTopic(topic=topic_partition.topic, partitions=[partition])],
             rack_id="",
             max_version=FETCH_VERSION,
         )
@@ -128,12 +130,14 @@ def measure(drain: Callable[[], int], repeats: int) -> tuple[float, float]:
 def compare(bootstrap: str, megabytes: int, repeats: int) -> None:
     print("value  fetch   ours MB/s (per CPU s)   kafka.net MB/s (per CPU s)   ratio")
     for value_bytes in VALUE_BYTES:
-        with topic_of(bootstrap, value_bytes, megabytes) as tp:
+        with topic_of(bootstrap, value_bytes, megabytes) as topic_partition:
             for fetch_megabytes in FETCH_MEGABYTES:
                 fetch_bytes = fetch_megabytes << 20
-                assert ours(bootstrap, tp, fetch_bytes) == theirs(bootstrap, tp, fetch_bytes)
-                a = measure(partial(ours, bootstrap, tp, fetch_bytes), repeats)
-                b = measure(partial(theirs, bootstrap, tp, fetch_bytes), repeats)
+                assert ours(bootstrap, topic_partition, fetch_bytes) == theirs(
+                    bootstrap, topic_partition, fetch_bytes
+                )
+                a = measure(partial(ours, bootstrap, topic_partition, fetch_bytes), repeats)
+                b = measure(partial(theirs, bootstrap, topic_partition, fetch_bytes), repeats)
                 print(
                     f"{value_bytes:4} B {fetch_megabytes:2} MiB  {a[0]:9.0f} ({a[1]:.0f})"
                     f"            {b[0]:9.0f} ({b[1]:.0f})               {a[0] / b[0]:5.1f} x"

@@ -7,7 +7,8 @@ Clients of transaction version 2 send none: their Produce adds the partitions (K
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from kafka.errors import (
     BrokerResponseError,
@@ -39,18 +40,20 @@ async def handle(request: Request, context: ApiContext) -> Response:
     wanted = request.decode(AddPartitionsToTxnRequest)
     if request.version >= _BATCH_VERSION:
         return await _answer_brokers(wanted, request.version, context)
-    places = _places(wanted.v3_and_below_topics)
+    topic_partitions = _named(wanted.v3_and_below_topics)
     producer = ProducerIdAndEpoch(
         wanted.v3_and_below_producer_id, wanted.v3_and_below_producer_epoch
     )
     transactional_id = wanted.v3_and_below_transactional_id
     try:
-        errors = _add(transactional_id, producer, places, request.version, context)
+        errors = _add(transactional_id, producer, topic_partitions, request.version, context)
         if not any(errors.values()):
             await context.transactions_topic.wait_committed(transactional_id)
     except BrokerResponseError as error:
         is_unknown = request.version < _FENCED_VERSION and isinstance(error, ProducerFencedError)
-        errors = dict.fromkeys(places, InvalidProducerEpochError() if is_unknown else error)
+        errors = dict.fromkeys(
+            topic_partitions, InvalidProducerEpochError() if is_unknown else error
+        )
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
 
 
@@ -65,16 +68,18 @@ async def _answer_brokers(
         await asyncio.sleep(0)  # each one of many may cost milliseconds
         transactional_id = transaction.transactional_id
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
-        places = _places(transaction.topics)
+        topic_partitions = _named(transaction.topics)
         answer = _verify if transaction.verify_only else _add
         try:
-            results[transactional_id] = answer(transactional_id, producer, places, version, context)
+            results[transactional_id] = answer(
+                transactional_id, producer, topic_partitions, version, context
+            )
             if not all(results[transactional_id].values()) and topic.awaits_commit(
                 transactional_id
             ):
                 uncommitted.append(transactional_id)
         except BrokerResponseError as error:
-            results[transactional_id] = dict.fromkeys(places, error)
+            results[transactional_id] = dict.fromkeys(topic_partitions, error)
     if uncommitted:
         for transactional_id, failure in (await topic.failures(uncommitted)).items():
             results[transactional_id] = dict.fromkeys(results[transactional_id], failure)
@@ -89,67 +94,69 @@ async def _answer_brokers(
     )
 
 
-def _places(topics: object) -> list[TopicPartition]:
-    return list(_each_place(topics))
-
-
-def _each_place(topics: object) -> Iterator[TopicPartition]:
-    for topic in topics or ():  # type: ignore[attr-defined]
-        for partition in topic.partitions or ():
-            yield TopicPartition(topic.name, partition)
+def _named(topics: Any) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, partition)
+        for topic in topics or ()
+        for partition in topic.partitions or ()
+    ]
 
 
 def _add(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
-    places: list[TopicPartition],
+    topic_partitions: list[TopicPartition],
     version: int,
     context: ApiContext,
 ) -> _Errors:
     """Raises why none is added."""
-    refused = _refused(places, version, context)
+    refused = _refused(topic_partitions, version, context)
     if refused:
-        return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
+        return {each: refused.get(each, OperationNotAttemptedError()) for each in topic_partitions}
     client_version = EPOCH_BUMP_VERSION if version >= _BATCH_VERSION else 0
     context.transactions.add_partitions(
-        transactional_id, producer, frozenset(places), client_version
+        transactional_id, producer, frozenset(topic_partitions), client_version
     )
-    return dict.fromkeys(places)
+    return dict.fromkeys(topic_partitions)
 
 
 def _verify(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
-    places: list[TopicPartition],
+    topic_partitions: list[TopicPartition],
     version: int,
     context: ApiContext,
 ) -> _Errors:
     """Raises why none is verified."""
-    refused = _refused(places, version, context)
+    refused = _refused(topic_partitions, version, context)
     if refused:
-        return {place: refused.get(place, OperationNotAttemptedError()) for place in places}
-    return context.transactions.verify_partitions(transactional_id, producer, frozenset(places))
+        return {each: refused.get(each, OperationNotAttemptedError()) for each in topic_partitions}
+    return context.transactions.verify_partitions(
+        transactional_id, producer, frozenset(topic_partitions)
+    )
 
 
 def _refused(
-    places: list[TopicPartition], version: int, context: ApiContext
+    topic_partitions: list[TopicPartition], version: int, context: ApiContext
 ) -> dict[TopicPartition, BrokerResponseError]:
     """The partitions that nobody could write to."""
     refused: dict[TopicPartition, BrokerResponseError] = {}
-    for place in places:
-        topic = context.metadata.topic(place.topic)
-        if version < _BATCH_VERSION and place.topic in INTERNAL_TOPICS:
-            refused[place] = TopicAuthorizationFailedError()
-        elif topic is None or not 0 <= place.partition < len(topic.partitions):
-            refused[place] = UnknownTopicOrPartitionError()
+    for topic_partition in topic_partitions:
+        topic = context.metadata.topic(topic_partition.topic)
+        if version < _BATCH_VERSION and topic_partition.topic in INTERNAL_TOPICS:
+            refused[topic_partition] = TopicAuthorizationFailedError()
+        elif topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+            refused[topic_partition] = UnknownTopicOrPartitionError()
     return refused
 
 
 def _topics(errors: _Errors) -> list[object]:
     topics: dict[str, list[object]] = {}
-    for place, error in errors.items():
-        topics.setdefault(place.topic, []).append(
-            _PARTITION(partition_index=place.partition, partition_error_code=code_of(error))
+    for topic_partition, error in errors.items():
+        topics.setdefault(topic_partition.topic, []).append(
+            _PARTITION(
+                partition_index=topic_partition.partition, partition_error_code=code_of(error)
+            )
         )
     return [_TOPIC(name=name, results_by_partition=parts) for name, parts in topics.items()]
 

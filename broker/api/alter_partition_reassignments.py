@@ -44,9 +44,9 @@ async def handle(request: Request, context: ApiContext) -> Response:
             _TOPIC(
                 name=topic.name,
                 partitions=[
-                    _answer(place, outcomes[place])
+                    _answer(each, outcomes[each])
                     for ask in topic.partitions or ()
-                    for place in (TopicPartition(topic.name, ask.partition_index),)
+                    for each in (TopicPartition(topic.name, ask.partition_index),)
                 ],
             )
             for topic in wanted.topics or ()
@@ -55,11 +55,13 @@ async def handle(request: Request, context: ApiContext) -> Response:
     )
 
 
-def _answer(place: TopicPartition, error: BrokerResponseError | None) -> object:
+def _answer(topic_partition: TopicPartition, error: BrokerResponseError | None) -> object:
     if isinstance(error, UnknownTopicOrPartitionError):
         error = UnknownTopicOrPartitionError("The partition does not exist.")
     code, message = wire_error(error)
-    return _PARTITION(partition_index=place.partition, error_code=code, error_message=message)
+    return _PARTITION(
+        partition_index=topic_partition.partition, error_code=code, error_message=message
+    )
 
 
 API = Api(key=45, min_version=0, max_version=1, handle=handle)

@@ -40,13 +40,13 @@ def handle(request: Request, context: ApiContext) -> Response:
 
 
 def _error(
-    path: str, place: TopicPartition, directories: dict[Path, set[TopicPartition]]
+    path: str, topic_partition: TopicPartition, directories: dict[Path, set[TopicPartition]]
 ) -> BrokerResponseError | None:
     wanted = Path(path)
     if not wanted.is_absolute() or wanted not in directories:
         return LogDirNotFoundError(f"{path} is none of this broker's data directories")
     for directory, logs in directories.items():
-        if place in logs:
+        if topic_partition in logs:
             if directory == wanted:
                 return None
             return KafkaStorageError("this broker moves no log to another directory")

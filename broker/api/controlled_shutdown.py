@@ -26,8 +26,8 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return ControlledShutdownResponse(
         error_code=0,
         remaining_partitions=[
-            partition_class(topic_name=place.topic, partition_index=place.partition)
-            for place in remaining
+            partition_class(topic_name=each.topic, partition_index=each.partition)
+            for each in remaining
         ],
     )
 

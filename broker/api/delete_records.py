@@ -59,12 +59,12 @@ async def _low_watermarks(
     """Of logs that begin where they should, when their followers' do, too."""
     starts: dict[TopicPartition, tuple[Partition, int]] = {}
     outcomes: dict[TopicPartition, int | BrokerResponseError] = {}
-    for place, start in moved.items():
+    for topic_partition, start in moved.items():
         try:
             if isinstance(start, int):
-                starts[place] = (context.replicas.partition(place), start)
+                starts[topic_partition] = (context.replicas.partition(topic_partition), start)
         except BrokerResponseError as error:
-            outcomes[place] = error
+            outcomes[topic_partition] = error
     deletion = DelayedDeleteRecords(starts)
     wait_ms = context.longest_wait_ms(max(0, timeout_ms))
     await when_done(context.replicas, deletion, wait_ms, lambda: None)

@@ -44,8 +44,8 @@ async def handle(request: Request, context: ApiContext) -> Response:
         outcomes = dict.fromkeys(named or (), error)
     if named is None:  # nothing was to be done for most
         outcomes = {
-            place: error
-            for place, error in outcomes.items()
+            each: error
+            for each, error in outcomes.items()
             if not isinstance(error, ElectionNotNeededError)
         }
     return ElectLeadersResponse(
@@ -67,14 +67,17 @@ def _kind(number: int) -> Election:
 
 
 def _answer(
-    place: TopicPartition, error: BrokerResponseError | None, context: ApiContext
+    topic_partition: TopicPartition, error: BrokerResponseError | None, context: ApiContext
 ) -> object:
     if isinstance(error, UnknownTopicOrPartitionError):
-        is_topic = context.metadata.topic(place.topic) is None
-        missing = f"topic as {place.topic}" if is_topic else f"partition as {place[0]}-{place[1]}"
+        topic, partition = topic_partition
+        is_topic = context.metadata.topic(topic) is None
+        missing = f"topic as {topic}" if is_topic else f"partition as {topic}-{partition}"
         error = UnknownTopicOrPartitionError(f"No such {missing}")
     code, message = wire_error(error)
-    return _PARTITION(partition_id=place.partition, error_code=code, error_message=message)
+    return _PARTITION(
+        partition_id=topic_partition.partition, error_code=code, error_message=message
+    )
 
 
 API = Api(key=43, min_version=0, max_version=2, handle=handle)

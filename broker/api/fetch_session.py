@@ -199,11 +199,11 @@ class FetchSession:
         self._replicas.wake(self)
 
     def _turn_to(self, cached: CachedPartition, wanted: FetchPartition) -> None:
-        place = TopicPartition(wanted.topic, wanted.partition)
-        if place != cached.topic_partition:
+        topic_partition = TopicPartition(wanted.topic, wanted.partition)
+        if topic_partition != cached.topic_partition:
             self._replicas.unwatch(cached.topic_partition, cached)
-            self._replicas.watch(place, cached)
-        cached.topic_partition = place
+            self._replicas.watch(topic_partition, cached)
+        cached.topic_partition = topic_partition
         cached.wanted = wanted
 
 

@@ -16,12 +16,12 @@ from pyspark_kafkalog.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoin
 
 
 def current_leader(topic: str, partition: int, context: ApiContext) -> LeaderIdAndEpoch:
-    place = TopicPartition(topic, partition)
-    kept = context.replicas.kept(place)
+    topic_partition = TopicPartition(topic, partition)
+    kept = context.replicas.kept(topic_partition)
     if kept is not None:
         return LeaderIdAndEpoch(kept.leader_id, kept.leader_epoch)
     metadata = context.metadata.topic(topic)
-    if metadata is None or not context.metadata.has_partition(place):
+    if metadata is None or not context.metadata.has_partition(topic_partition):
         return LeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
     state = metadata.partitions[partition]
     return LeaderIdAndEpoch(state.leader, state.leader_epoch)

@@ -35,7 +35,7 @@ def handle(request: Request, context: ApiContext) -> Response:
             for topic in wanted.topics
             for index in topic.partition_indexes or ()
         }
-        moving = {place: state for place, state in moving.items() if place in named}
+        moving = {each: state for each, state in moving.items() if each in named}
     code, message = wire_error(refusal)
     return ListPartitionReassignmentsResponse(
         error_code=code,
@@ -45,12 +45,12 @@ def handle(request: Request, context: ApiContext) -> Response:
                 name=name,
                 partitions=[
                     _PARTITION(
-                        partition_index=place.partition,
+                        partition_index=each.partition,
                         replicas=list(state.replicas),
                         adding_replicas=list(state.adding),
                         removing_replicas=list(state.removing),
                     )
-                    for place, state in of_topic
+                    for each, state in of_topic
                 ],
             )
             for name, of_topic in groupby(

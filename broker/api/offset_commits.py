@@ -32,14 +32,14 @@ async def commit_existing(
     for topic in wanted.topics:
         known = context.metadata.topic(topic.name)
         for part in topic.partitions:
-            place = TopicPartition(topic.name, part.partition_index)
-            if known is None or not 0 <= place.partition < len(known.partitions):
-                errors[place] = UnknownTopicOrPartitionError()
+            topic_partition = TopicPartition(topic.name, part.partition_index)
+            if known is None or not 0 <= topic_partition.partition < len(known.partitions):
+                errors[topic_partition] = UnknownTopicOrPartitionError()
             else:
-                offsets.append((place, commit_of(part, known)))
+                offsets.append((topic_partition, commit_of(part, known)))
     if offsets:
         results = await commit(offsets)
-        errors |= {place: error for (place, _), error in zip(offsets, results, strict=True)}
+        errors |= {each: error for (each, _), error in zip(offsets, results, strict=True)}
     return errors
 
 
@@ -50,7 +50,7 @@ def told_topics(
 ) -> list[Any]:
     """The topics of the answer, made of the response's own classes."""
     topics: dict[str, list[object]] = {}
-    for place, error in errors.items():
-        told = partition_class(partition_index=place.partition, error_code=code_of(error))
-        topics.setdefault(place.topic, []).append(told)
+    for topic_partition, error in errors.items():
+        told = partition_class(partition_index=topic_partition.partition, error_code=code_of(error))
+        topics.setdefault(topic_partition.topic, []).append(told)
     return [topic_class(name=name, partitions=parts) for name, parts in topics.items()]

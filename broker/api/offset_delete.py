@@ -18,10 +18,10 @@ async def handle(request: Request, context: ApiContext) -> Response:
     errors: dict[TopicPartition, BrokerResponseError | None] = {}
     for topic in wanted.topics:
         for part in topic.partitions:
-            place = TopicPartition(topic.name, part.partition_index)
-            is_known = _exists(place, context)
-            errors[place] = None if is_known else UnknownTopicOrPartitionError()
-    known = [place for place, error in errors.items() if error is None]
+            topic_partition = TopicPartition(topic.name, part.partition_index)
+            is_known = _exists(topic_partition, context)
+            errors[topic_partition] = None if is_known else UnknownTopicOrPartitionError()
+    known = [each for each, error in errors.items() if error is None]
     try:
         errors |= dict(zip(known, context.groups.delete_offsets(group_id, known), strict=True))
         await context.offsets_topic.wait_committed(group_id)
@@ -31,18 +31,18 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return _answer(errors, request)
 
 
-def _exists(place: TopicPartition, context: ApiContext) -> bool:
-    topic = context.metadata.topic(place.topic)
-    return topic is not None and 0 <= place.partition < len(topic.partitions)
+def _exists(topic_partition: TopicPartition, context: ApiContext) -> bool:
+    topic = context.metadata.topic(topic_partition.topic)
+    return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
 
 def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: Request) -> Response:
     topic_class = OffsetDeleteResponse.OffsetDeleteResponseTopic
     topics: dict[str, list[object]] = {}
-    for place, error in errors.items():
-        topics.setdefault(place.topic, []).append(
+    for topic_partition, error in errors.items():
+        topics.setdefault(topic_partition.topic, []).append(
             topic_class.OffsetDeleteResponsePartition(
-                partition_index=place.partition, error_code=code_of(error)
+                partition_index=topic_partition.partition, error_code=code_of(error)
             )
         )
     response = OffsetDeleteResponse(

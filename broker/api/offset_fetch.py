@@ -94,16 +94,18 @@ def _offsets(
     """The offsets of what is asked for, or of everything; -1 where there is none."""
     by_topic: _Offsets = {}
     if asked is None:
-        for place, found in committed.items():
-            parts = by_topic.setdefault(place.topic, {})
-            parts[place.partition] = None if place in unstable else found
+        for topic_partition, found in committed.items():
+            parts = by_topic.setdefault(topic_partition.topic, {})
+            parts[topic_partition.partition] = None if topic_partition in unstable else found
         return by_topic
     for topic in asked:
         name = topic.name
         parts = by_topic.setdefault(name, {})
         for index in topic.partition_indexes:
-            place = TopicPartition(name, index)
-            parts[index] = None if place in unstable else committed.get(place, _NOTHING)
+            topic_partition = TopicPartition(name, index)
+            parts[index] = (
+                None if topic_partition in unstable else committed.get(topic_partition, _NOTHING)
+            )
     return by_topic
 
 

@@ -163,7 +163,7 @@ def _join_and_append(
         joining = to_join(wanted, places, joins)
     except BrokerResponseError as error:
         return _append_all(wanted, [error] * len(places), context)
-    if joining.ask.places:
+    if joining.ask.topic_partitions:
         errors = context.transaction_partitions.join_at_once(joining.ask)
         if errors is None:
             return _append_when_joined(wanted, places, joining, context)

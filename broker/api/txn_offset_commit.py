@@ -87,12 +87,12 @@ async def _join(
         raise InvalidRequestError("the transactional id is empty")
     context.offsets_topic.check_coordinates(group_id)
     partition = context.offsets_topic.partition_of(group_id)
-    place = TopicPartition(CONSUMER_OFFSETS, partition)
-    producers = context.replicas.partition(place).log.producers
+    topic_partition = TopicPartition(CONSUMER_OFFSETS, partition)
+    producers = context.replicas.partition(topic_partition).log.producers
     if producers.is_in_transaction(*producer):
         return
     support = TransactionSupport.of(version, _ABORTABLE_VERSION, _IMPLICIT_ADD_VERSION)
-    ask = JoinAsk(wanted.transactional_id, producer, [place], support)
+    ask = JoinAsk(wanted.transactional_id, producer, [topic_partition], support)
     errors = context.transaction_partitions.join_at_once(ask)
     if errors is None:
         watch = producers.watch(producer.producer_id)
@@ -103,7 +103,7 @@ async def _join(
         if watch.has_ended and not ask.adds:
             # Offsets that come after the end would open a transaction that nobody ends.
             raise CoordinatorNotAvailableError("the transaction ended while it was verified")
-    error = errors[place]
+    error = errors[topic_partition]
     if isinstance(error, NetworkExceptionError):
         # Older clients would not try again, newer ones look for the group's coordinator first.
         raise CoordinatorLoadInProgressError(str(error))

@@ -80,8 +80,8 @@ def _partitions_of(topic: TopicMetadata, logs: LogManager) -> tuple[PartitionMet
     """Of a topic that is adopted: its leader epochs go on after those of its logs, as clients
     and the markers of transactions know them."""
     partitions = []
-    for place, partition in zip(topic.topic_partitions(), topic.partitions, strict=True):
-        epoch = logs.all_logs()[place].leader_epochs.latest_epoch
+    for topic_partition, partition in zip(topic.topic_partitions(), topic.partitions, strict=True):
+        epoch = logs.all_logs()[topic_partition].leader_epochs.latest_epoch
         if epoch is not None:
             partition = replace(partition, leader_epoch=epoch)
         partitions.append(partition)
@@ -91,9 +91,9 @@ def _partitions_of(topic: TopicMetadata, logs: LogManager) -> tuple[PartitionMet
 def last_producer_id(logs: LogManager) -> int:
     """The greatest one that the logs tell of; -1 where they know of none."""
     last = NO_PRODUCER_ID
-    for place, log in logs.all_logs().items():
+    for topic_partition, log in logs.all_logs().items():
         last = max(last, *log.producers.entries, NO_PRODUCER_ID)
-        if place.topic != TRANSACTION_STATE:
+        if topic_partition.topic != TRANSACTION_STATE:
             continue
         # What cannot be read is reported when it is loaded.
         with contextlib.suppress(OSError, BrokerResponseError, CorruptRecordError):

@@ -90,14 +90,14 @@ def request_of(message: Any) -> ControlRequest:
         for state in topic.partition_states
     }
     if isinstance(message, UpdateMetadataRequest):
-        partitions = {place: _metadata_in(state) for place, state in states.items()}
+        partitions = {each: _metadata_in(state) for each, state in states.items()}
         brokers = [broker for each in message.live_brokers for broker in _broker_in(each)]
         return UpdateMetadata(stamp, brokers, partitions, topic_ids)
     return LeaderAndIsr(
         stamp,
-        {place: _leader_and_isr_in(state) for place, state in states.items()},
+        {each: _leader_and_isr_in(state) for each, state in states.items()},
         topic_ids,
-        frozenset(place for place, state in states.items() if state.is_new),
+        frozenset(each for each, state in states.items() if state.is_new),
         [BrokerNode(each.broker_id, each.host_name, each.port) for each in message.live_leaders],
     )
 
@@ -114,8 +114,8 @@ def _sender(stamp: Stamp) -> dict[str, object]:
 def _by_topic(
     topic_partitions: Iterable[TopicPartition],
 ) -> Iterator[tuple[str, list[TopicPartition]]]:
-    for name, places in groupby(sorted(topic_partitions), lambda place: place.topic):
-        yield name, list(places)
+    for name, of_topic in groupby(sorted(topic_partitions), lambda each: each.topic):
+        yield name, list(of_topic)
 
 
 def _leader_and_isr_message(request: LeaderAndIsr) -> Any:
@@ -130,17 +130,17 @@ def _leader_and_isr_message(request: LeaderAndIsr) -> Any:
                 topic_id=request.topic_ids[name],
                 partition_states=[
                     topic_class.LeaderAndIsrPartitionState(
-                        **_state(place, request.partitions[place], epoch),
-                        partition_epoch=request.partitions[place].partition_epoch,
-                        adding_replicas=list(request.partitions[place].adding),
-                        removing_replicas=list(request.partitions[place].removing),
-                        is_new=place in request.created,
-                        leader_recovery_state=int(request.partitions[place].is_recovering),
+                        **_state(each, request.partitions[each], epoch),
+                        partition_epoch=request.partitions[each].partition_epoch,
+                        adding_replicas=list(request.partitions[each].adding),
+                        removing_replicas=list(request.partitions[each].removing),
+                        is_new=each in request.created,
+                        leader_recovery_state=int(request.partitions[each].is_recovering),
                     )
-                    for place in places
+                    for each in topic_partitions
                 ],
             )
-            for name, places in _by_topic(request.partitions)
+            for name, topic_partitions in _by_topic(request.partitions)
         ],
         live_leaders=[
             LeaderAndIsrRequest.LeaderAndIsrLiveLeader(
@@ -151,9 +151,11 @@ def _leader_and_isr_message(request: LeaderAndIsr) -> Any:
     )
 
 
-def _state(place: TopicPartition, state: PartitionMetadata, epoch: int) -> dict[str, object]:
+def _state(
+    topic_partition: TopicPartition, state: PartitionMetadata, epoch: int
+) -> dict[str, object]:
     return {
-        "partition_index": place.partition,
+        "partition_index": topic_partition.partition,
         "controller_epoch": epoch,
         "leader": state.leader,
         "leader_epoch": state.leader_epoch,
@@ -184,14 +186,14 @@ def _stop_replica_message(request: StopReplica) -> Any:
                 topic_name=name,
                 partition_states=[
                     topic_class.StopReplicaPartitionState(
-                        partition_index=place.partition,
-                        leader_epoch=request.partitions[place].leader_epoch,
-                        delete_partition=request.partitions[place].delete,
+                        partition_index=each.partition,
+                        leader_epoch=request.partitions[each].leader_epoch,
+                        delete_partition=request.partitions[each].delete,
                     )
-                    for place in places
+                    for each in topic_partitions
                 ],
             )
-            for name, places in _by_topic(request.partitions)
+            for name, topic_partitions in _by_topic(request.partitions)
         ],
     )
 
@@ -221,18 +223,18 @@ def _update_metadata_message(request: UpdateMetadata) -> Any:
                 topic_id=request.topic_ids[name],
                 partition_states=[
                     topic_class.UpdateMetadataPartitionState(
-                        **_state(place, request.partitions[place], epoch),
-                        zk_version=request.partitions[place].partition_epoch,
+                        **_state(each, request.partitions[each], epoch),
+                        zk_version=request.partitions[each].partition_epoch,
                         offline_replicas=[
                             node_id
-                            for node_id in request.partitions[place].replicas
+                            for node_id in request.partitions[each].replicas
                             if node_id not in live
                         ],
                     )
-                    for place in places
+                    for each in topic_partitions
                 ],
             )
-            for name, places in _by_topic(request.partitions)
+            for name, topic_partitions in _by_topic(request.partitions)
         ],
         live_brokers=[
             broker_class(
@@ -276,16 +278,14 @@ def response_to(
     error_code = code_of(error)
     if isinstance(request, UpdateMetadata):
         return UpdateMetadataResponse(error_code=error_code)
-    codes = {place: code_of(failures.get(place)) for place in request.partitions if error is None}
+    codes = {each: code_of(failures.get(each)) for each in request.partitions if error is None}
     if isinstance(request, StopReplica):
         error_class = StopReplicaResponse.StopReplicaPartitionError
         return StopReplicaResponse(
             error_code=error_code,
             partition_errors=[
-                error_class(
-                    topic_name=place.topic, partition_index=place.partition, error_code=code
-                )
-                for place, code in codes.items()
+                error_class(topic_name=each.topic, partition_index=each.partition, error_code=code)
+                for each, code in codes.items()
             ],
         )
     topic_class = LeaderAndIsrResponse.LeaderAndIsrTopicError
@@ -296,12 +296,12 @@ def response_to(
                 topic_id=request.topic_ids[name],
                 partition_errors=[
                     topic_class.LeaderAndIsrPartitionError(
-                        partition_index=place.partition, error_code=codes[place]
+                        partition_index=each.partition, error_code=codes[each]
                     )
-                    for place in places
+                    for each in topic_partitions
                 ],
             )
-            for name, places in _by_topic(codes)
+            for name, topic_partitions in _by_topic(codes)
         ],
     )
 
@@ -324,4 +324,4 @@ def failures_in(request: ControlRequest, response: Any) -> Failures:
             for topic in response.topics
             for each in topic.partition_errors
         }
-    return {place: for_code(code)() for place, code in codes.items() if code}
+    return {each: for_code(code)() for each, code in codes.items() if code}

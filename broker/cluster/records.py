@@ -246,15 +246,15 @@ class MetadataRecords:
 
     def make_partitions(self, states: Partitions) -> None:
         """Writes down partitions that were NOT_MADE."""
-        for name, places in groupby(sorted(states), lambda place: place.topic):
+        for name, topic_partitions in groupby(sorted(states), lambda each: each.topic):
             operations: list[Operation] = []
             if not self._store.exists(znodes.partitions(name)):
                 operations.append(Create(znodes.partitions(name)))
-            for number, place in enumerate(places, 1):
-                if not self._store.exists(znodes.partition(*place)):
-                    operations.append(Create(znodes.partition(*place)))
-                path = znodes.partition_state(*place)
-                operations.append(Create(path, self._state(states[place])))
+            for number, topic_partition in enumerate(topic_partitions, 1):
+                if not self._store.exists(znodes.partition(*topic_partition)):
+                    operations.append(Create(znodes.partition(*topic_partition)))
+                path = znodes.partition_state(*topic_partition)
+                operations.append(Create(path, self._state(states[topic_partition])))
                 if number % _AT_ONCE == 0:
                     self._commit(operations)
                     operations = []

@@ -883,9 +883,9 @@ def _consumer_tombstones(group: GroupMetadata) -> list[StateRecord]:
 def _by_topic_id(
     offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
 ) -> Iterator[TopicIdPartition]:
-    for place, committed in offsets:
+    for topic_partition, committed in offsets:
         if committed.topic_id is not None:
-            yield TopicIdPartition(committed.topic_id, place.partition)
+            yield TopicIdPartition(committed.topic_id, topic_partition.partition)
 
 
 def _parts(records: Iterable[StateRecord]) -> Iterator[list[StateRecord]]:

@@ -531,7 +531,7 @@ class GroupMetadata:
     @property
     def unstable_partitions(self) -> AbstractSet[TopicPartition]:
         """Partitions whose offset may change with the end of a transaction."""
-        return {place for pending in self.pending_offsets.values() for place in pending}
+        return {each for pending in self.pending_offsets.values() for each in pending}
 
     @property
     def known_partitions(self) -> AbstractSet[TopicPartition]:
@@ -541,10 +541,10 @@ class GroupMetadata:
 
     def forget_offsets(self, partitions: Iterable[TopicPartition]) -> None:
         """Pending ones too: their transaction does not bring them back."""
-        for place in partitions:
-            self.offsets.pop(place, None)
+        for topic_partition in partitions:
+            self.offsets.pop(topic_partition, None)
             for pending in self.pending_offsets.values():
-                pending.pop(place, None)
+                pending.pop(topic_partition, None)
         self.pending_offsets = {
             producer_id: pending for producer_id, pending in self.pending_offsets.items() if pending
         }

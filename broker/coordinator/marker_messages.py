@@ -43,11 +43,11 @@ def markers_message(ends: Iterable[tuple[EndOfTransaction, Iterable[TopicPartiti
                 transaction_result=end.marker.is_commit,
                 topics=[
                     _MARKER.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in by_topic(places).items()
+                    for name, indexes in by_topic(topic_partitions).items()
                 ],
                 coordinator_epoch=end.marker.coordinator_epoch,
             )
-            for end, places in ends
+            for end, topic_partitions in ends
         ]
     )
 
@@ -64,9 +64,9 @@ def marker_errors(response: Any) -> MarkerErrors:
     }
 
 
-def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Partitions by topic, both in order."""
     topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(places):
+    for topic, partition in sorted(topic_partitions):
         topics.setdefault(topic, []).append(partition)
     return topics

@@ -50,37 +50,39 @@ class StateLoader(Generic[S]):
         """This broker leads the partition: it is served from here on, or once it has been read."""
         if not self._topic.begin(partition, leader_epoch):
             return
-        place = TopicPartition(self._topic.kind.name, partition)
+        topic_partition = TopicPartition(self._topic.kind.name, partition)
         try:
-            log = self._replicas.partition(place).log
+            log = self._replicas.partition(topic_partition).log
         except BrokerResponseError as error:
-            self._give_up(place, error)
+            self._give_up(topic_partition, error)
             return
         if log.log_start_offset == log.log_end_offset:
             self._topic.loaded(partition)
             return
-        load = asyncio.get_running_loop().create_task(self._load(place, log))
+        load = asyncio.get_running_loop().create_task(self._load(topic_partition, log))
         self._loading[partition] = load
 
-    async def _load(self, place: TopicPartition, log: Log) -> None:
+    async def _load(self, topic_partition: TopicPartition, log: Log) -> None:
         async with self._one_at_a_time:
             loop = asyncio.get_running_loop()
             try:
                 state = await loop.run_in_executor(None, self._topic.kind.read, log)
             except (OSError, BrokerResponseError, CorruptRecordError) as error:
-                del self._loading[place.partition]
-                self._give_up(place, error)
+                del self._loading[topic_partition.partition]
+                self._give_up(topic_partition, error)
                 return
         # Not where this is cancelled: by then it may be the next one's.
-        del self._loading[place.partition]
+        del self._loading[topic_partition.partition]
         self._coordinator.take_over(state)
-        self._topic.loaded(place.partition)
-        _log.info("state.loaded topic=%r partition=%d", *place)
+        self._topic.loaded(topic_partition.partition)
+        _log.info("state.loaded topic=%r partition=%d", *topic_partition)
 
-    def _give_up(self, place: TopicPartition, error: Exception) -> None:
-        self._topic.end(place.partition)
+    def _give_up(self, topic_partition: TopicPartition, error: Exception) -> None:
+        self._topic.end(topic_partition.partition)
         _log.error(
-            "state.not_loaded topic=%r partition=%d reason=%r", *place, str(error) or repr(error)
+            "state.not_loaded topic=%r partition=%d reason=%r",
+            *topic_partition,
+            str(error) or repr(error),
         )
 
     def resign(self, partition: int) -> None:

@@ -90,12 +90,12 @@ class _Ending:
 
     def __init__(
         self,
-        places: Collection[TopicPartition],
+        topic_partitions: Collection[TopicPartition],
         end: EndOfTransaction,
         done: Callable[[], None],
         is_wanted: Callable[[], bool],
     ) -> None:
-        self.left = set(places)
+        self.left = set(topic_partitions)
         self.end = end
         self.done = done
         self.is_wanted = is_wanted
@@ -139,18 +139,18 @@ class MarkerWriter:
 
     # Into this broker's partitions.
 
-    def append(self, place: TopicPartition, end: EndOfTransaction) -> Appended:
+    def append(self, topic_partition: TopicPartition, end: EndOfTransaction) -> Appended:
         """Writes one marker. Raises UnknownTopicOrPartitionError, NotLeaderForPartitionError,
         KafkaStorageError, InvalidProducerEpochError, TransactionCoordinatorFencedError,
         NotEnoughReplicasError and, while its groups are being read,
         CoordinatorLoadInProgressError."""
-        is_offsets = place.topic == CONSUMER_OFFSETS
-        if is_offsets and self._offsets.is_loading(place.partition):
+        is_offsets = topic_partition.topic == CONSUMER_OFFSETS
+        if is_offsets and self._offsets.is_loading(topic_partition.partition):
             # Who reads the log might not see the marker, and has no offsets yet to complete.
             raise CoordinatorLoadInProgressError()
-        partition = self._replicas.partition(place)
+        partition = self._replicas.partition(topic_partition)
         self._replicas.append_end_marker(
-            place,
+            topic_partition,
             end.producer.producer_id,
             end.producer.epoch,
             end.marker,
@@ -158,7 +158,9 @@ class MarkerWriter:
         )
         if is_offsets:
             self._offsets.complete_transaction(
-                end.producer.producer_id, (place.partition,), is_commit=end.marker.is_commit
+                end.producer.producer_id,
+                (topic_partition.partition,),
+                is_commit=end.marker.is_commit,
             )
         return Appended(partition, partition.log.log_end_offset, partition.leadership)
 
@@ -194,40 +196,42 @@ class MarkerWriter:
 
     def write(
         self,
-        places: Collection[TopicPartition],
+        topic_partitions: Collection[TopicPartition],
         end: EndOfTransaction,
         done: Callable[[], None],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Calls `done` when each of `places` has its marker, or can have none any more; perhaps
-        before this returns. What is refused is tried again until it is not, or the markers are not
-        wanted any more."""
-        if places:
-            self._write(_Ending(places, end, done, is_wanted), deque(sorted(places)))
+        """Calls `done` when each of `topic_partitions` has its marker, or can have none any more;
+        perhaps before this returns. What is refused is tried again until it is not, or the markers
+        are not wanted any more."""
+        if topic_partitions:
+            self._write(
+                _Ending(topic_partitions, end, done, is_wanted), deque(sorted(topic_partitions))
+            )
         else:
             done()
 
-    def _write(self, ending: _Ending, places: deque[TopicPartition]) -> None:
+    def _write(self, ending: _Ending, topic_partitions: deque[TopicPartition]) -> None:
         if self._is_closed or not ending.is_wanted():
             return
         uncommitted: list[Appended] = []
-        for _ in range(min(_MARKERS_A_TURN, len(places))):
-            place = places.popleft()
+        for _ in range(min(_MARKERS_A_TURN, len(topic_partitions))):
+            topic_partition = topic_partitions.popleft()
             try:
-                appended = self.append(place, ending.end)
+                appended = self.append(topic_partition, ending.end)
             except BrokerResponseError as error:
-                self._look_elsewhere(ending, place, error)
+                self._look_elsewhere(ending, topic_partition, error)
                 continue
             if self.is_committed(appended):
-                self._take_answer(ending, place, None)
+                self._take_answer(ending, topic_partition, None)
             else:
                 uncommitted.append(appended)
         if uncommitted:
             wait = asyncio.get_running_loop().create_task(self._wait(ending, uncommitted))
             self._waits.add(wait)
             wait.add_done_callback(self._waits.discard)
-        if places:
-            self._call_later(0, lambda: self._write(ending, places))
+        if topic_partitions:
+            self._call_later(0, lambda: self._write(ending, topic_partitions))
 
     async def _wait(self, ending: _Ending, uncommitted: Sequence[Appended]) -> None:
         errors = await self.wait_committed(uncommitted)
@@ -235,19 +239,19 @@ class MarkerWriter:
             self._take_answer(ending, each.partition.topic_partition, error)
 
     def _look_elsewhere(
-        self, ending: _Ending, place: TopicPartition, error: BrokerResponseError
+        self, ending: _Ending, topic_partition: TopicPartition, error: BrokerResponseError
     ) -> None:
         """This broker could not write a marker. Perhaps another one can."""
         if isinstance(error, _PERHAPS_LED_ELSEWHERE):
-            topic = self._metadata.topic(place.topic)
-            if topic is None or place.partition >= len(topic.partitions):
-                self._take_answer(ending, place, None)  # its records are gone with it
+            topic = self._metadata.topic(topic_partition.topic)
+            if topic is None or topic_partition.partition >= len(topic.partitions):
+                self._take_answer(ending, topic_partition, None)  # its records are gone with it
                 return
-            leader = topic.partitions[place.partition].leader
+            leader = topic.partitions[topic_partition.partition].leader
             if leader not in (NO_LEADER, self._metadata.broker.node_id):
-                self._to_leaders.add(leader, (ending, place))
+                self._to_leaders.add(leader, (ending, topic_partition))
                 return
-        self._take_answer(ending, place, error)
+        self._take_answer(ending, topic_partition, error)
 
     async def _send(
         self, node_id: int, items: list[tuple[_Ending, TopicPartition]]
@@ -255,18 +259,20 @@ class MarkerWriter:
         """Asks a broker to write markers; those that are to wait for the next request."""
         chosen: dict[int, tuple[_Ending, list[TopicPartition]]] = {}
         left = items[_MARKERS_A_REQUEST:]
-        for ending, place in items[:_MARKERS_A_REQUEST]:
+        for ending, topic_partition in items[:_MARKERS_A_REQUEST]:
             if not ending.is_wanted():
                 continue
             producer_id = ending.end.producer.producer_id
-            first, places = chosen.setdefault(producer_id, (ending, []))
+            first, topic_partitions = chosen.setdefault(producer_id, (ending, []))
             if first is ending:
-                places.append(place)
+                topic_partitions.append(topic_partition)
             else:
-                left.append((ending, place))
+                left.append((ending, topic_partition))
         if not chosen:
             return left
-        message = markers_message((ending.end, places) for ending, places in chosen.values())
+        message = markers_message(
+            (ending.end, topic_partitions) for ending, topic_partitions in chosen.values()
+        )
         try:
             response = await self._ask(
                 node_id, message, WRITE_TXN_MARKERS_VERSION, WriteTxnMarkersResponse
@@ -276,24 +282,24 @@ class MarkerWriter:
             errors = {}
         else:
             errors = dict(marker_errors(response))
-        for producer_id, (ending, places) in chosen.items():
-            for place in places:
-                answer = errors.get((producer_id, place), NetworkExceptionError())
-                self._take_answer(ending, place, answer)
+        for producer_id, (ending, topic_partitions) in chosen.items():
+            for topic_partition in topic_partitions:
+                answer = errors.get((producer_id, topic_partition), NetworkExceptionError())
+                self._take_answer(ending, topic_partition, answer)
         return left
 
     def _take_answer(
-        self, ending: _Ending, place: TopicPartition, error: BrokerResponseError | None
+        self, ending: _Ending, topic_partition: TopicPartition, error: BrokerResponseError | None
     ) -> None:
         """What became of one marker."""
         if error is not None:
-            _log.warning("marker.refused topic=%r partition=%d reason=%r", *place, error)
+            _log.warning("marker.refused topic=%r partition=%d reason=%r", *topic_partition, error)
         if error is None or isinstance(error, _FINAL):
-            ending.left.discard(place)
+            ending.left.discard(topic_partition)
             if not ending.left and not self._is_closed:
                 ending.done()
             return
-        ending.refused.append(place)
+        ending.refused.append(topic_partition)
         if len(ending.refused) == 1:
             self._call_later(ending.backoff_s, lambda: self._write_again(ending))
             ending.backoff_s = min(2 * ending.backoff_s, _MOST_BACKOFF_S)

@@ -65,7 +65,7 @@ class JoinAsk:
 
     transactional_id: str
     producer: ProducerIdAndEpoch
-    places: Collection[TopicPartition]
+    topic_partitions: Collection[TopicPartition]
     support: TransactionSupport
 
     @property
@@ -102,7 +102,7 @@ class TransactionPartitions:
     def join_at_once(self, ask: JoinAsk) -> JoinErrors | None:
         """What `join` would say; None where that takes a wait: `join` is to be asked then."""
         if not ask.adds and not self._verifies():
-            return dict.fromkeys(ask.places)
+            return dict.fromkeys(ask.topic_partitions)
         if self._coordinator_elsewhere(ask.transactional_id) is not None:
             return None
         try:
@@ -110,7 +110,7 @@ class TransactionPartitions:
             if self._topic.awaits_commit(ask.transactional_id):
                 return None
         except BrokerResponseError as error:
-            errors = dict.fromkeys(ask.places, error)
+            errors = dict.fromkeys(ask.topic_partitions, error)
         return _as_client_knows(errors, ask)
 
     async def join(self, ask: JoinAsk) -> JoinErrors:
@@ -125,7 +125,7 @@ class TransactionPartitions:
             errors = self._join_here(ask)
             await self._topic.wait_committed(ask.transactional_id)
         except BrokerResponseError as error:
-            errors = dict.fromkeys(ask.places, error)
+            errors = dict.fromkeys(ask.topic_partitions, error)
         return _as_client_knows(errors, ask)
 
     def _coordinator_elsewhere(self, transactional_id: str) -> int | None:
@@ -140,13 +140,15 @@ class TransactionPartitions:
 
     def _join_here(self, ask: JoinAsk) -> JoinErrors:
         """Raises why all are refused."""
-        places = frozenset(ask.places)
+        topic_partitions = frozenset(ask.topic_partitions)
         if not ask.adds:
-            return self._transactions.verify_partitions(ask.transactional_id, ask.producer, places)
+            return self._transactions.verify_partitions(
+                ask.transactional_id, ask.producer, topic_partitions
+            )
         self._transactions.add_partitions(
-            ask.transactional_id, ask.producer, places, EPOCH_BUMP_VERSION
+            ask.transactional_id, ask.producer, topic_partitions, EPOCH_BUMP_VERSION
         )
-        return dict.fromkeys(places)
+        return dict.fromkeys(topic_partitions)
 
     async def _send(self, node_id: int, waiting: list[_Waiting]) -> list[_Waiting]:
         """Asks a broker for all of these; those that are to wait for the next request."""
@@ -181,7 +183,7 @@ class TransactionPartitions:
         for transactional_id, (ask, answer) in chosen.items():
             told = errors.get(transactional_id, {})
             if not answer.done():
-                answer.set_result({place: told.get(place, failure) for place in ask.places})
+                answer.set_result({each: told.get(each, failure) for each in ask.topic_partitions})
         return left
 
 
@@ -197,7 +199,7 @@ def _message(asks: Collection[JoinAsk]) -> Any:
                     AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
                         name=name, partitions=partitions
                     )
-                    for name, partitions in by_topic(ask.places).items()
+                    for name, partitions in by_topic(ask.topic_partitions).items()
                 ],
             )
             for ask in asks
@@ -229,7 +231,7 @@ def _of_all(error_code: int) -> BrokerResponseError:
 
 
 def _as_client_knows(errors: JoinErrors, ask: JoinAsk) -> JoinErrors:
-    return {place: _known(errors.get(place), ask.support) for place in ask.places}
+    return {each: _known(errors.get(each), ask.support) for each in ask.topic_partitions}
 
 
 def _known(

@@ -217,8 +217,8 @@ class TransactionCoordinator:
         transaction = self._known(transactional_id)
         transaction.check_may_verify(producer)
         return {
-            place: None if place in transaction.partitions else TransactionAbortableError()
-            for place in partitions
+            each: None if each in transaction.partitions else TransactionAbortableError()
+            for each in partitions
         }
 
     # The end.

@@ -71,22 +71,24 @@ class DelayedDeleteRecords(DelayedOperation):
         """`starts`: partitions that this broker leads, and where each is to begin."""
         super().__init__(starts)
         self._waiting = {
-            place: (partition, partition.leadership, start)
-            for place, (partition, start) in starts.items()
+            each: (partition, partition.leadership, start)
+            for each, (partition, start) in starts.items()
         }
         self.outcomes: dict[TopicPartition, int | BrokerResponseError] = {}
         """When it is done: the low watermarks, or why one is not known to be high enough:
         NotLeaderForPartitionError or, at the end of its time, RequestTimedOutError."""
 
     def check(self) -> bool:
-        for place, (partition, leadership, start) in list(self._waiting.items()):
+        for topic_partition, (partition, leadership, start) in list(self._waiting.items()):
             if not partition.is_led or partition.leadership != leadership:
-                self.outcomes[place] = NotLeaderForPartitionError(f"{place} is not led here now")
+                self.outcomes[topic_partition] = NotLeaderForPartitionError(
+                    f"{topic_partition} is not led here now"
+                )
             elif partition.low_watermark >= start:
-                self.outcomes[place] = partition.low_watermark
+                self.outcomes[topic_partition] = partition.low_watermark
             else:
                 continue
-            del self._waiting[place]
+            del self._waiting[topic_partition]
         return not self._waiting
 
     def progress(self, size_bytes: int, stable_bytes: int) -> None:

@@ -277,13 +277,14 @@ class ReplicaManager:
         """
         if len(records) < LARGE_BYTES:
             return None
-        place = partition.topic_partition
-        (last_peer, last_place), self._last_large = self._last_large, (peer, place)
+        topic_partition = partition.topic_partition
+        last_peer, last_topic_partition = self._last_large
+        self._last_large = peer, topic_partition
         # On the loop it would wait for the thread that has the log.
-        is_held_up = place in self._appending
-        if not is_held_up and (last_peer in ("", peer) or last_place == place):
+        is_held_up = topic_partition in self._appending
+        if not is_held_up and (last_peer in ("", peer) or last_topic_partition == topic_partition):
             return None
-        self._appending[place] = self._appending.get(place, 0) + 1
+        self._appending[topic_partition] = self._appending.get(topic_partition, 0) + 1
         # The thread lets go of the view before the answer does: its memory is used again then.
         append = functools.partial(_append_aside, partition, [records], acks)
         appending = asyncio.get_running_loop().run_in_executor(self._append_threads, append)
@@ -294,10 +295,10 @@ class ReplicaManager:
     def _appended_aside(
         self, partition: Partition, appending: "asyncio.Future[LogAppendInfo]"
     ) -> None:
-        place = partition.topic_partition
-        self._appending[place] -= 1
-        if not self._appending[place]:
-            del self._appending[place]
+        topic_partition = partition.topic_partition
+        self._appending[topic_partition] -= 1
+        if not self._appending[topic_partition]:
+            del self._appending[topic_partition]
         if not appending.cancelled() and appending.exception() is None:
             self._appended(partition, appending.result())
 
@@ -404,8 +405,8 @@ class ReplicaManager:
         except BrokerResponseError as error:
             return error
         except OSError as error:
-            place = TopicPartition(wanted.topic, wanted.partition)
-            return storage_error("fetch", place, error)
+            topic_partition = TopicPartition(wanted.topic, wanted.partition)
+            return storage_error("fetch", topic_partition, error)
 
     def _readable(self, topic: str, index: int, limits: FetchLimits) -> Partition:
         """The partition, which this broker leads, or keeps where that will do."""
@@ -492,19 +493,19 @@ class ReplicaManager:
             task.add_done_callback(self._isr_changes.discard)
 
     async def _change_isr(self, partition: Partition, change: IsrChange) -> None:
-        place = partition.topic_partition
-        _log.info("isr.asked_for topic=%r partition=%d isr=%s", *place, list(change.isr))
+        topic_partition = partition.topic_partition
+        _log.info("isr.asked_for topic=%r partition=%d isr=%s", *topic_partition, list(change.isr))
         try:
             state = await self._alter_isr(change)
         except BrokerResponseError as error:
-            _log.warning("isr.not_changed topic=%r partition=%d reason=%r", *place, error)
+            _log.warning("isr.not_changed topic=%r partition=%d reason=%r", *topic_partition, error)
             self.isr_stats.failed_updates += 1
             # Else the controller has changed the partition since, and will say how.
             if isinstance(error, _MAY_ASK_AGAIN) and partition.awaits(change):
                 partition.isr_not_changed()
             return
         if partition.awaits(change):
-            _log.info("isr.changed topic=%r partition=%d isr=%s", *place, list(state.isr))
+            _log.info("isr.changed topic=%r partition=%d isr=%s", *topic_partition, list(state.isr))
             if len(state.isr) < len(partition.isr):
                 self.isr_stats.shrinks += 1
             else:

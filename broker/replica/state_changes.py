@@ -193,7 +193,7 @@ class StateChanges:
         for topic_partition in stopping:
             self._replicas.stop(topic_partition)
             self._resign(topic_partition)
-        going = [place for place in sorted(stopping) if request.partitions[place].delete]
+        going = [each for each in sorted(stopping) if request.partitions[each].delete]
         if not going:
             return failures
         failures |= await self._run_blocking(lambda: self._delete_logs(going))
@@ -215,8 +215,9 @@ class StateChanges:
     def _update_metadata(self, request: UpdateMetadata) -> Failures:
         for name in self._metadata.update(request):
             self._coordinators.topic_deleted(name)
-            places = (each for each in request.partitions if each.topic == name)
-            if not any(map(self._replicas.has_log, places)):  # else when the last log goes
+            topic_partitions = (each for each in request.partitions if each.topic == name)
+            # Else when the last log goes.
+            if not any(map(self._replicas.has_log, topic_partitions)):
                 self._topic_configs.remove(name)
         # Now that it is known how many partitions there are, and which of them has which key.
         newly_led, self._newly_led = self._newly_led, {}

@@ -124,7 +124,7 @@ class _Rows:
     header_valid: cython.uchar[::1]
     without_headers: cython.Py_ssize_t
     without_timestamp: list[int]
-    place: str
+    topic_partition: str
     permissive: cython.bint
     want_key: cython.bint
     want_value: cython.bint
@@ -143,10 +143,10 @@ class _Rows:
         columns: Sequence[str],
         row_capacity: cython.Py_ssize_t,
         byte_capacity: cython.Py_ssize_t,
-        place: str,
+        topic_partition: str,
         permissive: cython.bint,
     ) -> None:
-        self.place = place
+        self.topic_partition = topic_partition
         self.permissive = permissive
         self.without_timestamp = []
         self.row_capacity = row_capacity
@@ -358,7 +358,7 @@ class _Cursor:
             if rows.want_timestamp:
                 if not rows.permissive:
                     raise _bad_record(
-                        rows.place,
+                        rows.topic_partition,
                         offset,
                         f"has the timestamp {timestamp} ms, later or earlier than any time",
                     )
@@ -398,7 +398,7 @@ class _Cursor:
         while count > 0:
             length = self._length(record_end)
             if length < 0 and not rows.permissive:
-                raise _bad_record(rows.place, offset, "has a header without a key")
+                raise _bad_record(rows.topic_partition, offset, "has a header without a key")
             rows.header_keys.append(self.source, self.position, length)
             self.position += length if length > 0 else 0
             length = self._length(record_end)
@@ -427,7 +427,7 @@ class RecordDecoder:
         bytes_per_batch: int = BYTES_PER_BATCH,
         permissive: bool = False,
     ) -> None:
-        self._place = f"{topic}-{partition}"
+        self._topic_partition = f"{topic}-{partition}"
         self._permissive = permissive
         self.bad_timestamps = 0
         self.schema = row_schema(columns)
@@ -469,7 +469,7 @@ class RecordDecoder:
                     needed_bytes = cursor.fill(self._rows)
             except CorruptRecordError as error:
                 raise CorruptRecordError(
-                    f"{self._place}, batch of the offsets {header.base_offset} to "
+                    f"{self._topic_partition}, batch of the offsets {header.base_offset} to "
                     f"{header.last_offset}: {', '.join(map(str, error.args))}"
                 ) from error
 
@@ -489,14 +489,16 @@ class RecordDecoder:
 
     def _room(self, needed_bytes: int) -> _Rows:
         most_bytes = max(self._bytes_per_batch, needed_bytes)
-        return _Rows(self._columns, self._rows_per_batch, most_bytes, self._place, self._permissive)
+        return _Rows(
+            self._columns, self._rows_per_batch, most_bytes, self._topic_partition, self._permissive
+        )
 
 
-def _bad_record(place: str, offset: int, what: str) -> BadRecordError:
+def _bad_record(topic_partition: str, offset: int, what: str) -> BadRecordError:
     return BadRecordError(
-        f"The record of {place} at offset {offset} {what}. Set the option mode to PERMISSIVE to "
-        "read NULL in its place; in a load, set on_error to deadletter, or to null, which needs a "
-        "column value_error (a text) in a table that is there."
+        f"The record of {topic_partition} at offset {offset} {what}. Set the option mode to "
+        "PERMISSIVE to read NULL in its place; in a load, set on_error to deadletter, or to null, "
+        "which needs a column value_error (a text) in a table that is there."
     )
 
 

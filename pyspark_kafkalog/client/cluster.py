@@ -171,7 +171,9 @@ class Cluster:
         """
         return self._metadata.topic_ids.get(topic)
 
-    def leader(self, tp: TopicPartition, deadline: Deadline | None = None) -> Connection:
+    def leader(
+        self, topic_partition: TopicPartition, deadline: Deadline | None = None
+    ) -> Connection:
         """An open connection to the partition's leader, waiting while there is none.
 
         Raises UnknownTopicError when topic or partition does not exist, which is believed only
@@ -180,7 +182,7 @@ class Cluster:
         deadline = deadline or self._deadline()
         # Half of a short deadline, so that the last attempt still gets its answer.
         denied_until = deadline.part(min(_STALE_METADATA_MS, deadline.remaining_ms / 2))
-        return self.retrying(lambda d: self._leader(tp, d, denied_until), deadline)
+        return self.retrying(lambda d: self._leader(topic_partition, d, denied_until), deadline)
 
     def controller(self, deadline: Deadline | None = None) -> Connection:
         """A connection to the broker that creates and deletes topics."""
@@ -248,13 +250,13 @@ class Cluster:
         def ask(deadline: Deadline) -> None:
             error = self._list_offsets(missing, timestamp, level, found, deadline, denied_until)
             if error is not None:
-                topics = sorted({tp.topic for tp in missing})
+                topics = sorted({each.topic for each in missing})
                 self._metadata_of(topics, deadline, denied_until=denied_until)
                 raise error
 
         if missing:
             self.retrying(ask, whole)
-        return {tp: found[tp] for tp in sorted(found) if found[tp].offset >= 0}
+        return {each: found[each] for each in sorted(found) if found[each].offset >= 0}
 
     def call(self, message: Any, deadline: Deadline | None = None, max_version: int = 99) -> Any:
         """The answer of any broker to a `kafka.protocol` message that may be sent twice.
@@ -270,9 +272,9 @@ class Cluster:
 
         return self.retrying(ask, deadline or self._deadline())
 
-    def forget(self, tp: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Declares the topic's metadata outdated: `leader` asks anew when it is next called."""
-        self._metadata.topics.pop(tp.topic, None)
+        self._metadata.topics.pop(topic_partition.topic, None)
 
     def retrying(self, attempt: Callable[[Deadline], T], deadline: Deadline) -> T:
         """Runs `attempt` until it succeeds, fails for good, or the deadline passes.
@@ -393,22 +395,26 @@ class Cluster:
             ) from error
 
     def _leader(
-        self, tp: TopicPartition, deadline: Deadline, denied_until: Deadline | None = None
+        self,
+        topic_partition: TopicPartition,
+        deadline: Deadline,
+        denied_until: Deadline | None = None,
     ) -> Connection:
-        if tp.topic not in self._metadata.topics or self._metadata.fresh_until.expired:
-            self._metadata_of([tp.topic], deadline, denied_until=denied_until)
-        partitions = self._metadata.topics[tp.topic]
+        if topic_partition.topic not in self._metadata.topics or self._metadata.fresh_until.expired:
+            self._metadata_of([topic_partition.topic], deadline, denied_until=denied_until)
+        partitions = self._metadata.topics[topic_partition.topic]
         for metadata in partitions:
-            if metadata.partition == tp.partition:
+            if metadata.partition == topic_partition.partition:
                 if metadata.leader in self._metadata.brokers:
                     return self._node(metadata.leader, deadline)
-                self.forget(tp)
-                raise LeaderNotAvailableError(f"{tp.topic}-{tp.partition} has no leader now.")
+                self.forget(topic_partition)
+                raise LeaderNotAvailableError(f"{_name(topic_partition)} has no leader now.")
         if denied_until is not None and not denied_until.expired:
-            self.forget(tp)
-            raise UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not known now.")
+            self.forget(topic_partition)
+            raise UnknownTopicOrPartitionError(f"{_name(topic_partition)} is not known now.")
         raise UnknownTopicError(
-            f"Topic {tp.topic} has no partition {tp.partition}, only {len(partitions)} partitions."
+            f"Topic {topic_partition.topic} has no partition {topic_partition.partition}, "
+            f"only {len(partitions)} partitions."
         )
 
     def _ask_metadata(self, names: list[str] | None, create: bool = False) -> _Metadata:
@@ -487,32 +493,33 @@ class Cluster:
     ) -> KafkaError | None:
         """One round over the leaders of `missing`; moves answers to `found`, returns an error."""
         by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
-        for tp in sorted(missing):
-            by_leader[self._leader(tp, deadline, denied_until)].append(tp)
+        for topic_partition in sorted(missing):
+            by_leader[self._leader(topic_partition, deadline, denied_until)].append(topic_partition)
         failed: KafkaError | None = None
         is_local = timestamp == EARLIEST_LOCAL
         least_version = _EARLIEST_LOCAL_VERSION if is_local else _LIST_OFFSETS_MIN_VERSION
-        for connection, tps in by_leader.items():
-            request = _offsets_request(tps, timestamp, isolation_level, deadline)
+        for connection, topic_partitions in by_leader.items():
+            request = _offsets_request(topic_partitions, timestamp, isolation_level, deadline)
             connection.version(request.API_KEY, _LIST_OFFSETS_MAX_VERSION, least_version)
             answer = connection.call(request, self.attempt(deadline), _LIST_OFFSETS_MAX_VERSION)
             for topic in answer.topics:
                 for p in topic.partitions:
-                    tp = TopicPartition(topic.name, p.partition_index)
+                    topic_partition = TopicPartition(topic.name, p.partition_index)
                     error = read_error(p.error_code)
                     if error is NoError and p.offset < 0 and timestamp < 0:
                         # Both ends are somewhere: a leader that says neither has yet to learn them.
                         error = OffsetNotAvailableError
                     if error is NoError:
-                        found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
-                        missing.discard(tp)
+                        found[topic_partition] = OffsetAndTimestamp(
+                            p.offset, p.timestamp, p.leader_epoch
+                        )
+                        missing.discard(topic_partition)
                     else:
-                        failed = error(f"offsets of {tp.topic}-{tp.partition}{_hint(error)}")
-            left_out = missing.intersection(tps)
+                        failed = error(f"offsets of {_name(topic_partition)}{_hint(error)}")
+            left_out = missing.intersection(topic_partitions)
             if left_out and failed is None:
-                tp = min(left_out)
                 raise KafkaProtocolError(
-                    f"{connection.address} left {tp.topic}-{tp.partition} out of its offsets."
+                    f"{connection.address} left {_name(min(left_out))} out of its offsets."
                 )
         return failed
 
@@ -572,13 +579,15 @@ def _read_metadata(answer: Any) -> _Metadata:
 
 
 def _offsets_request(
-    tps: list[TopicPartition], timestamp: int, isolation_level: int, deadline: Deadline
+    topic_partitions: list[TopicPartition], timestamp: int, isolation_level: int, deadline: Deadline
 ) -> Any:
     by_topic: dict[str, list[Any]] = defaultdict(list)
-    for tp in tps:
-        by_topic[tp.topic].append(
+    for topic_partition in topic_partitions:
+        by_topic[topic_partition.topic].append(
             ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
+                partition_index=topic_partition.partition,
+                current_leader_epoch=-1,
+                timestamp=timestamp,
             )
         )
     return ListOffsetsRequest(
@@ -590,3 +599,7 @@ def _offsets_request(
         ],
         timeout_ms=deadline.remaining_ms,
     )
+
+
+def _name(topic_partition: TopicPartition) -> str:
+    return f"{topic_partition.topic}-{topic_partition.partition}"

@@ -279,6 +279,7 @@ class ClientConfig:
         default=Secret(""), metadata=_by(_secret)
     )
     sasl_oauthbearer_scope: str = field(default="", metadata=_by(_text))
+    """The scope of the token."""
 
     ssl_truststore_type: str = field(default="PEM", metadata=_by(_text))
     ssl_truststore_location: str = field(default="", metadata=_by(_text))

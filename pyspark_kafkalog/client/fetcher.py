@@ -93,7 +93,7 @@ class FetchedRecords:
 
 
 class Fetcher:
-    """The records of `tp` from `start_offset` up to, not including, `until_offset`.
+    """The records of `topic_partition` from `start_offset` up to, not including, `until_offset`.
 
     `position` is the next offset that was not handed out yet; it moves past `until_offset` where
     the last batch does. `topic_id` is the topic's when the range was planned; without it the one
@@ -103,7 +103,7 @@ class Fetcher:
     def __init__(
         self,
         cluster: Cluster,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         start_offset: int,
         until_offset: int,
         poll_timeout_ms: int = POLL_TIMEOUT_MS,
@@ -111,7 +111,7 @@ class Fetcher:
     ) -> None:
         self._cluster = cluster
         self._config = cluster.config
-        self._tp = tp
+        self._topic_partition = topic_partition
         self._poll_timeout_ms = poll_timeout_ms
         self._patience = Deadline(poll_timeout_ms)
         given_bytes = self._config.max_partition_fetch_bytes
@@ -175,26 +175,27 @@ class Fetcher:
             if not (error.retriable or isinstance(error, OffsetOutOfRangeError)):
                 raise
             self._abandon()
-            self._cluster.forget(self._tp)
+            self._cluster.forget(self._topic_partition)
             self._wait_after(_words(error))
         return None
 
     def _leader(self) -> Connection:
         deadline = self._patience.part(self._config.request_timeout_ms)
-        connection = self._cluster.leader(self._tp, deadline)
+        connection = self._cluster.leader(self._topic_partition, deadline)
         self._check_topic_id()
         return connection
 
     def _check_topic_id(self) -> None:
         """Raises TopicRecreatedError if the topic is another one than at first."""
-        now = self._cluster.topic_id(self._tp.topic)
+        now = self._cluster.topic_id(self._topic_partition.topic)
         if self._topic_id is None:
             self._topic_id = now
         elif now not in (None, self._topic_id):
             raise TopicRecreatedError(
-                f"Topic {self._tp.topic} was deleted and created again while its offsets "
-                f"{self.position} up to {self._state.until_offset} of partition "
-                f"{self._tp.partition} were to be read: they are gone, and mean other records now."
+                f"Topic {self._topic_partition.topic} was deleted and created again while its "
+                f"offsets {self.position} up to {self._state.until_offset} of partition "
+                f"{self._topic_partition.partition} were to be read: they are gone, and mean other "
+                "records now."
             )
 
     def _ask_anew_for_damaged(self, error: KafkaError) -> None:
@@ -206,7 +207,7 @@ class Fetcher:
         if self._connection is not None:
             # What else arrives on it is as doubtful.
             self._connection.close()
-        self._cluster.forget(self._tp)
+        self._cluster.forget(self._topic_partition)
         self._wait_after(_words(error))
 
     def _send(self, connection: Connection) -> None:
@@ -215,8 +216,8 @@ class Fetcher:
         newest = MAX_VERSION_WITH_NAMES if self._topic_id is None else _MAX_VERSION
         version = connection.version(fetch.API_KEY, newest, _MIN_VERSION)
         ask = fetch.FetchPartition(
-            self._tp.topic,
-            self._tp.partition,
+            self._topic_partition.topic,
+            self._topic_partition.partition,
             self.position,
             self._state.ask_bytes(),
             topic_id=self._topic_id,
@@ -245,15 +246,20 @@ class Fetcher:
         if response.error_code:
             # Of the whole request, which asked for this partition alone.
             whole = fetch.FetchedPartition(
-                self._tp.topic, self._tp.partition, response.error_code, high_watermark=-1
+                self._topic_partition.topic,
+                self._topic_partition.partition,
+                response.error_code,
+                high_watermark=-1,
             )
             return connection, whole
         by_name = version <= MAX_VERSION_WITH_NAMES
         for found in response.partitions:
             is_topic = (
-                found.topic == self._tp.topic if by_name else found.topic_id == self._topic_id
+                found.topic == self._topic_partition.topic
+                if by_name
+                else found.topic_id == self._topic_id
             )
-            if is_topic and found.partition == self._tp.partition:
+            if is_topic and found.partition == self._topic_partition.partition:
                 return connection, found
         raise KafkaConnectionError(f"{connection.address} left the partition out of its answer")
 
@@ -310,7 +316,9 @@ class Fetcher:
         """Whether the position lies in remote storage (KIP-405). A broker answers empty, without an
         error, where that takes longer than `remote.fetch.max.wait.ms` or is over its quota."""
         try:
-            local = self._cluster.list_offsets([self._tp], EARLIEST_LOCAL).get(self._tp)
+            local = self._cluster.list_offsets([self._topic_partition], EARLIEST_LOCAL).get(
+                self._topic_partition
+            )
         except KafkaError as error:
             if error.retriable:
                 raise
@@ -355,13 +363,13 @@ class Fetcher:
             connection.abandon(sent)
 
     def __str__(self) -> str:
-        return f"Fetch of {self._tp.topic}-{self._tp.partition}"
+        return f"Fetch of {self._topic_partition.topic}-{self._topic_partition.partition}"
 
     def _timed_out(self, why: str) -> FetchTimeoutError:
         return FetchTimeoutError(
-            f"Partition {self._tp.partition} of topic {self._tp.topic} gave no records from offset "
-            f"{self.position} on for {self._poll_timeout_ms} ms, though the range reaches up to "
-            f"{self._state.until_offset}: {why}."
+            f"Partition {self._topic_partition.partition} of topic {self._topic_partition.topic} "
+            f"gave no records from offset {self.position} on for {self._poll_timeout_ms} ms, "
+            f"though the range reaches up to {self._state.until_offset}: {why}."
         )
 
     def _check_in_range(self) -> None:
@@ -370,11 +378,11 @@ class Fetcher:
         It does where the broker that refused it is no leader any more, or was not one yet, and
         where a topic was recreated and grew in between.
         """
-        self._cluster.forget(self._tp)
-        first = self._cluster.list_offsets([self._tp], EARLIEST)
+        self._cluster.forget(self._topic_partition)
+        first = self._cluster.list_offsets([self._topic_partition], EARLIEST)
         self._check_topic_id()
-        last = self._cluster.list_offsets([self._tp], LATEST)
-        start, end = first[self._tp].offset, last[self._tp].offset
+        last = self._cluster.list_offsets([self._topic_partition], LATEST)
+        start, end = first[self._topic_partition].offset, last[self._topic_partition].offset
         if not start <= self.position <= end:
             what_is = f"it now holds offsets {start} up to, not including, {end}"
             raise self._gone(what_is, start, end)
@@ -384,8 +392,8 @@ class Fetcher:
     ) -> DataLossError:
         error = DataLossError(
             f"Offsets {self.position} up to {self._state.until_offset} of partition "
-            f"{self._tp.partition} of topic {self._tp.topic} are gone: {what_is}. Retention may "
-            "have deleted them, or the topic was recreated."
+            f"{self._topic_partition.partition} of topic {self._topic_partition.topic} are gone: "
+            f"{what_is}. Retention may have deleted them, or the topic was recreated."
         )
         error.log_start_offset, error.log_end_offset = log_start_offset, log_end_offset
         return error

@@ -41,11 +41,11 @@ def commit_offsets(
     """
     by_topic: dict[str, list[Any]] = defaultdict(list)
     of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    for tp in sorted(offsets):
-        by_topic[tp.topic].append(
+    for topic_partition in sorted(offsets):
+        by_topic[topic_partition.topic].append(
             of_topic.OffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=offsets[tp],
+                partition_index=topic_partition.partition,
+                committed_offset=offsets[topic_partition],
                 committed_leader_epoch=_NO_EPOCH,
                 committed_metadata="",
             )
@@ -93,11 +93,12 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
         for topic in answer.topics:
             for partition in topic.partitions:
                 error = for_code(partition.error_code)
-                tp = TopicPartition(topic.name, partition.partition_index)
+                topic_partition = TopicPartition(topic.name, partition.partition_index)
                 if error is not NoError:
-                    raise error(f"offset of {tp.topic}-{tp.partition} of group {group_id}")
+                    which = f"{topic.name}-{partition.partition_index}"
+                    raise error(f"offset of {which} of group {group_id}")
                 if partition.committed_offset >= 0:
-                    found[tp] = partition.committed_offset
+                    found[topic_partition] = partition.committed_offset
         return found
 
     return cluster.retrying(fetch, Deadline(cluster.config.request_timeout_ms))

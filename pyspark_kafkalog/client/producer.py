@@ -94,11 +94,17 @@ class _Partition:
     """
 
     __slots__ = (
-        "added", "connection", "in_flight", "next_number", "not_before_s", "tp", "waiting",
-    )  # fmt: skip
+        "added",
+        "connection",
+        "in_flight",
+        "next_number",
+        "not_before_s",
+        "topic_partition",
+        "waiting",
+    )
 
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
         self.waiting: deque[_Batch] = deque()
         self.in_flight: deque[_Batch] = deque()
         self.connection: Connection | None = None
@@ -220,7 +226,7 @@ class Producer:
         largest = admin.topic_property(self._cluster, topic, "max.message.bytes")
         return min(int(largest or _LARGEST_BATCH_BYTES), self._config.max_request_size)
 
-    def send(self, tp: TopicPartition, batch: bytearray) -> None:
+    def send(self, topic_partition: TopicPartition, batch: bytearray) -> None:
         """Hands over one unsealed batch, which belongs to the producer from now on.
 
         Returns when it is queued, maybe not sent; waits for acknowledgements while
@@ -232,20 +238,20 @@ class Producer:
             raise ValueError(f"{len(batch)} bytes are not one record batch of {header.size_bytes}")
         if len(batch) > self._config.max_request_size:
             raise MessageTooLargeError(
-                f"A batch of {len(batch)} bytes for {_name(tp)} exceeds kafka.max.request.size="
-                f"{self._config.max_request_size}. Raise that (and the topic's max.message.bytes), "
-                "or write smaller records."
+                f"A batch of {len(batch)} bytes for {_name(topic_partition)} exceeds "
+                f"kafka.max.request.size={self._config.max_request_size}. Raise that (and the "
+                "topic's max.message.bytes), or write smaller records."
             )
-        partition = self._partitions.get(tp)
+        partition = self._partitions.get(topic_partition)
         if partition is None:
-            partition = self._partitions[tp] = _Partition(tp)
+            partition = self._partitions[topic_partition] = _Partition(topic_partition)
         if self._transaction is not None:
             mark_transactional(batch)
         if self._is_numbered:
-            sequence = self._numbers.next_sequences.get(tp, 0)
+            sequence = self._numbers.next_sequences.get(topic_partition, 0)
             seal(batch, *self._identity(), sequence)
             records = header.last_offset_delta + 1
-            self._numbers.next_sequences[tp] = (sequence + records) % _SEQUENCES
+            self._numbers.next_sequences[topic_partition] = (sequence + records) % _SEQUENCES
         else:
             seal(batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
         partition.waiting.append(_Batch(batch, partition.next_number))
@@ -343,7 +349,7 @@ class Producer:
         new = [partition for partition in self._partitions.values() if not partition.added]
         if new:
             transactions, producer = self._transaction
-            transactions.add_partitions(producer, [partition.tp for partition in new])
+            transactions.add_partitions(producer, [partition.topic_partition for partition in new])
             for partition in new:
                 partition.added = True
 
@@ -357,7 +363,7 @@ class Producer:
             batch.deadline = deadline
         try:
             connection = self._cluster.leader(
-                partition.tp, batch.deadline.part(self._config.request_timeout_ms)
+                partition.topic_partition, batch.deadline.part(self._config.request_timeout_ms)
             )
         except (KafkaError, BrokersUnreachableError) as error:
             if isinstance(error, KafkaError) and not error.retriable:
@@ -398,14 +404,16 @@ class Producer:
             batch.attempts += 1
             batch.deadline = batch.deadline or Deadline(self._config.delivery_timeout_ms)
         due = Deadline(self._config.request_timeout_ms)
-        chosen.sort(key=lambda each: each[0].tp)
+        chosen.sort(key=lambda each: each[0].topic_partition)
         request = produce.ProduceRequest(
             connection.version(produce.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION),
             None if self._transaction is None else self._transaction[1].transactional_id,
             self._config.acks,
             self._config.request_timeout_ms,
             [
-                produce.ProducePartition(p.tp.topic, p.tp.partition, batch.data)
+                produce.ProducePartition(
+                    p.topic_partition.topic, p.topic_partition.partition, batch.data
+                )
                 for p, batch in chosen
             ],
         )
@@ -455,7 +463,7 @@ class Producer:
         self._under_way[connection].popleft()
         by_partition = {TopicPartition(r.topic, r.partition): r for r in results}
         for partition, batch in sent.batches:
-            result = by_partition.get(partition.tp)
+            result = by_partition.get(partition.topic_partition)
             if result is None:
                 self._retry(partition, batch, KafkaProtocolError("the answer leaves it out"))
             else:
@@ -468,16 +476,17 @@ class Producer:
         if error is NoError or error is DuplicateSequenceNumberError:
             self._acknowledge(partition, batch)
             if result.base_offset >= 0:
-                self.last_written = partition.tp, result.base_offset
+                self.last_written = partition.topic_partition, result.base_offset
         elif error is OutOfOrderSequenceNumberError and _comes_after_retry(partition, batch):
             self._retry(partition, batch, error("a batch before it is sent again"))
         elif error.retriable or error is CorruptRecordError:
-            self._cluster.forget(partition.tp)
+            self._cluster.forget(partition.topic_partition)
             self._retry(partition, batch, error(result.error_message or ""))
         elif error in _TOO_LARGE:
             raise MessageTooLargeError(
-                f"The broker refused a batch of {len(batch.data)} bytes for {_name(partition.tp)}: "
-                "raise the topic's max.message.bytes, or lower kafka.batch.size."
+                f"The broker refused a batch of {len(batch.data)} bytes for "
+                f"{_name(partition.topic_partition)}: raise the topic's "
+                "max.message.bytes, or lower kafka.batch.size."
             )
         else:
             cause = error(result.error_message or "")
@@ -492,7 +501,7 @@ class Producer:
         connection.close()
         for sent in self._under_way.pop(connection, ()):
             for partition, batch in sent.batches:
-                self._cluster.forget(partition.tp)
+                self._cluster.forget(partition.topic_partition)
                 self._retry(partition, batch, error)
 
     def _retry(self, partition: _Partition, batch: _Batch, error: Exception) -> None:
@@ -500,8 +509,8 @@ class Producer:
         self._waiting_bytes += len(batch.data)
         if batch.attempts > self._config.retries:
             raise DeliveryError(
-                f"A batch for {_name(partition.tp)} failed {batch.attempts} times; kafka.retries="
-                f"{self._config.retries}. Last error: {error}"
+                f"A batch for {_name(partition.topic_partition)} failed {batch.attempts} times; "
+                f"kafka.retries={self._config.retries}. Last error: {error}"
             ) from error
         self._delay(partition, batch, error)
 
@@ -522,13 +531,15 @@ class Producer:
     def _check_deadline(self, partition: _Partition, batch: _Batch) -> None:
         if batch.deadline is not None and batch.deadline.expired:
             raise DeliveryTimeoutError(
-                f"A batch for {_name(partition.tp)} was not acknowledged within "
+                f"A batch for {_name(partition.topic_partition)} was not acknowledged within "
                 f"kafka.delivery.timeout.ms={self._config.delivery_timeout_ms} in {batch.attempts} "
                 f"attempts. Last error: {batch.error or 'no answer'}"
             ) from batch.error
 
     def _refused(self, partition: _Partition, error: KafkaError) -> DeliveryError:
-        return DeliveryError(f"The broker refused records for {_name(partition.tp)}: {error}")
+        return DeliveryError(
+            f"The broker refused records for {_name(partition.topic_partition)}: {error}"
+        )
 
     def _wait_s(self) -> float:
         """How long to wait for answers: until one is overdue, or a batch may be sent again."""
@@ -560,5 +571,5 @@ def _wait(connections: Iterable[Connection], wait_s: float) -> None:
     poll.poll(wait_s * 1000)
 
 
-def _name(tp: TopicPartition) -> str:
-    return f"partition {tp.partition} of topic {tp.topic}"
+def _name(topic_partition: TopicPartition) -> str:
+    return f"partition {topic_partition.partition} of topic {topic_partition.topic}"

@@ -39,8 +39,8 @@ def sample_sizes(
     by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
     found: dict[TopicPartition, float] = {}
     try:
-        for tp in positions:
-            by_leader[cluster.leader(tp, deadline)].append(tp)
+        for topic_partition in positions:
+            by_leader[cluster.leader(topic_partition, deadline)].append(topic_partition)
         for connection, partitions in by_leader.items():
             found |= _sample(connection, partitions, positions, deadline)
     except (KafkaError, KafkalogError):
@@ -57,18 +57,19 @@ def _sample(
     version = connection.version(fetch.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION)
     most_bytes = max(_LEAST_BYTES, SAMPLE_BYTES // len(partitions))
     asks = [
-        fetch.FetchPartition(tp.topic, tp.partition, positions[tp], most_bytes) for tp in partitions
+        fetch.FetchPartition(each.topic, each.partition, positions[each], most_bytes)
+        for each in partitions
     ]
     request = fetch.FetchRequest(version, 0, 0, asks, SAMPLE_BYTES)
     sent = connection.send(fetch.API_KEY, version, [fetch.encode_fetch_request(request)], deadline)
     response = fetch.decode_fetch_response(connection.receive(sent, deadline), version)
     found = {}
     for each in response.partitions:
-        tp = TopicPartition(each.topic, each.partition)
-        if isinstance(each.records, memoryview) and tp in positions:
-            whole = whole_batches(each.records, positions[tp])
+        topic_partition = TopicPartition(each.topic, each.partition)
+        if isinstance(each.records, memoryview) and topic_partition in positions:
+            whole = whole_batches(each.records, positions[topic_partition])
             if whole.base_offsets:
                 # From the first batch's begin, which may lie before the position.
-                offsets = whole.next_offset - min(whole.base_offsets[0], positions[tp])
-                found[tp] = whole.size_bytes / max(1, offsets)
+                offsets = whole.next_offset - min(whole.base_offsets[0], positions[topic_partition])
+                found[topic_partition] = whole.size_bytes / max(1, offsets)
     return found

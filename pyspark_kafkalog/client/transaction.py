@@ -149,8 +149,8 @@ class Transactions:
         InvalidTxnStateError.
         """
         by_topic: dict[str, list[int]] = defaultdict(list)
-        for tp in sorted(partitions):
-            by_topic[tp.topic].append(tp.partition)
+        for topic_partition in sorted(partitions):
+            by_topic[topic_partition.topic].append(topic_partition.partition)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=producer.transactional_id,
             v3_and_below_producer_id=producer.producer_id,
@@ -171,8 +171,8 @@ class Transactions:
             # One partition that is refused has the others answered "not attempted".
             results.sort(key=lambda each: each[1].partition_error_code == _NOT_ATTEMPTED)
             for topic, result in results:
-                place = f"{producer.transactional_id}, {topic}-{result.partition_index}"
-                _check(result.partition_error_code, place)
+                which = f"{producer.transactional_id}, {topic}-{result.partition_index}"
+                _check(result.partition_error_code, which)
 
         self._of_coordinator(producer.transactional_id, ask)
 
@@ -418,7 +418,7 @@ class Transactions:
 def ended_by_commit(
     cluster: Cluster,
     producer: ProducerIdentity,
-    tp: TopicPartition,
+    topic_partition: TopicPartition,
     offset: int,
     deadline: Deadline,
 ) -> bool | None:
@@ -433,11 +433,11 @@ def ended_by_commit(
     position = offset
     try:
         while True:
-            until_offset = cluster.list_offsets([tp], LATEST)[tp].offset
+            until_offset = cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset
             if until_offset < position:
                 return None
             fetcher = Fetcher(
-                cluster, tp, position, until_offset, cluster.config.request_timeout_ms
+                cluster, topic_partition, position, until_offset, cluster.config.request_timeout_ms
             )
             for fetched in fetcher.records():
                 if search.is_over(fetched.records):

@@ -38,7 +38,7 @@ def json_type(schema: str, references: Sequence[tuple[str, str]] = ()) -> pa.Dat
     root = _document(schema)
     others = {name: _document(text) for name, text in references}
     try:
-        return _JsonSchema(others).type(root, _Place("", root))
+        return _JsonSchema(others).type(root, _Scope("", root))
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidSchemaError):
             raise
@@ -56,7 +56,7 @@ def _document(text: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Scope:
     """Where a schema stands: its document, and the references that led there."""
 
     name: str
@@ -64,27 +64,27 @@ class _Place:
     trail: tuple[tuple[str, str], ...] = ()
     depth: int = 0
 
-    def deeper(self) -> "_Place":
-        return _Place(self.name, self.root, self.trail, self.depth + 1)
+    def deeper(self) -> "_Scope":
+        return _Scope(self.name, self.root, self.trail, self.depth + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _JsonSchema:
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def type(self, schema: Any, place: _Place) -> pa.DataType:
-        if not isinstance(schema, dict) or place.depth > _DEEPEST:
+    def type(self, schema: Any, scope: _Scope) -> pa.DataType:
+        if not isinstance(schema, dict) or scope.depth > _DEEPEST:
             return _JSON_TEXT
         if "$ref" in schema:
-            return self._referenced(str(schema["$ref"]), place)
+            return self._referenced(str(schema["$ref"]), scope)
         if "allOf" in schema:
-            schema, place = self._merged(schema, place)
+            schema, scope = self._merged(schema, scope)
         for alternatives in ("oneOf", "anyOf"):
             if alternatives in schema:
-                return self._one_of(schema[alternatives], place)
-        return self._plain(schema, place)
+                return self._one_of(schema[alternatives], scope)
+        return self._plain(schema, scope)
 
-    def _plain(self, schema: Mapping[str, Any], place: _Place) -> pa.DataType:
+    def _plain(self, schema: Mapping[str, Any], scope: _Scope) -> pa.DataType:
         kinds = _kinds(schema)
         if kinds <= {"integer", "number"} and len(kinds) == 2:
             kinds = {"number"}
@@ -92,66 +92,66 @@ class _JsonSchema:
             return _JSON_TEXT
         (kind,) = kinds
         if kind == "object":
-            return self._object(schema, place)
+            return self._object(schema, scope)
         if kind == "array" and isinstance(schema.get("items"), dict):
-            return pa.list_(self.type(schema["items"], place.deeper()))
+            return pa.list_(self.type(schema["items"], scope.deeper()))
         return _PLAIN.get(kind, _JSON_TEXT)
 
-    def _object(self, schema: Mapping[str, Any], place: _Place) -> pa.DataType:
+    def _object(self, schema: Mapping[str, Any], scope: _Scope) -> pa.DataType:
         properties = schema.get("properties")
         if isinstance(properties, dict) and properties:
             return pa.struct(
                 [
-                    pa.field(name, self.type(member, place.deeper()))
+                    pa.field(name, self.type(member, scope.deeper()))
                     for name, member in properties.items()
                 ]
             )
         members = schema.get("additionalProperties")
         if isinstance(members, dict) and members and not schema.get("patternProperties"):
-            return pa.map_(pa.string(), self.type(members, place.deeper()))
+            return pa.map_(pa.string(), self.type(members, scope.deeper()))
         return _JSON_TEXT
 
-    def _one_of(self, alternatives: Any, place: _Place) -> pa.DataType:
+    def _one_of(self, alternatives: Any, scope: _Scope) -> pa.DataType:
         found = {
-            self.type(one, place.deeper())
+            self.type(one, scope.deeper())
             for one in (alternatives if isinstance(alternatives, list) else ())
             if not (isinstance(one, dict) and one.get("type") == "null")
         }
         return found.pop() if len(found) == 1 else _JSON_TEXT
 
-    def _merged(self, schema: Mapping[str, Any], place: _Place) -> tuple[Mapping[str, Any], _Place]:
+    def _merged(self, schema: Mapping[str, Any], scope: _Scope) -> tuple[Mapping[str, Any], _Scope]:
         """`allOf` as one schema, where its parts are plain or refer to the same document."""
         merged = {name: value for name, value in schema.items() if name != "allOf"}
         properties = dict(merged.get("properties") or {})
         parts = schema["allOf"]
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict) and str(part.get("$ref", "")).startswith("#"):
-                part = _pointed(place.root, str(part["$ref"])[1:])
+                part = _pointed(scope.root, str(part["$ref"])[1:])
             if not isinstance(part, dict) or "$ref" in part or "allOf" in part:
-                return {}, place
+                return {}, scope
             properties |= part.get("properties") or {}
             merged = {**part, **merged}
         if properties:
             merged |= {"type": "object", "properties": properties}
-        return merged, place.deeper()
+        return merged, scope.deeper()
 
-    def _referenced(self, reference: str, place: _Place) -> pa.DataType:
+    def _referenced(self, reference: str, scope: _Scope) -> pa.DataType:
         name, _, pointer = reference.partition("#")
-        root = place.root
+        root = scope.root
         if name:
-            name, root = self._document(name, place)
-        target = (name or place.name, pointer)
-        if target in place.trail:
+            name, root = self._document(name, scope)
+        target = (name or scope.name, pointer)
+        if target in scope.trail:
             return _JSON_TEXT
         schema = _pointed(root, pointer)
         if schema is None:
             raise InvalidSchemaError(f"the JSON Schema refers to {reference!r}, which is nowhere")
-        trail = (*place.trail, target)
-        return self.type(schema, _Place(target[0], root, trail, place.depth + 1))
+        trail = (*scope.trail, target)
+        return self.type(schema, _Scope(target[0], root, trail, scope.depth + 1))
 
-    def _document(self, name: str, place: _Place) -> tuple[str, Mapping[str, Any]]:
-        for candidate in (name, urljoin(str(place.root.get("$id", "")), name)):
-            for known, root in (("", place.root), *self.documents.items()):
+    def _document(self, name: str, scope: _Scope) -> tuple[str, Mapping[str, Any]]:
+        for candidate in (name, urljoin(str(scope.root.get("$id", "")), name)):
+            for known, root in (("", scope.root), *self.documents.items()):
                 if candidate in (known, root.get("$id")):
                     return candidate, root
         raise InvalidSchemaError(f"the JSON Schema refers to {name!r}, which is nowhere")

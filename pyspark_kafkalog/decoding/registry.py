@@ -110,14 +110,14 @@ def _urls(text: str) -> tuple[tuple[str, ...], str]:
     urls, in_url = [], ""
     for url in filter(None, (part.strip() for part in text.split(","))):
         scheme, _, rest = url.partition("://")
-        user_info, at, place = rest.rpartition("@")
-        if scheme.lower() not in ("http", "https") or not place:
+        user_info, at, host = rest.rpartition("@")
+        if scheme.lower() not in ("http", "https") or not host:
             raise InvalidOptionError(
                 f"{_URL} is no list of addresses: give for example https://registry:8081"
             )
         if at and not in_url:
             in_url = user_info
-        urls.append(f"{scheme.lower()}://{place.rstrip('/')}")
+        urls.append(f"{scheme.lower()}://{host.rstrip('/')}")
         try:
             valid = bool(urlsplit(urls[-1]).hostname) and urlsplit(urls[-1]).port != 0
         except ValueError:
@@ -248,16 +248,16 @@ class _Session:
         raise SchemaRegistryError(f"no schema registry answered: {reason}")
 
     def _get(self, url: str, path: str) -> tuple[int, bytes]:
-        place = urlsplit(url)
+        parts = urlsplit(url)
         left_s = max(0.001, self._deadline.remaining_s)
         connection: http.client.HTTPConnection
-        if place.scheme == "https":
+        if parts.scheme == "https":
             connection = http.client.HTTPSConnection(
-                place.hostname or "", place.port, timeout=left_s, context=self._tls
+                parts.hostname or "", parts.port, timeout=left_s, context=self._tls
             )
         else:
             connection = http.client.HTTPConnection(
-                place.hostname or "", place.port, timeout=left_s
+                parts.hostname or "", parts.port, timeout=left_s
             )
         timer: Timer | None = None
         try:
@@ -266,7 +266,7 @@ class _Session:
             timer = Timer(max(0.001, self._deadline.remaining_s), _cut, [connection.sock])
             timer.daemon = True
             timer.start()
-            connection.request("GET", place.path + path, headers=self._headers)
+            connection.request("GET", parts.path + path, headers=self._headers)
             answer = connection.getresponse()
             body = answer.read(_LARGEST_ANSWER_BYTES + 1)
             if self._deadline.expired:

@@ -72,6 +72,8 @@ def _lag(end: str | None, latest: str | None) -> dict[tuple[str, int], int]:
     """The difference for each partition; empty for what are not offsets of topics."""
     try:
         ends, latests = from_json(json.loads(end or "")), from_json(json.loads(latest or ""))
-        return {(tp.topic, tp.partition): at - ends.get(tp, 0) for tp, at in latests.items()}
+        return {
+            (each.topic, each.partition): at - ends.get(each, 0) for each, at in latests.items()
+        }
     except (ValueError, TypeError, AttributeError):
         return {}

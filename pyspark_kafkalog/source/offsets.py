@@ -61,20 +61,26 @@ class OffsetLimit:
             return self.everywhere == symbol
         return symbol in self.by_partition.values() or symbol in self.by_topic.values()
 
-    def names(self, tp: TopicPartition) -> bool:
-        """Whether it says where `tp` is to begin or end."""
-        return self.by_partition is None or tp in self.by_partition or tp.topic in self.by_topic
+    def names(self, topic_partition: TopicPartition) -> bool:
+        """Whether it says where `topic_partition` is to begin or end."""
+        return (
+            self.by_partition is None
+            or topic_partition in self.by_partition
+            or topic_partition.topic in self.by_topic
+        )
 
     def of(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """An offset, EARLIEST or LATEST for each of `partitions`, all of which it names."""
         if self.by_partition is None:
             return dict.fromkeys(partitions, self.everywhere)
         named = self.by_partition
-        return {tp: named[tp] if tp in named else self.by_topic[tp.topic] for tp in partitions}
+        return {
+            each: named[each] if each in named else self.by_topic[each.topic] for each in partitions
+        }
 
     def named_offsets(self) -> Offsets:
         """The partitions whose limit is a real offset, not EARLIEST or LATEST."""
-        return {tp: offset for tp, offset in (self.by_partition or {}).items() if offset >= 0}
+        return {each: offset for each, offset in (self.by_partition or {}).items() if offset >= 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,9 @@ class TimeLimit:
         """True if a partition may turn out to begin or end at `symbol` (EARLIEST or LATEST)."""
         return symbol == LATEST and self.latest_if_none
 
-    def names(self, tp: TopicPartition) -> bool:
-        """Whether it says where `tp` is to begin or end."""
-        return self.by_partition is None or tp in self.by_partition
+    def names(self, topic_partition: TopicPartition) -> bool:
+        """Whether it says where `topic_partition` is to begin or end."""
+        return self.by_partition is None or topic_partition in self.by_partition
 
     def times(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The time of each of `partitions`, in ms.
@@ -124,8 +130,8 @@ class RelativeLimit:
         """True for LATEST: it means something else each time that it is asked for."""
         return symbol == LATEST
 
-    def names(self, tp: TopicPartition) -> bool:
-        """Whether it says where `tp` is to begin: always."""
+    def names(self, topic_partition: TopicPartition) -> bool:
+        """Whether it says where `topic_partition` is to begin: always."""
         return True
 
 
@@ -144,7 +150,7 @@ def parse_offset_limit(option: str, text: str) -> OffsetLimit:
     """`earliest`, `latest` (in any case) or JSON such as OFFSETS_EXAMPLE.
 
     In the JSON one of the two words may stand for all partitions of a topic.
-    Raises InvalidOptionError naming `option`, the place and an example.
+    Raises InvalidOptionError naming `option`, what is wrong and an example.
     """
     symbol = _symbol(text)
     if symbol is not None:
@@ -229,9 +235,9 @@ def check_named(option: str, limit: Limit, partitions: Collection[TopicPartition
         return
     option = limit.option if isinstance(limit, TimeLimit) else option
     by_topic = limit.by_topic if isinstance(limit, OffsetLimit) else {}
-    missing = [tp for tp in partitions if not limit.names(tp)]
+    missing = [each for each in partitions if not limit.names(each)]
     unknown = set(limit.by_partition) - set(partitions)
-    unknown_topics = sorted(by_topic.keys() - {tp.topic for tp in partitions})
+    unknown_topics = sorted(by_topic.keys() - {each.topic for each in partitions})
     if missing or unknown or unknown_topics:
         advice = "" if isinstance(limit, TimeLimit) else "; use -1 for latest, -2 for earliest"
         others = ", ".join([*unknown_topics, *([describe(unknown)] if unknown else [])]) or "none"
@@ -252,8 +258,8 @@ def resolve(
     check_named(option, limit, partitions)
     symbols = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
     return {
-        tp: symbols[offset][tp] if offset in symbols else offset
-        for tp, offset in limit.of(partitions).items()
+        each: symbols[offset][each] if offset in symbols else offset
+        for each, offset in limit.of(partitions).items()
     }
 
 
@@ -296,12 +302,12 @@ def _by_partition(
         if not isinstance(numbers, dict):
             raise _malformed(option, f"the offsets of topic {topic!r} are no object", text, example)
         for partition, number in numbers.items():
-            place = f"partition {partition!r} of topic {topic!r}"
+            which = f"partition {partition!r} of topic {topic!r}"
             is_number = partition.isascii() and partition.isdigit()
             if not is_number or int(partition) > _LARGEST_PARTITION:
-                raise _malformed(option, f"{place} is not a partition number", text, example)
+                raise _malformed(option, f"{which} is not a partition number", text, example)
             if not _is_integer(number) or not least <= number <= _LARGEST_OFFSET:
-                problem = f"{place} has {number!r}, {expected}"
+                problem = f"{which} has {number!r}, {expected}"
                 raise _malformed(option, problem, text, example)
             by_partition[TopicPartition(topic, int(partition))] = number
     if not (by_partition or by_topic):
@@ -323,8 +329,8 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
     try:
         document = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
-        problem = f"it is not valid JSON at {place} ({error.msg})"
+        at = f"line {error.lineno} column {error.colno}"
+        problem = f"it is not valid JSON at {at} ({error.msg})"
         raise _malformed(option, problem, text, example) from None
     except RecursionError:
         raise _malformed(option, "it is nested too deep", text, example) from None

@@ -380,11 +380,12 @@ def _check_times(starting: Limit, ending: Limit) -> None:
     if not (isinstance(starting, TimeLimit) and isinstance(ending, TimeLimit)):
         return
     begins, ends = starting.by_partition or {}, ending.by_partition or {}
-    for tp in sorted(begins.keys() & ends.keys()):
-        if begins[tp] > ends[tp]:
+    for topic_partition in sorted(begins.keys() & ends.keys()):
+        if begins[topic_partition] > ends[topic_partition]:
             raise InvalidOptionError(
-                f"Option {starting.option} has {begins[tp]} for {describe([tp])}, which is later "
-                f"than the {ends[tp]} of {ending.option}."
+                f"Option {starting.option} has {begins[topic_partition]} for "
+                f"{describe([topic_partition])}, which is later than the "
+                f"{ends[topic_partition]} of {ending.option}."
             )
 
 
@@ -483,11 +484,11 @@ def _refuse_symbol(option: str, limit: Limit, symbol: int, words: str) -> None:
     if isinstance(limit, OffsetLimit) and limit.mentions(symbol):
         named = limit.by_partition or {}
         topics = [topic for topic, offset in limit.by_topic.items() if offset == symbol]
-        tps = [tp for tp, offset in named.items() if offset == symbol]
-        where = ", ".join([*topics, *([describe(tps)] if tps else [])])
-        place = f" for {where}" if where else ""
+        topic_partitions = [each for each, offset in named.items() if offset == symbol]
+        where = ", ".join([*topics, *([describe(topic_partitions)] if topic_partitions else [])])
+        of = f" for {where}" if where else ""
         raise InvalidOptionError(
-            f"Option {option} cannot be {words}{place} in a batch query; name an offset."
+            f"Option {option} cannot be {words}{of} in a batch query; name an offset."
         )
 
 

@@ -55,6 +55,10 @@ class OffsetRange:
         if not 0 <= self.start_offset <= self.until_offset:
             raise ValueError(f"not a range of offsets: {self!r}")
 
+    @classmethod
+    def of(cls, topic_partition: TopicPartition, start: int, until: int) -> "OffsetRange":
+        return cls(topic_partition.topic, topic_partition.partition, start, until)
+
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
@@ -86,7 +90,7 @@ class Subscription(Protocol):
         `missing_ok`, leaves it out.
         """
 
-    def covers(self, tp: TopicPartition) -> bool:
+    def covers(self, topic_partition: TopicPartition) -> bool:
         """Whether this partition would be read, if there were one."""
 
 
@@ -99,8 +103,8 @@ class SubscribeTopics:
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
         return _flatten(_topics(cluster, self.names, missing_ok))
 
-    def covers(self, tp: TopicPartition) -> bool:
-        return tp.topic in self.names
+    def covers(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition.topic in self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,8 @@ class SubscribePattern:
             _log.warning("Option subscribePattern: no topic matches %r now.", self.pattern)
         return _flatten(topics)
 
-    def covers(self, tp: TopicPartition) -> bool:
-        return self.finds(tp.topic)
+    def covers(self, topic_partition: TopicPartition) -> bool:
+        return self.finds(topic_partition.topic)
 
     def finds(self, topic: str) -> bool:
         found = re.search(self.pattern, topic) is not None
@@ -135,9 +139,9 @@ class AssignPartitions:
     assigned: tuple[TopicPartition, ...]
 
     def partitions(self, cluster: "Cluster", missing_ok: bool = False) -> list[TopicPartition]:
-        names = sorted({tp.topic for tp in self.assigned})
+        names = sorted({each.topic for each in self.assigned})
         existing = set(_flatten(_topics(cluster, names, missing_ok)))
-        missing = [tp for tp in self.assigned if tp not in existing]
+        missing = [each for each in self.assigned if each not in existing]
         if missing and not missing_ok:
             raise UnknownTopicError(
                 f"Option assign names partitions that do not exist: {describe(missing)}. "
@@ -145,8 +149,8 @@ class AssignPartitions:
             )
         return sorted(existing.intersection(self.assigned))
 
-    def covers(self, tp: TopicPartition) -> bool:
-        return tp in self.assigned
+    def covers(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self.assigned
 
 
 def log_bounds(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBounds:
@@ -165,7 +169,7 @@ def offsets_at(cluster: "Cluster", partitions: list[TopicPartition], symbol: int
     if not partitions:
         return {}
     found = cluster.list_offsets(partitions, symbol)
-    return {tp: found[tp].offset for tp in partitions}
+    return {each: found[each].offset for each in partitions}
 
 
 def topic_ids_of(cluster: "Cluster", partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
@@ -174,7 +178,7 @@ def topic_ids_of(cluster: "Cluster", partitions: Iterable[TopicPartition]) -> di
     To be called before any of their offsets is asked for: a topic that is created again in between
     is then found out by whoever reads them, and not taken for the one that the offsets are of.
     """
-    ids = {topic: cluster.topic_id(topic) for topic in {tp.topic for tp in partitions}}
+    ids = {topic: cluster.topic_id(topic) for topic in {each.topic for each in partitions}}
     return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
 
 
@@ -205,29 +209,30 @@ def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -
     times = limit.times(partitions)
     found: Offsets = {}
     for time_ms in sorted(set(times.values())):
-        asked = [tp for tp in partitions if times[tp] == time_ms]
+        asked = [each for each in partitions if times[each] == time_ms]
         offsets = cluster.list_offsets(asked, time_ms)
-        found |= {tp: offsets[tp].offset for tp in asked if tp in offsets}
+        found |= {each: offsets[each].offset for each in asked if each in offsets}
     if not limit.latest_if_none:
-        for tp in partitions:
-            if tp not in found:
+        for topic_partition in partitions:
+            if topic_partition not in found:
                 raise InvalidOptionError(
-                    f"Option {limit.option}: partition {describe([tp])} has no record of the time "
-                    f"{times[tp]} or later. To start such partitions at their end, set the option "
-                    "startingOffsetsByTimestampStrategy to latest."
+                    f"Option {limit.option}: partition {describe([topic_partition])} has no record "
+                    f"of the time {times[topic_partition]} or later. To start such partitions at "
+                    "their end, set the option startingOffsetsByTimestampStrategy to latest."
                 )
-    return OffsetLimit(by_partition={tp: found.get(tp, LATEST) for tp in partitions})
+    return OffsetLimit(by_partition={each: found.get(each, LATEST) for each in partitions})
 
 
 def _counted_back(
     cluster: "Cluster", offsets: int, partitions: list[TopicPartition]
 ) -> OffsetLimit:
     bounds = log_bounds(cluster, partitions)
-    begins = {tp: bounds.latest[tp] - offsets for tp in partitions}
+    begins = {each: bounds.latest[each] - offsets for each in partitions}
     # As a symbol, which retention cannot overtake before the offsets are looked at again.
     return OffsetLimit(
         by_partition={
-            tp: begin if begin > bounds.earliest[tp] else EARLIEST for tp, begin in begins.items()
+            each: begin if begin > bounds.earliest[each] else EARLIEST
+            for each, begin in begins.items()
         }
     )
 
@@ -302,19 +307,19 @@ def _plan_ranges(
 def clamp_starts(starts: Offsets, bounds: LogBounds, fail_on_data_loss: bool) -> Offsets:
     """Moves starts that lie outside of the log into it, or raises DataLossError."""
     clamped = {}
-    for tp, start in starts.items():
-        earliest, latest = bounds.earliest[tp], bounds.latest[tp]
-        clamped[tp] = min(max(start, earliest), latest)
+    for topic_partition, start in starts.items():
+        earliest, latest = bounds.earliest[topic_partition], bounds.latest[topic_partition]
+        clamped[topic_partition] = min(max(start, earliest), latest)
         if start < earliest:
             report_data_loss(
-                f"Partition {tp.topic}-{tp.partition} begins at offset {earliest}, and offsets "
+                f"Partition {describe([topic_partition])} begins at offset {earliest}, and offsets "
                 f"from {start} were asked for.",
                 fail_on_data_loss,
             )
         elif start > latest:
             report_data_loss(
-                f"Partition {tp.topic}-{tp.partition} ends at offset {latest}, and offsets from "
-                f"{start} were asked for.",
+                f"Partition {describe([topic_partition])} ends at offset {latest}, and offsets "
+                f"from {start} were asked for.",
                 fail_on_data_loss,
             )
     return clamped
@@ -329,11 +334,11 @@ def beyond_open_transactions(
     That is so where what is behind an open transaction was read before, uncommitted. Asks the
     brokers only where a start lies beyond an end.
     """
-    ahead = [tp for tp, start in starts.items() if start > bounds.latest.get(tp, start)]
+    ahead = [each for each, start in starts.items() if start > bounds.latest.get(each, start)]
     if not (ahead and cluster.config.isolation_level):
         return bounds
     ends = cluster.list_offsets(ahead, LATEST, Isolation.READ_UNCOMMITTED)
-    held = {tp: starts[tp] for tp in ahead if starts[tp] <= ends[tp].offset}
+    held = {each: starts[each] for each in ahead if starts[each] <= ends[each].offset}
     if held:
         _log.warning(
             "A transaction is open in %s, before the offset where to go on: waiting for its end, "
@@ -346,31 +351,32 @@ def beyond_open_transactions(
 def ranges_between(starts: Mapping[TopicPartition, int], untils: Offsets) -> list[OffsetRange]:
     """One range for each partition that has something to read, sorted."""
     return sorted(
-        OffsetRange(tp.topic, tp.partition, starts[tp], until)
-        for tp, until in untils.items()
-        if starts[tp] < until
+        OffsetRange.of(each, starts[each], until)
+        for each, until in untils.items()
+        if starts[each] < until
     )
 
 
 def _clamp_untils(untils: Offsets, bounds: LogBounds, fail_on_data_loss: bool) -> Offsets:
     # Spark's connector waits for missing offsets until its poll timeout, and then fails.
-    for tp, until in untils.items():
-        if until > bounds.latest[tp]:
+    for topic_partition, until in untils.items():
+        latest = bounds.latest[topic_partition]
+        if until > latest:
             report_data_loss(
-                f"Partition {tp.topic}-{tp.partition} ends at offset {bounds.latest[tp]}, and "
-                f"offsets up to {until} were asked for.",
+                f"Partition {describe([topic_partition])} ends at offset {latest}, and offsets up "
+                f"to {until} were asked for.",
                 fail_on_data_loss,
             )
-    return {tp: min(until, bounds.latest[tp]) for tp, until in untils.items()}
+    return {each: min(until, bounds.latest[each]) for each, until in untils.items()}
 
 
 def _check_order(begins_by: str, starts: Offsets, ends_by: str, untils: Offsets) -> None:
-    for tp in sorted(starts.keys() & untils.keys()):
-        if starts[tp] > untils[tp]:
+    for topic_partition in sorted(starts.keys() & untils.keys()):
+        if starts[topic_partition] > untils[topic_partition]:
             raise InvalidOptionError(
-                f"Option {begins_by} begins at offset {starts[tp]} of partition "
-                f"{tp.topic}-{tp.partition}, which is after offset {untils[tp]}, where {ends_by} "
-                "ends."
+                f"Option {begins_by} begins at offset {starts[topic_partition]} of partition "
+                f"{describe([topic_partition])}, which is after offset {untils[topic_partition]}, "
+                f"where {ends_by} ends."
             )
 
 

@@ -106,7 +106,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except InvalidOptionError as error:
                 # It may be a first batch that is replayed, and partitions were added since then.
                 self._incomplete = error
-                partitions = [tp for tp in partitions if self._options.starting.names(tp)]
+                partitions = [each for each in partitions if self._options.starting.names(each)]
             starting = locate(self._connected(), self._options.starting, partitions)
             # A time that has records means the same when it is looked up again.
             is_relative = isinstance(self._options.starting, RelativeLimit)
@@ -152,7 +152,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._delay.begin()
             return start
         latest = self._available_now
-        known = {tp: offset for tp, offset in known.items() if tp not in self._read_anew}
+        known = {each: offset for each, offset in known.items() if each not in self._read_anew}
         # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
         if latest is None or _lost(known, latest):
             latest = self._latest_offsets(known)
@@ -169,8 +169,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Here and not when the batch is planned: then its end would be in the checkpoint, and
             # the query would fail for ever, even if what is missing comes back.
             self._check_gone(known.keys() - latest.keys())
-            for tp in sorted(_lost(known, latest)):
-                self._report_went_back(tp, known[tp], latest[tp])
+            for topic_partition in sorted(_lost(known, latest)):
+                self._report_went_back(
+                    topic_partition, known[topic_partition], latest[topic_partition]
+                )
         if isinstance(limit, ReadAllAvailable) or not self._options.trigger_limits:
             return to_json(latest)
         limited = self._within_limits(known, latest)
@@ -186,7 +188,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What lies between `start` and `end`: of each partition in one piece, or more if asked."""
         starts = from_json(start)
         anew, self._read_anew = self._read_anew, set()
-        known = {tp: offset for tp, offset in starts.items() if tp not in anew}
+        known = {each: offset for each, offset in starts.items() if each not in anew}
         ranges = self._ranges(known, from_json(end))
         tasks = plan_tasks(ranges, self._options.splitting)
         return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids)]
@@ -216,7 +218,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = self._options.subscription.partitions(
             self._connected(), missing_ok=not self._options.fail_on_data_loss
         )
-        for topic in {tp.topic for tp in partitions}:
+        for topic in {each.topic for each in partitions}:
             topic_id = self._connected().topic_id(topic)
             if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
                 self._recreated.add(topic)
@@ -240,8 +242,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._recreated = set()
         for topic in topics:
             self._topic_ids.pop(topic)
-        self._read_anew |= {tp for tp in known if tp.topic in topics}
-        return {tp: offset for tp, offset in known.items() if tp.topic not in topics}
+        self._read_anew |= {each for each in known if each.topic in topics}
+        return {each: offset for each, offset in known.items() if each.topic not in topics}
 
     def _latest_offsets(self, known: Offsets) -> Offsets:
         """The end of each partition, asked for again while it lacks what `known` holds.
@@ -285,10 +287,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def _within_bytes(self, max_bytes: int, starts: Offsets, latest: Offsets) -> Offsets:
-        backlog = [tp for tp, until in latest.items() if until > starts[tp]]
+        backlog = [each for each, until in latest.items() if until > starts[each]]
         if not backlog:
             return latest
-        asked = {tp: starts[tp] for tp in self._sizes.oldest_first(backlog)}
+        asked = {each: starts[each] for each in self._sizes.oldest_first(backlog)}
         self._sizes.update(sample_sizes(self._connected(), asked))
         return limit_untils_by_bytes(max_bytes, starts, latest, self._sizes.of(backlog))
 
@@ -299,35 +301,39 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._incomplete = None
             # Where a "latest" was is not known any more. What it means now lies beyond the batch's
             # end, and the batch was left empty, or so nearly if Spark's own connector planned it.
-            starts = {tp: min(offset, ends.get(tp, offset)) for tp, offset in starts.items()}
+            starts = {each: min(offset, ends.get(each, offset)) for each, offset in starts.items()}
         else:
             self._check_gone(starts.keys() - ends.keys())
-        wanted = [tp for tp, until in ends.items() if starts.get(tp) != until]
+        wanted = [each for each, until in ends.items() if starts.get(each) != until]
         earliest = self._earliest_offsets(wanted)
-        resolved = {tp: self._start_of(tp, starts, ends[tp], earliest) for tp in earliest}
+        resolved = {each: self._start_of(each, starts, ends[each], earliest) for each in earliest}
         bounds = LogBounds(earliest=earliest, latest=ends)
         clamped = clamp_starts(resolved, bounds, self._options.fail_on_data_loss)
-        return ranges_between(clamped, {tp: ends[tp] for tp in clamped})
+        return ranges_between(clamped, {each: ends[each] for each in clamped})
 
-    def _start_of(self, tp: TopicPartition, starts: Offsets, until: int, earliest: Offsets) -> int:
-        """Where to read `tp` from: its start, or the beginning if it is new to the query."""
+    def _start_of(
+        self, topic_partition: TopicPartition, starts: Offsets, until: int, earliest: Offsets
+    ) -> int:
+        """Where to read a partition from: its start, or the beginning if it is new to the query."""
         fail = self._options.fail_on_data_loss
-        if tp not in starts:
-            if earliest[tp] > 0:
+        if topic_partition not in starts:
+            if earliest[topic_partition] > 0:
                 report_data_loss(
-                    f"New partition {describe([tp])} begins at offset {earliest[tp]}, not 0.", fail
+                    f"New partition {describe([topic_partition])} begins at offset "
+                    f"{earliest[topic_partition]}, not 0.",
+                    fail,
                 )
-            return min(earliest[tp], until)
-        if starts[tp] > until:
-            self._report_went_back(tp, starts[tp], until)
-        return min(starts[tp], until)
+            return min(earliest[topic_partition], until)
+        if starts[topic_partition] > until:
+            self._report_went_back(topic_partition, starts[topic_partition], until)
+        return min(starts[topic_partition], until)
 
     def _earliest_offsets(self, partitions: list[TopicPartition]) -> Offsets:
         """The beginning of each of `partitions` that exists; the others are reported."""
         if not self._options.fail_on_data_loss:
             existing = set(self._assigned())
             self._check_gone(set(partitions) - existing)
-            partitions = [tp for tp in partitions if tp in existing]
+            partitions = [each for each in partitions if each in existing]
         try:
             return offsets_at(self._connected(), partitions, EARLIEST)
         except UnknownTopicError:
@@ -341,13 +347,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"Partitions are gone: {describe(partitions)}.", self._options.fail_on_data_loss
             )
 
-    def _report_went_back(self, tp: TopicPartition, offset: int, end_offset: int) -> None:
+    def _report_went_back(
+        self, topic_partition: TopicPartition, offset: int, end_offset: int
+    ) -> None:
         report_data_loss(
-            f"Partition {describe([tp])} went back from offset {offset} to {end_offset}.",
+            f"Partition {describe([topic_partition])} went back from offset {offset} to "
+            f"{end_offset}.",
             self._options.fail_on_data_loss,
         )
 
 
 def _lost(known: Offsets, latest: Offsets) -> set[TopicPartition]:
     """The partitions of `known` that `latest` leaves out, or ends before."""
-    return {tp for tp, offset in known.items() if latest.get(tp, -1) < offset}
+    return {each for each, offset in known.items() if latest.get(each, -1) < offset}

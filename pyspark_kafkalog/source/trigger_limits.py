@@ -49,7 +49,7 @@ class TriggerDelay:
 
     def waits(self, starts: Mapping[TopicPartition, int], untils: Offsets) -> bool:
         """True where what lies between is to wait; otherwise the delay begins anew."""
-        waiting = sum(until - starts.get(tp, 0) for tp, until in untils.items())
+        waiting = sum(until - starts.get(each, 0) for each, until in untils.items())
         if waiting < self._min_offsets and not self._patience.expired:
             return True
         self.begin()
@@ -70,17 +70,17 @@ def limit_untils(
     that `starts` leaves out keeps its end.
     """
     backlogs = {
-        tp: until - starts[tp]
-        for tp, until in untils.items()
-        if tp in starts and until > starts[tp]
+        each: until - starts[each]
+        for each, until in untils.items()
+        if each in starts and until > starts[each]
     }
     # In floating point, as in Spark: the last offset of a share depends on it.
     total = float(sum(backlogs.values()))
     limited = dict(untils)
-    for tp, backlog in backlogs.items():
+    for topic_partition, backlog in backlogs.items():
         share = max_offsets * (backlog / total)
         whole = math.ceil(share) if share < 1 else math.floor(share)
-        limited[tp] = min(untils[tp], starts[tp] + whole)
+        limited[topic_partition] = min(untils[topic_partition], starts[topic_partition] + whole)
     return limited
 
 
@@ -94,23 +94,23 @@ class OffsetSizes:
         self._bytes: dict[TopicPartition, float] = {}
 
     def update(self, samples: Mapping[TopicPartition, float]) -> None:
-        for tp, size_bytes in samples.items():
-            self._bytes.pop(tp, None)
-            self._bytes[tp] = size_bytes
+        for topic_partition, size_bytes in samples.items():
+            self._bytes.pop(topic_partition, None)
+            self._bytes[topic_partition] = size_bytes
 
     def oldest_first(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """`partitions` in the order in which they are to be sampled: a broker answers for a few."""
-        ages = {tp: number for number, tp in enumerate(self._bytes)}
-        return sorted(partitions, key=lambda tp: (ages.get(tp, -1), tp))
+        ages = {each: number for number, each in enumerate(self._bytes)}
+        return sorted(partitions, key=lambda each: (ages.get(each, -1), each))
 
     def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, float]:
         """Bytes for each offset of each of `partitions`."""
         of_topics: dict[str, list[float]] = {}
-        for tp, size_bytes in self._bytes.items():
-            of_topics.setdefault(tp.topic, []).append(size_bytes)
+        for topic_partition, size_bytes in self._bytes.items():
+            of_topics.setdefault(topic_partition.topic, []).append(size_bytes)
         means = {topic: sum(sizes) / len(sizes) for topic, sizes in of_topics.items()}
         overall = sum(means.values()) / len(means) if means else _GUESSED_BYTES
-        return {tp: self._bytes.get(tp, means.get(tp.topic, overall)) for tp in partitions}
+        return {each: self._bytes.get(each, means.get(each.topic, overall)) for each in partitions}
 
 
 def limit_untils_by_bytes(
@@ -123,12 +123,14 @@ def limit_untils_by_bytes(
 
     Each partition that has a backlog gets at least one offset, so that none stands still.
     """
-    backlogs = {tp: until - starts[tp] for tp, until in untils.items() if until > starts[tp]}
-    total = sum(backlog * bytes_per_offset[tp] for tp, backlog in backlogs.items())
+    backlogs = {
+        each: until - starts[each] for each, until in untils.items() if until > starts[each]
+    }
+    total = sum(backlog * bytes_per_offset[each] for each, backlog in backlogs.items())
     if total <= max_bytes:
         return untils
     part = max_bytes / total
     return untils | {
-        tp: starts[tp] + min(backlog, max(1, math.floor(backlog * part)))
-        for tp, backlog in backlogs.items()
+        each: starts[each] + min(backlog, max(1, math.floor(backlog * part)))
+        for each, backlog in backlogs.items()
     }

@@ -668,9 +668,14 @@ class TaskWrite:
         """The transaction as it is left open; None when nothing was written."""
         if self._identity is None or self._producer is None:
             return None
-        tp, offset = self._producer.last_written or (TopicPartition("", -1), -1)
+        topic_partition, offset = self._producer.last_written or (TopicPartition("", -1), -1)
         return WrittenTransaction(
-            self._identity, record_count, digest, tp.topic, tp.partition, offset
+            self._identity,
+            record_count,
+            digest,
+            topic_partition.topic,
+            topic_partition.partition,
+            offset,
         )
 
     def abort(self) -> None:

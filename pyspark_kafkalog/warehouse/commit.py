@@ -113,7 +113,9 @@ class Position:
             elif now is not None and one == deleted(now):
                 there[topic] = now
         gone = self.topic_ids.keys() - there.keys()
-        return Position({tp: n for tp, n in self.offsets.items() if tp.topic not in gone}, there)
+        return Position(
+            {each: n for each, n in self.offsets.items() if each.topic not in gone}, there
+        )
 
     def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
         """Raises TopicRecreatedError for those of `topics` that load `name` was told to go on
@@ -188,9 +190,9 @@ class PendingCommit:
     files: Sequence[DataFile]
     topic_ids: TopicIds = field(default_factory=dict)
 
-    def check_unmoved(self, current: Position, place: str) -> None:
+    def check_unmoved(self, current: Position, target: str) -> None:
         """Raises LoadConflictError unless the name is still where the ranges were planned from:
-        it goes on at `current` now, in the target at `place`."""
+        it goes on at `current` now, in `target`."""
         planned, now = self.planned_from.offsets, current.offsets
         gone = sorted(planned.keys() - now.keys())
         if gone:
@@ -198,7 +200,7 @@ class PendingCommit:
             # What else this load read may be in partitions of its own: it was not planned as a
             # first load.
             raise LoadConflictError(
-                f"{place} does not know any more where load {self.name!r} goes on in "
+                f"{target} does not know any more where load {self.name!r} goes on in "
                 f"{gone[0].topic}-{gone[0].partition}: the name was forgotten, or the topic "
                 "recreated and loaded by another load, while this one was at work. Nothing of this "
                 "load was published. Run it again to begin from what is known now."
@@ -207,14 +209,14 @@ class PendingCommit:
             key = piece.topic_partition
             if now.get(key) != planned.get(key):
                 raise LoadConflictError(
-                    f"another load named {self.name!r} committed to {place} meanwhile: it moved "
+                    f"another load named {self.name!r} committed to {target} meanwhile: it moved "
                     f"{piece.topic}-{piece.partition} from {planned.get(key)} to "
                     f"{now.get(key)}. Nothing of this load was published. Run it again to go "
                     "on from there, or give loads that run side by side different names and topics."
                 )
             if not self._is_topic(piece.topic, current.topic_ids.get(piece.topic)):
                 raise LoadConflictError(
-                    f"another load named {self.name!r} committed to {place} meanwhile: it found "
+                    f"another load named {self.name!r} committed to {target} meanwhile: it found "
                     f"{piece.topic} created again, and the same offset means another record now. "
                     "Nothing of this load was published. Run it again to go on from there."
                 )
@@ -332,7 +334,7 @@ def without_recreated(
             f"the beginning, {begin_anew}, or give the load another name."
         )
     _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
-    return {tp: 0 if tp.topic in recreated else n for tp, n in position.offsets.items()}
+    return {each: 0 if each.topic in recreated else n for each, n in position.offsets.items()}
 
 
 def ids_to_json(topic_ids: TopicIds) -> dict[str, str]:

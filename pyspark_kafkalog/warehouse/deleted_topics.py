@@ -62,7 +62,7 @@ def places_of_gone(
     if not gone:
         return []
     to_mark = position.topic_ids.keys() - set(there)
-    nameless = sorted({tp.topic for tp in gone} - to_mark)
+    nameless = sorted({each.topic for each in gone} - to_mark)
     try:
         report_data_loss(
             f"Partitions are gone: {describe(gone)}. Load {name!r} has commits of them.",
@@ -78,9 +78,9 @@ def places_of_gone(
             )
         raise DataLossError(f"{error} {once}") from error
     at = position.offsets
-    places = {tp: at[tp] for tp in gone if tp.topic in to_mark}
-    places |= {tp: 0 for tp in gone if tp.topic in there and at[tp]}
-    return [OffsetRange(tp.topic, tp.partition, n, n) for tp, n in places.items()]
+    marked = {each: at[each] for each in gone if each.topic in to_mark}
+    marked |= {each: 0 for each in gone if each.topic in there and at[each]}
+    return [OffsetRange.of(each, n, n) for each, n in marked.items()]
 
 
 def _gone(
@@ -89,16 +89,16 @@ def _gone(
     position: Position,
     partitions: Sequence[TopicPartition],
 ) -> list[TopicPartition]:
-    there, read = set(partitions), {tp.topic for tp in partitions}
+    there, read = set(partitions), {each.topic for each in partitions}
     covers = source.subscription.covers
-    missing = [tp for tp in position.offsets if tp not in there and covers(tp)]
+    missing = [each for each in position.offsets if each not in there and covers(each)]
     # With both ids it is the same topic, of which a broker did not know all for a moment; or it is
     # another one, and the load is refused, or begins anew.
     lacking = {topic for topic in read if _has_no_id(cluster, position, topic)}
     # Some are there and left out: those for dead letters. An answer for all topics is silent of
     # those that may not be seen, or have no leader for a moment; one that asks for a name is not.
-    gone = {t for t in {tp.topic for tp in missing} - read if not _is_there(cluster, t)}
-    return sorted(tp for tp in missing if tp.topic in gone | lacking)
+    gone = {t for t in {each.topic for each in missing} - read if not _is_there(cluster, t)}
+    return sorted(each for each in missing if each.topic in gone | lacking)
 
 
 def _has_no_id(cluster: Cluster, position: Position, topic: str) -> bool:

@@ -99,7 +99,7 @@ def load_options(
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(
-            "a load needs a name, for example nightly: it finds its place by it"
+            "a load needs a name, for example nightly: under it the target remembers where to go on"
         )
     transform = arguments.get("transform")
     is_of_batches = transform is not None and takes_batches(transform)

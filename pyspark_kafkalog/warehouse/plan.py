@@ -153,7 +153,7 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     with Cluster(source.client, fails_fast=True) as cluster:
         partitions, gone = partitions_now(cluster, source, position.without_deleted())
         topic_ids = topic_ids_of(cluster, partitions)
-        read = {tp.topic for tp in partitions}
+        read = {each.topic for each in partitions}
         position.check_back(read - topic_ids.keys(), name, _WITHOUT_IDS)
         known = position.without_deleted(topic_ids)
         meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
@@ -194,19 +194,19 @@ def plan_ranges(
     begin where it should: what lies between is given up.
     """
     ending = locate(cluster, options.ending, partitions)
-    loaded = {tp.topic for tp in last}
-    first = [tp for tp in partitions if tp.topic not in loaded]
+    loaded = {each.topic for each in last}
+    first = [each for each in partitions if each.topic not in loaded]
     starting = options.starting if not last else _only(options.starting, first)
-    first = [tp for tp in first if not last or starting.names(tp)]
+    first = [each for each in first if not last or starting.names(each)]
     begins = locate(cluster, starting, first)
     bounds = log_bounds(cluster, partitions)
     untils = resolve("endingOffsets", ending, partitions, bounds)
     chosen = resolve("startingOffsets", begins, first, bounds)
-    added = [tp for tp in partitions if tp.topic in loaded and tp not in last]
+    added = [each for each in partitions if each.topic in loaded and each not in last]
     told = _named_offsets(options.starting, added)
-    wanted = {tp: last.get(tp, chosen.get(tp, bounds.earliest[tp])) for tp in partitions}
+    wanted = {each: last.get(each, chosen.get(each, bounds.earliest[each])) for each in partitions}
     wanted |= dict.fromkeys(added, 0) | told
-    new = [tp for tp in added if tp not in told]
+    new = [each for each in added if each not in told]
     _check_added(new, bounds, options.fail_on_data_loss, name)
     bounds = beyond_open_transactions(cluster, wanted, bounds)
     try:
@@ -219,18 +219,17 @@ def plan_ranges(
             else str(error)
         ) from error
     given_up = [
-        OffsetRange(tp.topic, tp.partition, wanted[tp], wanted[tp])
-        for tp in partitions
-        if tp not in last and tp.topic not in recreated and starts[tp] > wanted[tp]
+        OffsetRange.of(each, wanted[each], wanted[each])
+        for each in partitions
+        if each not in last and each.topic not in recreated and starts[each] > wanted[each]
     ]
     ranges = (
-        OffsetRange(
-            tp.topic,
-            tp.partition,
-            starts[tp],
-            max(starts[tp], min(untils[tp], bounds.latest[tp])),
+        OffsetRange.of(
+            each,
+            starts[each],
+            max(starts[each], min(untils[each], bounds.latest[each])),
         )
-        for tp in partitions
+        for each in partitions
     )
     wholes = [
         whole
@@ -248,13 +247,13 @@ def _named_offsets(starting: Limit, partitions: Sequence[TopicPartition]) -> Off
     """The offsets that the user gives for some of these very partitions."""
     if not isinstance(starting, OffsetLimit):
         return {}
-    return {tp: n for tp, n in starting.named_offsets().items() if tp in partitions}
+    return {each: n for each, n in starting.named_offsets().items() if each in partitions}
 
 
 def _check_added(
     added: Sequence[TopicPartition], bounds: LogBounds, fail_on_data_loss: bool, name: str
 ) -> None:
-    late = {tp: bounds.earliest[tp] for tp in added if bounds.earliest[tp] > 0}
+    late = {each: bounds.earliest[each] for each in added if bounds.earliest[each] > 0}
     if late and fail_on_data_loss:
         first = min(late)
         raise DataLossError(
@@ -278,14 +277,16 @@ def check_passed(
 ) -> None:
     """Raises InvalidOptionError if a load of `name`, which has commits, is told to start beyond
     them: it would leave records out. Warns that the start has no effect otherwise."""
-    partitions = [tp for tp in partitions if tp in last]
+    partitions = [each for each in partitions if each in last]
     if not partitions:
         return
     starting = _only(options.starting, partitions)
     if not isinstance(starting, RelativeLimit):
-        partitions = [tp for tp in partitions if starting.names(tp)]
+        partitions = [each for each in partitions if starting.names(each)]
         begins = locate(cluster, starting, partitions).of(partitions)
-        beyond = [tp for tp in partitions if begins[tp] != LATEST and begins[tp] > last[tp]]
+        beyond = [
+            each for each in partitions if begins[each] != LATEST and begins[each] > last[each]
+        ]
         if beyond:
             raise InvalidOptionError(
                 f"Load {name!r} has commits and goes on at offset {last[beyond[0]]} of "
@@ -303,9 +304,9 @@ def _only(limit: Limit, partitions: Sequence[TopicPartition]) -> Limit:
     """`limit` without what it says of other partitions than `partitions`."""
     if isinstance(limit, RelativeLimit) or limit.by_partition is None:
         return limit
-    named = {tp: limit.by_partition[tp] for tp in partitions if tp in limit.by_partition}
+    named = {each: limit.by_partition[each] for each in partitions if each in limit.by_partition}
     if not isinstance(limit, OffsetLimit):
         return replace(limit, by_partition=named)
-    topics = {tp.topic for tp in partitions}
+    topics = {each.topic for each in partitions}
     by_topic = {topic: symbol for topic, symbol in limit.by_topic.items() if topic in topics}
     return replace(limit, by_partition=named, by_topic=by_topic)

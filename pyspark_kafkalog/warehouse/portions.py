@@ -34,7 +34,7 @@ def bytes_of(cluster: Cluster, ranges: Sequence[OffsetRange]) -> dict[TopicParti
     sizes.update(samples)
     of_each = sizes.of(starts)
     counts = {piece.topic_partition: piece.offset_count for piece in ranges}
-    return {tp: round(of_each[tp] * counts[tp]) for tp in starts}
+    return {each: round(of_each[each] * counts[each]) for each in starts}
 
 
 def within_bytes(

@@ -217,13 +217,13 @@ def test_a_broker_that_is_killed_again_and_again_costs_no_row(tmp_path):
 
 
 def test_retention_that_overtakes_a_read_is_data_loss(proxy, broker):
-    tp = TopicPartition(filled_topic(proxy, 5), 0)
+    topic_partition = TopicPartition(filled_topic(proxy, 5), 0)
     small = {"bootstrap.servers": proxy.address, "max.partition.fetch.bytes": "1000"}
     proxy.next_fault = SeededFaults(5, (Kind.CUT, Kind.REFUSE), most=8, reach_bytes=20_000)
     with Cluster(ClientConfig.from_options(small)) as cluster:
-        fetched = Fetcher(cluster, tp, 0, ROWS).records()
+        fetched = Fetcher(cluster, topic_partition, 0, ROWS).records()
         next(fetched)
-        delete_records(proxy, tp, before=3000)
+        delete_records(proxy, topic_partition, before=3000)
         with pytest.raises(DataLossError, match="holds offsets 3000 up to"):
             list(fetched)
 
@@ -231,24 +231,26 @@ def test_retention_that_overtakes_a_read_is_data_loss(proxy, broker):
 def test_retention_that_overtakes_a_task_leaves_the_rest_where_that_is_allowed(
     proxy, broker, caplog
 ):
-    tp = TopicPartition(filled_topic(proxy, 5), 0)
-    planned = reader(proxy, tp.topic, failOnDataLoss="false")
+    topic_partition = TopicPartition(filled_topic(proxy, 5), 0)
+    planned = reader(proxy, topic_partition.topic, failOnDataLoss="false")
     (task, *_) = planned.partitions()
-    delete_records(proxy, tp, before=3000)
+    delete_records(proxy, topic_partition, before=3000)
     proxy.next_fault = SeededFaults(5, (Kind.CUT, Kind.REFUSE), most=8, reach_bytes=20_000)
     assert rows(planned, [task])[0] == expected(5)[0][3000:]
     assert "Offsets 0 up to 3000 of partition" in caplog.text
 
 
-def delete_records(proxy: ChaosProxy, tp: TopicPartition, before: int) -> None:
+def delete_records(proxy: ChaosProxy, topic_partition: TopicPartition, before: int) -> None:
     config = ClientConfig.from_options({"bootstrap.servers": proxy.address})
     of_topic = DeleteRecordsRequest.DeleteRecordsTopic
-    partition = of_topic.DeleteRecordsPartition(partition_index=tp.partition, offset=before)
+    partition = of_topic.DeleteRecordsPartition(
+        partition_index=topic_partition.partition, offset=before
+    )
     request = DeleteRecordsRequest(
-        topics=[of_topic(name=tp.topic, partitions=[partition])], timeout_ms=5000
+        topics=[of_topic(name=topic_partition.topic, partitions=[partition])], timeout_ms=5000
     )
     with Cluster(config) as cluster:
-        answer = cluster.leader(tp).call(request)
+        answer = cluster.leader(topic_partition).call(request)
         assert answer.topics[0].partitions[0].error_code == 0
 
 

@@ -281,7 +281,9 @@ def has_open_transactions(servers: str, topic: str) -> bool:
     for level in ("read_committed", "read_uncommitted"):
         options = {"bootstrap.servers": servers, "isolation.level": level}
         with Cluster(ClientConfig.from_options(options)) as cluster:
-            tps = [structs.TopicPartition(topic, p) for p in cluster.topics([topic])[topic]]
-            found = cluster.list_offsets(tps, LATEST)
-            ends.append({tp: where.offset for tp, where in found.items()})
+            topic_partitions = [
+                structs.TopicPartition(topic, p) for p in cluster.topics([topic])[topic]
+            ]
+            found = cluster.list_offsets(topic_partitions, LATEST)
+            ends.append({each: where.offset for each, where in found.items()})
     return ends[0] != ends[1]

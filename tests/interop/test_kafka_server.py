@@ -54,17 +54,21 @@ def topic_on(cluster: Cluster, name: str, **configs: str) -> TopicPartition:
     return TopicPartition(name, 0)
 
 
-def write(cluster: Cluster, tp: TopicPartition, values: list[bytes], batch_bytes: int) -> None:
+def write(
+    cluster: Cluster, topic_partition: TopicPartition, values: list[bytes], batch_bytes: int
+) -> None:
     with Producer(cluster) as producer:
         for batch in batches_of(values, batch_bytes):
-            producer.send(tp, batch)
+            producer.send(topic_partition, batch)
 
 
-def read(cluster: Cluster, tp: TopicPartition, start: int, until: int) -> list[tuple[int, bytes]]:
+def read(
+    cluster: Cluster, topic_partition: TopicPartition, start: int, until: int
+) -> list[tuple[int, bytes]]:
     """(offset, value) of each record of the range."""
-    decoder = RecordDecoder(tp.topic, tp.partition, ["offset", "value"])
+    decoder = RecordDecoder(topic_partition.topic, topic_partition.partition, ["offset", "value"])
     found = []
-    for each in Fetcher(cluster, tp, start, until, poll_timeout_ms=10_000).records():
+    for each in Fetcher(cluster, topic_partition, start, until, poll_timeout_ms=10_000).records():
         found += list(decoder.decode(each.records, each.start_offset, until, each.aborted))
     found += list(decoder.finish())
     return [
@@ -74,16 +78,16 @@ def read(cluster: Cluster, tp: TopicPartition, start: int, until: int) -> list[t
     ]
 
 
-def end_of(cluster: Cluster, tp: TopicPartition) -> int:
-    return int(cluster.list_offsets([tp], LATEST)[tp].offset)
+def end_of(cluster: Cluster, topic_partition: TopicPartition) -> int:
+    return int(cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset)
 
 
 def test_a_group_is_told_and_asked_by_no_member(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port)) as cluster:
-        tp = topic_on(cluster, "told")
-        commit_offsets(cluster, "of-a-stream", {tp: 5})
-        commit_offsets(cluster, "of-a-stream", {tp: 7})
-        assert committed_offsets(cluster, "of-a-stream") == {tp: 7}
+        topic_partition = topic_on(cluster, "told")
+        commit_offsets(cluster, "of-a-stream", {topic_partition: 5})
+        commit_offsets(cluster, "of-a-stream", {topic_partition: 7})
+        assert committed_offsets(cluster, "of-a-stream") == {topic_partition: 7}
     consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{kafka.port}", "group.id": "of-a-stream"})
     (seen,) = consumer.committed([ConfluentPartition("told", 0)], 10)
     consumer.close()
@@ -92,13 +96,13 @@ def test_a_group_is_told_and_asked_by_no_member(kafka: KafkaServer) -> None:
 
 def test_a_topic_that_was_created_again_is_another_one(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port, max_partition_fetch_bytes="50000")) as cluster:
-        tp = topic_on(cluster, "again")
-        write(cluster, tp, [b"old" * 100] * 5000, 10_000)
-        reading = Fetcher(cluster, tp, 0, 5000, poll_timeout_ms=10_000).records()
+        topic_partition = topic_on(cluster, "again")
+        write(cluster, topic_partition, [b"old" * 100] * 5000, 10_000)
+        reading = Fetcher(cluster, topic_partition, 0, 5000, poll_timeout_ms=10_000).records()
         next(reading)
         admin.delete_topics(cluster, ["again"])
         topic_on(cluster, "again")
-        write(cluster, tp, [b"new" * 100] * 5000, 10_000)
+        write(cluster, topic_partition, [b"new" * 100] * 5000, 10_000)
         found: list[bytes] = []
         with pytest.raises(TopicRecreatedError):
             found.extend(bytes(each.records) for each in reading)
@@ -107,18 +111,24 @@ def test_a_topic_that_was_created_again_is_another_one(kafka: KafkaServer) -> No
 
 def test_sizes_are_told_by_the_batches_that_come_next(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port)) as cluster:
-        tp = topic_on(cluster, "sized")
-        write(cluster, tp, [b"x" * 1000] * 200, 10_000)
-        assert sample_sizes(cluster, {tp: 0})[tp] == pytest.approx(1020, rel=0.05)
+        topic_partition = topic_on(cluster, "sized")
+        write(cluster, topic_partition, [b"x" * 1000] * 200, 10_000)
+        assert sample_sizes(cluster, {topic_partition: 0})[topic_partition] == pytest.approx(
+            1020, rel=0.05
+        )
 
 
 def test_what_is_written_is_read(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port, max_partition_fetch_bytes="50000")) as cluster:
-        tp = topic_on(cluster, "plain")
+        topic_partition = topic_on(cluster, "plain")
         values = [b"%d" % number for number in range(50_000)]
-        write(cluster, tp, values, 10_000)
-        assert read(cluster, tp, 0, end_of(cluster, tp)) == list(enumerate(values))
-        assert read(cluster, tp, 12_345, 12_350) == list(enumerate(values))[12_345:12_350]
+        write(cluster, topic_partition, values, 10_000)
+        assert read(cluster, topic_partition, 0, end_of(cluster, topic_partition)) == list(
+            enumerate(values)
+        )
+        assert (
+            read(cluster, topic_partition, 12_345, 12_350) == list(enumerate(values))[12_345:12_350]
+        )
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
@@ -138,10 +148,10 @@ def test_sasl_over_tls(kafka: KafkaServer, mechanism: str) -> None:
         )
 
     with Cluster(login(PASSWORD)) as cluster:
-        tp = topic_on(cluster, f"secured-{mechanism}")
+        topic_partition = topic_on(cluster, f"secured-{mechanism}")
         values = [b"x" * 1000] * 3000
-        write(cluster, tp, values, 100_000)
-        assert read(cluster, tp, 0, 3000) == list(enumerate(values))
+        write(cluster, topic_partition, values, 100_000)
+        assert read(cluster, topic_partition, 0, 3000) == list(enumerate(values))
     began = time.monotonic()
     with (
         Cluster(login("hunter2")) as cluster,
@@ -183,7 +193,7 @@ def test_a_client_without_protection_at_a_listener_with_tls(kafka: KafkaServer) 
 
 def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port)) as plain:
-        tp = topic_on(plain, "transactions")
+        topic_partition = topic_on(plain, "transactions")
     producer = ConfluentProducer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t", "linger.ms": 0}
     )
@@ -203,21 +213,23 @@ def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer) ->
     producer.produce("transactions", b"open")
     producer.flush()
     with Cluster(config(kafka.port, isolation_level="read_committed")) as cluster:
-        end = end_of(cluster, tp)
-        found = read(cluster, tp, 0, end)
+        end = end_of(cluster, topic_partition)
+        found = read(cluster, topic_partition, 0, end)
         assert [value for _, value in found] == committed
         assert found[-1][0] == end - 2  # The last offset is a marker's.
         for until in range(end - 8, end):
-            assert read(cluster, tp, 0, until) == [row for row in found if row[0] < until]
+            assert read(cluster, topic_partition, 0, until) == [
+                row for row in found if row[0] < until
+            ]
     with Cluster(config(kafka.port)) as cluster:
-        assert end_of(cluster, tp) == end + 1
-        assert len(read(cluster, tp, 0, end + 1)) == 61
+        assert end_of(cluster, topic_partition) == end + 1
+        assert len(read(cluster, topic_partition, 0, end + 1)) == 61
     producer.abort_transaction()
 
 
 def test_gaps_that_compaction_left_are_passed_over(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port)) as cluster:
-        tp = topic_on(
+        topic_partition = topic_on(
             cluster,
             "compacted",
             cleanup_policy="compact",
@@ -232,10 +244,10 @@ def test_gaps_that_compaction_left_are_passed_over(kafka: KafkaServer) -> None:
             producer.produce("compacted", b"x" * 1000, b"key-%d" % (number % 10))
             producer.poll(0)
         producer.flush()
-        end = end_of(cluster, tp)
+        end = end_of(cluster, topic_partition)
         assert end == 4000
         until = time.monotonic() + 60
-        while len(rows := read(cluster, tp, 0, end)) == end:
+        while len(rows := read(cluster, topic_partition, 0, end)) == end:
             assert time.monotonic() < until
             time.sleep(0.2)
         offsets = [offset for offset, _ in rows]
@@ -243,23 +255,28 @@ def test_gaps_that_compaction_left_are_passed_over(kafka: KafkaServer) -> None:
         assert offsets[-1] == end - 1
         gaps = [(a, b) for a, b in itertools.pairwise(offsets) if b > a + 1]
         for before, after in gaps:
-            assert read(cluster, tp, before + 1, after) == []
-            assert [o for o, _ in read(cluster, tp, before, after + 1)] == [before, after]
+            assert read(cluster, topic_partition, before + 1, after) == []
+            assert [o for o, _ in read(cluster, topic_partition, before, after + 1)] == [
+                before,
+                after,
+            ]
 
 
 def test_records_that_were_deleted_are_data_loss(kafka: KafkaServer) -> None:
     with Cluster(config(kafka.port)) as cluster:
-        tp = topic_on(cluster, "deleted")
-        write(cluster, tp, [b"x"] * 100, 500)
+        topic_partition = topic_on(cluster, "deleted")
+        write(cluster, topic_partition, [b"x"] * 100, 500)
         partition = ConfluentPartition("deleted", 0, 40)
         client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         for future in client.delete_records([partition]).values():
             future.result()
-        assert cluster.list_offsets([tp], EARLIEST)[tp].offset == 40
+        assert cluster.list_offsets([topic_partition], EARLIEST)[topic_partition].offset == 40
         with pytest.raises(DataLossError, match="holds offsets 40 up to, not including, 100") as e:
-            read(cluster, tp, 10, 100)
+            read(cluster, topic_partition, 10, 100)
         assert (e.value.log_start_offset, e.value.log_end_offset) == (40, 100)
-        assert [offset for offset, _ in read(cluster, tp, 40, 100)] == list(range(40, 100))
+        assert [offset for offset, _ in read(cluster, topic_partition, 40, 100)] == list(
+            range(40, 100)
+        )
 
 
 def consumed(bootstrap: str, topic: str, count: Callable[[], int]) -> list[Any]:
@@ -281,12 +298,15 @@ def test_a_broker_killed_while_it_is_written_to_holds_each_record_once(tmp_path:
     values = [b"%06d" % number for number in range(60_000)]
     with KafkaServer(tmp_path) as kafka:
         with Cluster(config(kafka.port, retry_backoff_max_ms="200")) as cluster:
-            tp = topic_on(cluster, "killed")
+            topic_partition = topic_on(cluster, "killed")
             with Producer(cluster) as producer:
                 for number, batch in enumerate(batches_of(values, 2_000)):
-                    producer.send(tp, batch)
+                    producer.send(topic_partition, batch)
                     if number == 100:
                         kafka.kill()
                         kafka.start()
-            assert [value for _, value in read(cluster, tp, 0, end_of(cluster, tp))] == values
+            assert [
+                value
+                for _, value in read(cluster, topic_partition, 0, end_of(cluster, topic_partition))
+            ] == values
         assert consumed(kafka.bootstrap_servers, "killed", lambda: len(values)) == values

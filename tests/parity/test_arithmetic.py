@@ -51,8 +51,10 @@ class SparkCode:
         )
         ranges = self._jvm.java.util.ArrayList()
         for partition, size in enumerate(sizes):
-            tp = self._jvm.org.apache.kafka.common.TopicPartition("t", partition)
-            ranges.add(self._kafka010.KafkaOffsetRange(tp, 5, 5 + size, self._option(None)))
+            topic_partition = self._jvm.org.apache.kafka.common.TopicPartition("t", partition)
+            ranges.add(
+                self._kafka010.KafkaOffsetRange(topic_partition, 5, 5 + size, self._option(None))
+            )
         pieces = calculator.getRanges(self._seq(ranges), self._seq(self._jvm.java.util.ArrayList()))
         found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(pieces)
         return [(piece.partition(), piece.fromOffset(), piece.untilOffset()) for piece in found]
@@ -65,8 +67,10 @@ class SparkCode:
 
     def _long_option(self, value):
         """Out of a map, because what goes to the JVM alone becomes an Integer where it is small."""
-        tp = self._jvm.org.apache.kafka.common.TopicPartition("t", 0)
-        return self._map({} if value is None else {TopicPartition("t", 0): value}).get(tp)
+        topic_partition = self._jvm.org.apache.kafka.common.TopicPartition("t", 0)
+        return self._map({} if value is None else {TopicPartition("t", 0): value}).get(
+            topic_partition
+        )
 
     def _seq(self, values):
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(values).toSeq()
@@ -91,8 +95,8 @@ def test_limits_share_out_as_spark_does(spark_code):
         limit = chance.choice([chance.randint(1, 20), chance.randint(1, 10**6), 2**63 - 1])
         starts = {TopicPartition("t", n): chance.randint(0, top // 2) for n in range(count)}
         untils = {
-            tp: max(0, start + chance.randint(-2, top // 2 // count))
-            for tp, start in starts.items()
+            each: max(0, start + chance.randint(-2, top // 2 // count))
+            for each, start in starts.items()
         }
         expected = spark_code.limit_untils(limit, starts, untils)
         assert limit_untils(limit, starts, untils) == expected, (SEED, case)

@@ -155,7 +155,7 @@ class World:
         """Where the target says that a load goes on."""
         position = open_target(self.target.name).position(name).without_deleted()
         return Place(
-            {(self.short(tp.topic), tp.partition): n for tp, n in position.offsets.items()},
+            {(self.short(each.topic), each.partition): n for each, n in position.offsets.items()},
             {
                 self.short(topic): self.topics.incarnations[one]
                 for topic, one in position.topic_ids.items()
@@ -176,8 +176,8 @@ class World:
     def gaps_of(self, result: Any) -> dict[Key, set[int]]:
         found: dict[Key, set[int]] = {}
         for gap in result.gaps:
-            tp: TopicPartition = gap.topic_partition
-            key = (self.short(tp.topic), tp.partition)
+            topic_partition: TopicPartition = gap.topic_partition
+            key = (self.short(topic_partition.topic), topic_partition.partition)
             found.setdefault(key, set()).update(range(gap.start_offset, gap.until_offset))
         return found
 

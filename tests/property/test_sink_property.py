@@ -163,10 +163,10 @@ class SinkMachine(RuleBasedStateMachine):
                 name = f"source-{self.name}-{self.values}"
                 self.open[name] = transactions.begin(name, TIMEOUT_MS)
                 transaction = transactions, self.open[name]
-            tp = TopicPartition(self.query.source, partition)
+            topic_partition = TopicPartition(self.query.source, partition)
             with Producer(cluster, transaction) as producer:
                 for batch in batches_of(values):
-                    producer.send(tp, batch)
+                    producer.send(topic_partition, batch)
                 producer.flush()
                 assert producer.last_written is not None
                 first = producer.last_written[1]
@@ -438,9 +438,11 @@ class SinkMachine(RuleBasedStateMachine):
             for name in list(self.open):
                 self.end(name, commit=False)
             with self.cluster() as cluster:
-                tps = [TopicPartition(self.query.source, number) for number in self.rows]
-                found = cluster.list_offsets(tps, LATEST)
-            end = {str(tp.partition): where.offset for tp, where in found.items()}
+                topic_partitions = [
+                    TopicPartition(self.query.source, number) for number in self.rows
+                ]
+                found = cluster.list_offsets(topic_partitions, LATEST)
+            end = {str(each.partition): where.offset for each, where in found.items()}
             for _ in range(50):
                 if self.query.next_start().get(self.query.source) == end:
                     break

@@ -61,14 +61,14 @@ def test_it_starts_serves_and_leaves_nothing_behind():
 
 def test_a_given_folder_keeps_its_records(tmp_path):
     data_dir = tmp_path / "new" / "data"
-    tp = TopicPartition("t", 0)
+    topic_partition = TopicPartition("t", 0)
     with EmbeddedBroker(data_dir) as broker:
         with Cluster(config(broker)) as cluster:
             admin.create_topic(cluster, "t", 1)
-        write(config(broker), tp, [b"a", b"b"])
+        write(config(broker), topic_partition, [b"a", b"b"])
     assert data_dir.is_dir()
     with EmbeddedBroker(str(data_dir)) as broker, Cluster(config(broker)) as cluster:
-        assert cluster.list_offsets([tp], LATEST)[tp].offset == 2
+        assert cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset == 2
 
 
 def test_broker_properties_and_port_are_handed_on():

@@ -47,7 +47,7 @@ def rows_in(path: str) -> list[dict[str, Any]]:
 
 def offsets_in(path: str, topic: str) -> dict[int, int]:
     found = ParquetTarget(path).position("nightly").offsets
-    return {tp.partition: offset for tp, offset in found.items() if tp.topic == topic}
+    return {each.partition: offset for each, offset in found.items() if each.topic == topic}
 
 
 def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(

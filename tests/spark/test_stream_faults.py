@@ -82,7 +82,7 @@ def test_a_topic_that_is_created_again_below_a_stream_stops_it_by_name(landing, 
 def committed(servers, group, topic, partitions):
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     asked = [TopicPartition(topic, number) for number in range(partitions)]
-    offsets = [tp.offset for tp in consumer.committed(asked, 10)]
+    offsets = [each.offset for each in consumer.committed(asked, 10)]
     consumer.close()
     return offsets
 

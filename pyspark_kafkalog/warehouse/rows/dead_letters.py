@@ -103,7 +103,7 @@ class BesideLetters:
 
     def partitions(self, cluster: Cluster, missing_ok: bool = False) -> list[TopicPartition]:
         found = self.subscription.partitions(cluster, missing_ok)
-        topics = {tp.topic for tp in found}
+        topics = {each.topic for each in found}
         letters = topics & {dead_letter_topic(topic, self.letters_to) for topic in topics}
         if isinstance(self.subscription, SubscribePattern):
             # A topic's letters stay what they are when it is deleted.
@@ -115,10 +115,10 @@ class BesideLetters:
                 f"the dead letters would go to {min(letters)}, which this load reads: name another "
                 "dead_letter_topic, or leave it out of the subscription"
             )
-        return [tp for tp in found if tp.topic not in letters]
+        return [each for each in found if each.topic not in letters]
 
-    def covers(self, tp: TopicPartition) -> bool:
-        return self.subscription.covers(tp)
+    def covers(self, topic_partition: TopicPartition) -> bool:
+        return self.subscription.covers(topic_partition)
 
 
 def checked_topic(name: str | None) -> str | None:

@@ -132,7 +132,7 @@ def rows_with_nul(column: pa.Array) -> set[int]:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         found = rows_with_nul(pc.list_flatten(column))
         rows = pc.list_parent_indices(column).to_pylist() if found else []
-        return {rows[place] for place in found}
+        return {rows[each] for each in found}
     return set()
 
 
@@ -176,13 +176,13 @@ def refuse_nul(batch: pa.RecordBatch) -> None:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         rows = rows_with_nul(column)
         if rows:
-            place = {
+            origin = {
                 key: batch.column(key)[min(rows)].as_py()
                 for key in ("topic", "partition", "offset")
                 if key in batch.schema.names
             }
             where = (
-                ", ".join(f"{key} {value}" for key, value in place.items()) or "no place is known"
+                ", ".join(f"{key} {value}" for key, value in origin.items()) or "no place is known"
             )
             raise InvalidRowError(
                 f"column {name} holds the character NUL in a text ({where}), which the target "

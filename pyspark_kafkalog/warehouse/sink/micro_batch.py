@@ -33,24 +33,25 @@ class MicroBatch:
         topic. A later batch would have some more of the same offsets, which nobody could tell from
         rows that are in the target already.
         """
-        for tp, span in sorted(seen.items()):
-            if tp not in self.untils:
+        for topic_partition, span in sorted(seen.items()):
+            if topic_partition not in self.untils:
                 raise InvalidRowError(
-                    f"There are rows of {describe([tp])}, which no source of this query reads: "
-                    "kafkalog_load takes rows of topics, read by kafkalog in the same query."
+                    f"There are rows of {describe([topic_partition])}, which no source of this "
+                    "query reads: kafkalog_load takes rows of topics, read by kafkalog in the "
+                    "same query."
                 )
-            if tp in self.unequal:
+            if topic_partition in self.unequal:
                 raise InvalidRowError(
-                    f"Two sources of this query read {describe([tp])}, and not the same offsets in "
-                    "this micro-batch: read it once, and use that DataFrame twice."
+                    f"Two sources of this query read {describe([topic_partition])}, and not the "
+                    "same offsets in this micro-batch: read it once, and use that DataFrame twice."
                 )
-            start, until = self.starts.get(tp, 0), self.untils[tp]
+            start, until = self.starts.get(topic_partition, 0), self.untils[topic_partition]
             if not start <= span.first <= span.last < until:
                 raise InvalidRowError(
-                    f"There are rows of offsets {span.first} to {span.last} of {describe([tp])} in "
-                    f"a micro-batch that reads {start} to {until - 1}: an operator that holds rows "
-                    "back, such as a join of streams, cannot be loaded by offsets. Load its "
-                    "inputs, and join what was loaded."
+                    f"There are rows of offsets {span.first} to {span.last} of "
+                    f"{describe([topic_partition])} in a micro-batch that reads {start} to "
+                    f"{until - 1}: an operator that holds rows back, such as a join of streams, "
+                    "cannot be loaded by offsets. Load its inputs, and join what was loaded."
                 )
 
 
@@ -70,7 +71,7 @@ def _of_all(sources: Iterable[Offsets | None], unequal: set[TopicPartition]) -> 
     """The offsets of all sources; adds to `unequal` the partitions that two have other ones of."""
     found: Offsets = {}
     for offsets in sources:
-        for tp, offset in (offsets or {}).items():
-            if found.setdefault(tp, offset) != offset:
-                unequal.add(tp)
+        for topic_partition, offset in (offsets or {}).items():
+            if found.setdefault(topic_partition, offset) != offset:
+                unequal.add(topic_partition)
     return found

@@ -37,7 +37,10 @@ Spans = dict[TopicPartition, Span]
 
 def joined(left: Mapping[TopicPartition, Span], right: Mapping[TopicPartition, Span]) -> Spans:
     """The spans of the rows of both."""
-    return {**left, **{tp: left[tp] | span if tp in left else span for tp, span in right.items()}}
+    return {
+        **left,
+        **{each: left[each] | span if each in left else span for each, span in right.items()},
+    }
 
 
 class NewRows:
@@ -69,7 +72,7 @@ class NewRows:
         seen = _spans(places)
         self.seen = joined(self.seen, seen)
         self.row_count += batch.num_rows
-        there = {tp: span for tp, span in seen.items() if span.first < self._next(tp)}
+        there = {each: span for each, span in seen.items() if span.first < self._next(each)}
         if not there:
             return batch
         is_new = pc.invert(self._is_there(places, there))
@@ -79,17 +82,17 @@ class NewRows:
 
     def _is_there(self, places: pa.Table, there: Spans) -> pa.ChunkedArray:
         mask = pa.chunked_array([pa.repeat(False, places.num_rows)])
-        for tp in there:
+        for topic_partition in there:
             of_partition = pc.and_(
-                pc.equal(places.column("topic"), tp.topic),
-                pc.equal(places.column("partition"), tp.partition),
+                pc.equal(places.column("topic"), topic_partition.topic),
+                pc.equal(places.column("partition"), topic_partition.partition),
             )
-            below = pc.less(places.column("offset"), self._next(tp))
+            below = pc.less(places.column("offset"), self._next(topic_partition))
             mask = pc.or_(mask, pc.and_(of_partition, below))
         return mask
 
-    def _next(self, tp: TopicPartition) -> int:
-        return self._next_offsets.get(tp, 0)
+    def _next(self, topic_partition: TopicPartition) -> int:
+        return self._next_offsets.get(topic_partition, 0)
 
 
 def _places(batch: pa.RecordBatch) -> pa.Table:

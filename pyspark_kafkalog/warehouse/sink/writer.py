@@ -310,8 +310,8 @@ class LoadSinkWriter:
         is_blind = reads is None and batch is not None and (options.starting is None or batch > 0)
         earliest = plan.earliest
         if self._knows_topics_later:
-            read = {tp.topic for tp in (*seen, *(reads.untils if reads is not None else ()))}
-            new = read - {tp.topic for tp in plan.next_offsets}
+            read = {each.topic for each in (*seen, *(reads.untils if reads is not None else ()))}
+            new = read - {each.topic for each in plan.next_offsets}
             earliest = {**earliest, **_soon_asked(options.client, new)}
         begins = Begins(starting, earliest, options.fail_on_data_loss, is_blind)
         ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
@@ -395,7 +395,7 @@ def _asked(
     begin of topics with a place; with `with_others` also those of others, if that is soon known."""
     if client is None:
         return NO_IDS, {}
-    known = {tp.topic for tp in places}
+    known = {each.topic for each in places}
     with Cluster(client) as cluster:
         topics = cluster.topics()
         ids = {topic: cluster.topic_id(topic) for topic in topics}

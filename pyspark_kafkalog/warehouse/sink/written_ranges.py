@@ -48,25 +48,25 @@ class Begins:
     fail_on_data_loss: bool = True
     only_rows_tell: bool = False
 
-    def says(self, tp: TopicPartition) -> bool:
-        """Whether the user says where the read of `tp` begins."""
-        return self.starting is not None and self.starting.names(tp)
+    def says(self, topic_partition: TopicPartition) -> bool:
+        """Whether the user says where the read of `topic_partition` begins."""
+        return self.starting is not None and self.starting.names(topic_partition)
 
-    def named(self, tp: TopicPartition) -> int | None:
+    def named(self, topic_partition: TopicPartition) -> int | None:
         """The offset that the user gives for this very partition."""
         if not isinstance(self.starting, OffsetLimit):
             return None
-        return self.starting.named_offsets().get(tp)
+        return self.starting.named_offsets().get(topic_partition)
 
-    def of(self, tp: TopicPartition) -> int | None:
+    def of(self, topic_partition: TopicPartition) -> int | None:
         """The offset; None where it is not known."""
-        if not isinstance(self.starting, OffsetLimit) or not self.says(tp):
+        if not isinstance(self.starting, OffsetLimit) or not self.says(topic_partition):
             return None
-        offset = self.starting.of([tp])[tp]
+        offset = self.starting.of([topic_partition])[topic_partition]
         if offset == LATEST:
             return None
         if offset == EARLIEST:
-            return self.earliest.get(tp, 0 if self.only_rows_tell else None)
+            return self.earliest.get(topic_partition, 0 if self.only_rows_tell else None)
         return offset
 
 
@@ -74,7 +74,7 @@ class Begins:
 class _Hole:
     """Offsets before a write that nobody is known to have read."""
 
-    tp: TopicPartition
+    topic_partition: TopicPartition
     place: int | None
     goes_on: int
     start: int
@@ -89,30 +89,34 @@ def written_ranges(
     Raises DataLossError for offsets between that nobody has read; where these may be lost, ranges
     leave them out.
     """
-    topics = {tp.topic for tp in next_offsets}
-    untils = {tp: span.last + 1 for tp, span in seen.items()}
+    topics = {each.topic for each in next_offsets}
+    untils = {each: span.last + 1 for each, span in seen.items()}
     if batch is not None:
-        untils |= {tp: until for tp, until in batch.untils.items() if tp not in batch.unequal}
+        untils |= {each: until for each, until in batch.untils.items() if each not in batch.unequal}
     is_later = batch is not None and not batch.is_first
     ranges = []
     holes = []
-    for tp, until in sorted(untils.items()):
-        place = next_offsets.get(tp)
+    for topic_partition, until in sorted(untils.items()):
+        place = next_offsets.get(topic_partition)
         if place is not None and until <= place:
             continue
-        start = _start(tp, until, seen, batch, begins)
-        goes_on = _new_place(tp, start, tp.topic in topics, begins) if place is None else place
-        if goes_on < start and is_later and begins.named(tp) == place is not None:
+        start = _start(topic_partition, until, seen, batch, begins)
+        goes_on = (
+            _new_place(topic_partition, start, topic_partition.topic in topics, begins)
+            if place is None
+            else place
+        )
+        if goes_on < start and is_later and begins.named(topic_partition) == place is not None:
             _log.warning(
                 "Load %r goes on at offset %d of %s, the micro-batch reads from offset %d on: what "
                 "is between is taken for read, because startingOffsets names that place.",
-                *(name, goes_on, describe([tp]), start),
+                *(name, goes_on, describe([topic_partition]), start),
             )
             start = goes_on
         if goes_on < start:
-            holes.append(_Hole(tp, place, goes_on, start))
-            ranges.append(OffsetRange(tp.topic, tp.partition, goes_on, goes_on))
-        ranges.append(OffsetRange(tp.topic, tp.partition, max(goes_on, start), until))
+            holes.append(_Hole(topic_partition, place, goes_on, start))
+            ranges.append(OffsetRange.of(topic_partition, goes_on, goes_on))
+        ranges.append(OffsetRange.of(topic_partition, max(goes_on, start), until))
     if holes:
         _report(name, holes, is_later, begins.fail_on_data_loss)
     return ranges
@@ -124,37 +128,47 @@ def quiet_places(
     """Ranges of no offsets: where the partitions begin that gave no row, of topics that are new
     with `ranges`. Without a place they would be taken for partitions that retention trimmed since;
     those that begin at 0 need none."""
-    new = {piece.topic for piece in ranges} - {tp.topic for tp in next_offsets}
+    new = {piece.topic for piece in ranges} - {each.topic for each in next_offsets}
     moved = {piece.topic_partition for piece in ranges}
-    quiet = [tp for tp in begins.earliest if tp.topic in new and tp not in moved]
-    places = {tp: begins.of(tp) if begins.says(tp) else begins.earliest[tp] for tp in quiet}
-    return [OffsetRange(tp.topic, tp.partition, n, n) for tp, n in places.items() if n]
+    quiet = [each for each in begins.earliest if each.topic in new and each not in moved]
+    places = {
+        each: begins.of(each) if begins.says(each) else begins.earliest[each] for each in quiet
+    }
+    return [OffsetRange.of(each, n, n) for each, n in places.items() if n]
 
 
 def _start(
-    tp: TopicPartition, until: int, seen: Spans, batch: MicroBatch | None, begins: Begins
+    topic_partition: TopicPartition,
+    until: int,
+    seen: Spans,
+    batch: MicroBatch | None,
+    begins: Begins,
 ) -> int:
     """Where the read of a partition began at the latest."""
-    first_row = seen[tp].first if tp in seen else until
+    first_row = seen[topic_partition].first if topic_partition in seen else until
     if batch is not None and not batch.is_first:
-        return min(first_row, batch.starts.get(tp, 0))
-    said = begins.of(tp)
+        return min(first_row, batch.starts.get(topic_partition, 0))
+    said = begins.of(topic_partition)
     if said is None:
         return first_row
     return min(first_row, said)
 
 
-def _new_place(tp: TopicPartition, start: int, is_known: bool, begins: Begins) -> int:
+def _new_place(topic_partition: TopicPartition, start: int, is_known: bool, begins: Begins) -> int:
     """Where a load goes on in a partition without a place, whose read began at `start` or before.
 
     Where the user says, for this partition or for a topic that is new to the name; else such a
     topic begins where its log does, and a partition that is new in a topic with a place at 0.
     """
     place: int | None = 0
-    if begins.named(tp) is not None:
-        place = begins.named(tp)
+    if begins.named(topic_partition) is not None:
+        place = begins.named(topic_partition)
     elif not is_known:
-        place = begins.of(tp) if begins.says(tp) else begins.earliest.get(tp, 0)
+        place = (
+            begins.of(topic_partition)
+            if begins.says(topic_partition)
+            else begins.earliest.get(topic_partition, 0)
+        )
     return start if place is None else min(place, start)
 
 
@@ -162,21 +176,23 @@ def _report(name: str, holes: list[_Hole], is_later: bool, fail_on_data_loss: bo
     hole = holes[0]
     is_new = hole.place is None
     what = (
-        f"Load {name!r} goes on at offset {hole.goes_on} of {describe([hole.tp])}"
-        f"{', which is new to it,' if is_new else ','} and as far as is known what is written was "
-        f"read from offset {hole.start} on: the records between would be left out."
+        f"Load {name!r} goes on at offset {hole.goes_on} of {describe([hole.topic_partition])}"
+        f"{', which is new to it,' if is_new else ','} and the rows to be written were read from "
+        f"offset {hole.start} on, as far as is known: the records between would be left out."
     )
     if len(holes) > 1:
-        what += f" So it is with {describe(each.tp for each in holes[1:])}."
+        what += f" The same holds for {describe(each.topic_partition for each in holes[1:])}."
     if not fail_on_data_loss:
         _log.warning("%s Going on without them, because failOnDataLoss is false.", what)
         return
     if is_later:
-        told = {each.tp: each.start if each.place is None else each.place for each in holes}
+        told = {
+            each.topic_partition: each.start if each.place is None else each.place for each in holes
+        }
         way = (
-            "The query's checkpoint is ahead of this target. Either (1) they were read, and their "
-            "rows filtered, while places moved with rows alone: under an earlier release, with "
-            "uncheckedOffsets, or by a batch write of this name. Then set the option "
+            "The query's checkpoint is ahead of this target. Either (1) they were read and their "
+            "rows filtered out, and the target only followed the rows that came: under an earlier "
+            "release, with uncheckedOffsets, or by a batch write of this name. Then set the option "
             f"startingOffsets of the write to '{json.dumps(to_json(told))}' until this micro-batch "
             "is through. Or (2) the target is new, or was restored. Then begin the query with a "
             "new checkpoint, and read from where the load goes on (pyspark_kafkalog.loaded_offsets "

@@ -147,7 +147,7 @@ class DeltaTarget:
             was_there = False
             while (table := self._table()) is not None:
                 versions = self._versions(table, name)
-                held = [place for place, version in versions.items() if version != _DROPPED]
+                held = [each for each, version in versions.items() if version != _DROPPED]
                 if not held and not self._is_lost(table, name, versions):
                     return was_there
                 was_there = True
@@ -269,9 +269,9 @@ class DeltaTarget:
         """The versions of the txns of load `name`, by topic and what follows it in their appIds."""
         found = {}
         for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
-            place = app_id.removeprefix(f"{_app_id(name)}:")
-            topic, _, rest = place.partition(":")
-            if place != app_id and (rest.isdecimal() or rest.startswith(_ID)):
+            key = app_id.removeprefix(f"{_app_id(name)}:")
+            topic, _, rest = key.partition(":")
+            if key != app_id and (rest.isdecimal() or rest.startswith(_ID)):
                 version = table.transaction_version(app_id)
                 if version is not None:
                     found[topic, rest] = version
@@ -359,8 +359,8 @@ class _FencedDelta:
 
 
 def _app_id(name: str, key: TopicPartition | None = None) -> str:
-    place = f":{key.topic}:{key.partition}" if key else ""
-    return f"{_APP}:{quote(name, safe='')}{place}"
+    suffix = f":{key.topic}:{key.partition}" if key else ""
+    return f"{_APP}:{quote(name, safe='')}{suffix}"
 
 
 def _append(

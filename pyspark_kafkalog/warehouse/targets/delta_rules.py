@@ -78,11 +78,11 @@ def refuse_nulls(
     """Raises TargetError for a file with nulls in a column of the table that may not have any."""
     required = [field.name for field in table.schema().fields if not field.nullable]
     fields = stage.partitioning.fields if stage.partitioning else ()
-    places = {field.name: place for place, field in enumerate(fields)}
+    numbers = {field.name: number for number, field in enumerate(fields)}
     for file, known in zip(files, statistics, strict=True):
         for name in required:
-            if name in places:
-                nulls = 0 if file.partition[places[name]] is not None else known.records
+            if name in numbers:
+                nulls = 0 if file.partition[numbers[name]] is not None else known.records
             elif name in known.nulls:
                 nulls = known.nulls[name]
             else:

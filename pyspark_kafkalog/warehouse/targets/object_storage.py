@@ -80,7 +80,10 @@ _URL_QUERY = re.compile(r"(\w+://[^\s?\"']+)\?[^\s\"']+")
 
 
 class ObjectStorage:
-    """See storage.Storage. Raises InvalidOptionError for a URL that names no place in a store."""
+    """A target in an object store: the driver's Storage, by puts, conditional puts and copies.
+
+    Raises InvalidOptionError for a URL that names no location in a store.
+    """
 
     advice = (
         "A target in an object store needs a store with conditional puts (If-None-Match), "
@@ -88,18 +91,18 @@ class ObjectStorage:
     )
 
     def __init__(self, url: str) -> None:
-        self._place = _Place(url)
+        self._location = _Location(url)
         self._known_commits: list[str] = []
 
     def __str__(self) -> str:
-        return self._place.shown
+        return self._location.shown
 
     def path_of(self, name: str) -> str:
-        return f"{self._place.shown}/{name}"
+        return f"{self._location.shown}/{name}"
 
     def visible_name(self) -> str | None:
         with _as_os_errors():
-            for found in self._place.store.list(chunk_size=100):
+            for found in self._location.store.list(chunk_size=100):
                 for one in found:
                     # The mark of the folder itself has no name below it.
                     if one["path"] and is_of_others(one["path"]):
@@ -112,7 +115,7 @@ class ObjectStorage:
         with _as_os_errors():
             listed = [
                 _name(one["path"])
-                for found in self._place.store.list(COMMITS, offset=after)
+                for found in self._location.store.list(COMMITS, offset=after)
                 for one in found
             ]
         # What is not a commit, such as the mark of a folder, may lie behind those to come.
@@ -121,12 +124,12 @@ class ObjectStorage:
 
     def read_commit(self, name: str) -> bytes:
         with _as_os_errors():
-            return bytes(self._place.store.get(f"{COMMITS}/{name}").bytes())
+            return bytes(self._location.store.get(f"{COMMITS}/{name}").bytes())
 
     def create_commit(self, name: str, content: bytes, load_id: str) -> bool:
         try:
             with _as_os_errors():
-                self._place.store.put(f"{COMMITS}/{name}", content, mode="create")
+                self._location.store.put(f"{COMMITS}/{name}", content, mode="create")
         except OSError:
             # It may be there all the same.
             try:
@@ -141,12 +144,12 @@ class ObjectStorage:
 
     def note_newest(self, sequence: int, load_id: str) -> None:
         with _as_os_errors():
-            self._place.store.put(NEWEST, b"%d" % sequence)
+            self._location.store.put(NEWEST, b"%d" % sequence)
 
     def noted_newest(self) -> int:
         try:
             with _as_os_errors():
-                return sequence_of(bytes(self._place.store.get(NEWEST).bytes()))
+                return sequence_of(bytes(self._location.store.get(NEWEST).bytes()))
         except FileNotFoundError:
             return 0
 
@@ -154,13 +157,13 @@ class ObjectStorage:
         marker = f"{STAGING}/{load_id}/{_MARKER}"
         with _as_os_errors():
             with suppress(AlreadyExistsError):
-                self._place.store.put(marker, b"", mode="create")
+                self._location.store.put(marker, b"", mode="create")
             try:
-                self._place.store.put(marker, b"", mode="create")
+                self._location.store.put(marker, b"", mode="create")
             except AlreadyExistsError:
-                return self._place.below(f"{STAGING}/{load_id}")
-            self._place.store.delete(marker)
-        raise OSError(errno.ENOTSUP, "it lets an object be created twice", self._place.shown)
+                return self._location.below(f"{STAGING}/{load_id}")
+            self._location.store.delete(marker)
+        raise OSError(errno.ENOTSUP, "it lets an object be created twice", self._location.shown)
 
     def sync_stage(self, load_id: str) -> None:
         """An object that can be seen is kept."""
@@ -179,14 +182,14 @@ class ObjectStorage:
                 self._delete_below(load_id)
 
     def stage_path(self, load_id: str) -> str:
-        return f"{self._place.shown}/{STAGING}/{load_id}"
+        return f"{self._location.shown}/{STAGING}/{load_id}"
 
     def _stages(self) -> tuple[set[str], dict[str, float]]:
         """The load ids of stages, and when each prefix of one, also of a discarded one, changed."""
         alive: set[str] = set()
         changed: dict[str, float] = {}
         with _as_os_errors():
-            for found in self._place.store.list(STAGING):
+            for found in self._location.store.list(STAGING):
                 for one in found:
                     load_id, _, name = one["path"].removeprefix(f"{STAGING}/").partition("/")
                     when = one["last_modified"].timestamp()
@@ -202,7 +205,7 @@ class ObjectStorage:
         with _as_os_errors():
             sizes = {
                 _name(one["path"]).removesuffix(STAGED_SUFFIX): one["size"]
-                for found in self._place.store.list(f"{STAGING}/{load_id}")
+                for found in self._location.store.list(f"{STAGING}/{load_id}")
                 for one in found
             }
         return {name: sizes[staged_name(name)] for name in names if staged_name(name) in sizes}
@@ -212,7 +215,7 @@ class ObjectStorage:
             staged = f"{STAGING}/{load_id}/{staged_name(name)}{STAGED_SUFFIX}"
             try:
                 with _as_os_errors():
-                    self._place.store.copy(staged, name)
+                    self._location.store.copy(staged, name)
             except FileNotFoundError:
                 return not self._has(name)
             return False
@@ -224,13 +227,13 @@ class ObjectStorage:
     def discard_stage(self, load_id: str) -> None:
         with _as_os_errors():
             with suppress(FileNotFoundError):
-                self._place.store.delete(f"{STAGING}/{load_id}/{_MARKER}")
+                self._location.store.delete(f"{STAGING}/{load_id}/{_MARKER}")
             self._delete_below(load_id)
 
     def _has(self, path: str) -> bool:
         try:
             with _as_os_errors():
-                self._place.store.head(path)
+                self._location.store.head(path)
         except FileNotFoundError:
             return False
         return True
@@ -238,47 +241,49 @@ class ObjectStorage:
     def _delete_below(self, load_id: str) -> None:
         """Deletes what is left of a stage. What stays because of an error is found by `stages`."""
         paths = [
-            one["path"] for found in self._place.store.list(f"{STAGING}/{load_id}") for one in found
+            one["path"]
+            for found in self._location.store.list(f"{STAGING}/{load_id}")
+            for one in found
         ]
         if paths:
             with suppress(FileNotFoundError, BaseError):
-                self._place.store.delete(paths)
+                self._location.store.delete(paths)
 
 
 class ObjectStageFiles:
     """See storage.StageFiles."""
 
     def __init__(self, url: str) -> None:
-        self._place = _Place(url)
+        self._location = _Location(url)
 
     def create(self, name: str) -> "ObjectSink":
-        return ObjectSink(self._place, name)
+        return ObjectSink(self._location, name)
 
     def write(self, name: str, content: bytes) -> None:
         with _as_os_errors():
-            self._place.store.put(name, content)
+            self._location.store.put(name, content)
 
     def read(self, suffix: str) -> list[bytes]:
         found = []
         with _as_os_errors():
-            for some in self._place.store.list():
+            for some in self._location.store.list():
                 for one in some:
                     if one["path"].endswith(suffix):
                         with suppress(FileNotFoundError):
-                            found.append(bytes(self._place.store.get(one["path"]).bytes()))
+                            found.append(bytes(self._location.store.get(one["path"]).bytes()))
         return found
 
 
 class ObjectSink:
     """An object that is uploaded in parts; it has its name once all are there."""
 
-    def __init__(self, place: "_Place", name: str) -> None:
-        self._place = place
+    def __init__(self, location: "_Location", name: str) -> None:
+        self._location = location
         self._name = name
         self._size_bytes = 0
         with _as_os_errors():
             self._writer = obstore.open_writer(
-                place.store, name, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                location.store, name, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
         self.closed = False
 
@@ -305,10 +310,10 @@ class ObjectSink:
             with suppress(OSError):
                 self.complete()
             with suppress(OSError, BaseError):
-                self._place.store.delete(self._name)
+                self._location.store.delete(self._name)
 
 
-class _Place:
+class _Location:
     """A place in a store by its URL, opened by first use."""
 
     def __init__(self, url: str) -> None:
@@ -331,7 +336,7 @@ class _Place:
                 )
 
     def below(self, path: str) -> str:
-        """The URL of a place below this one, settings included."""
+        """The URL of a location below this one, settings included."""
         query = urlencode(self._settings)
         return f"{self.shown}/{path}{'?' if query else ''}{query}"
 

@@ -97,7 +97,7 @@ class SqlTarget:
         ):
             found = find(connection, self._table)
             refuse_gone(connection, found)
-            return found.records(connection).place(name)
+            return found.records(connection).position(name)
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         if partition_by:
@@ -196,15 +196,15 @@ class SqlTarget:
                 newest = records.newest(name)
                 # As the next number finds it: whoever moves it takes that number. Not read after
                 # that, as the number's row says how many offsets there are then.
-                place = pending.step_from(records.place(name)).position
+                position = pending.step_from(records.position(name)).position
             try:
                 with self._database.transaction() as connection:
                     keep(connection, found)
                     self._hold(connection, stage)
                     records = found.records(connection)
                     landed = sum(file.records for file in files)
-                    records.take_number(name, newest + 1, stage.load_id, landed, place)
-                    current = records.position(name)
+                    records.take_number(name, newest + 1, stage.load_id, landed, position)
+                    current = records.recorded_position(name)
                     pending.check_unmoved(current, str(self))
                     step = pending.step_from(current)
                     records.move(name, current, step.position)

@@ -67,8 +67,8 @@ def copy_rows(
                     _refuse_times(batch)
                     copy.write(_csv(batch))
             return int(cursor.rowcount)
-    places = ", ".join("?" * len(schema.names))
-    statement = f"INSERT INTO {into} VALUES ({places})"
+    marks = ", ".join("?" * len(schema.names))
+    statement = f"INSERT INTO {into} VALUES ({marks})"
     count = 0
     for batch in _batches(paths):
         _refuse_nan(batch)
@@ -147,10 +147,10 @@ def _hexadecimal(column: pa.BinaryArray) -> pa.LargeStringArray:
     ).cast(pa.int64())
     start, end = ends[0].as_py(), ends[-1].as_py()
     digits = binascii.hexlify(memoryview(content)[start:end]) if content else b""
-    places = pc.multiply(pc.subtract(ends, start), 2)
+    offsets = pc.multiply(pc.subtract(ends, start), 2)
     valid = pc.is_valid(column)
     texts = pa.LargeStringArray.from_buffers(
-        len(column), pa.py_buffer(places.buffers()[1]), pa.py_buffer(digits)
+        len(column), pa.py_buffer(offsets.buffers()[1]), pa.py_buffer(digits)
     )
     prefix = pa.scalar("\\x", pa.large_string())
     joined = pc.binary_join_element_wise(prefix, texts, pa.scalar("", pa.large_string()))

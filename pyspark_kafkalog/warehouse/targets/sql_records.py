@@ -157,12 +157,12 @@ class Records:
         commits = self._tables.commits
         return bool(self._rows(sa.select(commits).where(commits.c.load_id == load_id)))
 
-    def place(self, name: str) -> Position:
+    def position(self, name: str) -> Position:
         """Where a load goes on. Raises TargetError when that is lost."""
-        newest, position = self._newest(name), self.position(name)
+        newest, position = self._newest(name), self.recorded_position(name)
         while (newer := self._newest(name)) != newest:
             # A rival's commit came between the two.
-            newest, position = newer, self.position(name)
+            newest, position = newer, self.recorded_position(name)
         there, counted = len(position.offsets), newest and newest._mapping.get(_COUNT)
         lost, kept = self._tables.offsets.fullname, self._tables.commits.fullname
         if there and newest is None:
@@ -181,7 +181,7 @@ class Records:
             "what the table does not have yet"
         )
 
-    def position(self, name: str) -> Position:
+    def recorded_position(self, name: str) -> Position:
         """What is recorded of where a load goes on."""
         offsets, topics = self._tables.offsets, self._tables.topics
         return Position(
@@ -220,13 +220,13 @@ class Records:
 
     def has_anything_of(self, name: str) -> bool:
         """Whether there is anything to forget."""
-        return self.position(name) != NOWHERE or self._has_committed(name)
+        return self.recorded_position(name) != NOWHERE or self._has_committed(name)
 
     def forget(self, name: str, number: int, load_id: str) -> None:
         """As a commit that takes `number`: a load at work finds itself overtaken. `load_id` is one
         of `forgotten_id`."""
         self.take_number(name, number, load_id, 0, NOWHERE)
-        self.move(name, self.position(name), NOWHERE)
+        self.move(name, self.recorded_position(name), NOWHERE)
 
     def _has_committed(self, name: str) -> bool:
         return _commits(self._newest(name))
@@ -259,12 +259,12 @@ class Records:
         for key in sorted(current.keys() | wanted.keys()):
             if current.get(key) == wanted.get(key):
                 continue
-            place = {**self._key(name), **dict(key)}
-            of_key = [table.c[column] == value for column, value in place.items()]
+            whole_key = {**self._key(name), **dict(key)}
+            of_key = [table.c[column] == value for column, value in whole_key.items()]
             if key not in wanted:
                 self._connection.execute(table.delete().where(*of_key))
             elif key not in current:
-                self._connection.execute(table.insert(), {**place, **dict([wanted[key]])})
+                self._connection.execute(table.insert(), {**whole_key, **dict([wanted[key]])})
             else:
                 self._connection.execute(table.update().where(*of_key), dict([wanted[key]]))
 

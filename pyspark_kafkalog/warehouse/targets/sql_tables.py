@@ -303,8 +303,8 @@ def _kind_in_duckdb(connection: sa.Connection, found: Found) -> str | None:
         "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND "
         "schema_name = :schema AND table_name = :name"
     )
-    place = {"schema": found.schema, "name": found.name}
-    return None if connection.execute(query, place).first() else "a view"
+    names = {"schema": found.schema, "name": found.name}
+    return None if connection.execute(query, names).first() else "a view"
 
 
 def _columns_in_duckdb(
@@ -330,26 +330,26 @@ def _columns_in_duckdb(
 
 def _kind_in_sqlite(connection: sa.Connection, found: Found) -> str | None:
     query = sa.text("SELECT type FROM pragma_table_list WHERE schema = :schema AND name = :name")
-    place = {"schema": found.schema, "name": found.name}
-    kind = connection.execute(query, place).scalar()
+    names = {"schema": found.schema, "name": found.name}
+    kind = connection.execute(query, names).scalar()
     if kind != "table":
         return f"a {kind} table" if kind != "view" else "a view"
     query = sa.text(f"SELECT sql FROM {quoted(found.schema)}.sqlite_master WHERE name = :name")
-    if _REPLACE.search(connection.execute(query, place).scalar() or ""):
+    if _REPLACE.search(connection.execute(query, names).scalar() or ""):
         return "declared ON CONFLICT REPLACE (rows that were loaded before would be deleted)"
     return None
 
 
 def _columns_in_sqlite(connection: sa.Connection, found: Found, _: pa.Schema) -> Sequence[_Column]:
-    place = {"schema": found.schema, "name": found.name}
+    names = {"schema": found.schema, "name": found.name}
     is_strict, has_row_ids = connection.execute(
         sa.text(
             "SELECT strict, NOT wr FROM pragma_table_list WHERE schema = :schema AND name = :name"
         ),
-        place,
+        names,
     ).one()
     query = sa.text("SELECT * FROM pragma_table_xinfo(:name, :schema)")
-    rows = connection.execute(query, place).all()
+    rows = connection.execute(query, names).all()
     keys = [row.name for row in rows if row.pk]
 
     def is_row_id(row: Any) -> bool:

@@ -57,7 +57,7 @@ def cleaner_of(logs, files, clock, **properties: str) -> LogCleaner:
     return LogCleaner(
         BrokerConfig.from_properties(given),
         lambda: logs,
-        lambda tp, log: log.log_end_offset,
+        lambda each, log: log.log_end_offset,
         lambda: None,
         lambda settings: InlineWorker(files, settings),
         clock,

@@ -43,8 +43,8 @@ def fill(log, count, timestamp_ms=NOW_MS, keys=3):
 class TestChoice:
     @pytest.fixture
     def opened(self, files, clock):
-        def opened(tp, **changes):
-            path = files_root / f"{tp.topic}-{tp.partition}"
+        def opened(topic_partition, **changes):
+            path = files_root / f"{topic_partition.topic}-{topic_partition.partition}"
             files.make_directory(path)
             config = dataclasses.replace(CONFIG, **changes)
             return Log(path, config, clock, files, was_clean=True)
@@ -114,7 +114,7 @@ class TestChoice:
         fill(log, 40)
         fill(log, 40)
         cleaner = cleaner_of({ORDERS: log}, files, clock)
-        cleaner._high_watermark_of = lambda tp, log: 45
+        cleaner._high_watermark_of = lambda each, log: 45
         assert cleaner.clean_next(InlineWorker(files))
         assert 27 < log.first_dirty_offset <= 45
 

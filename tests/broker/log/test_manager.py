@@ -308,7 +308,9 @@ class TestUpkeep:
 
     def test_retention_stops_at_the_high_watermark(self, files, clock):
         config = BrokerConfig.from_properties({"log.dirs": "/data", "log.retention.ms": "1"})
-        manager = LogManager(config, high_watermark_of=lambda tp, log: 0, clock=clock, files=files)
+        manager = LogManager(
+            config, high_watermark_of=lambda each, log: 0, clock=clock, files=files
+        )
         manager.open()
         log = manager.create(ORDERS)
         log.append(batch([b"a"]), 0)

@@ -76,11 +76,14 @@ def batches_of(
 
 
 def write(
-    config: ClientConfig, tp: TopicPartition, values: list[bytes], batch_bytes: int = 1_000_000
+    config: ClientConfig,
+    topic_partition: TopicPartition,
+    values: list[bytes],
+    batch_bytes: int = 1_000_000,
 ) -> int:
     """Produces the values; returns the number of batches."""
     with Producer(config) as producer:
         batches = batches_of(values, batch_bytes)
         for batch in batches:
-            producer.send(tp, batch)
+            producer.send(topic_partition, batch)
     return len(batches)

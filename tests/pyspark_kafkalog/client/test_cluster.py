@@ -119,36 +119,38 @@ def test_a_topic_is_created_when_that_is_asked_for(cluster):
 
 
 def test_an_unknown_partition_is_named(cluster, new_topic):
-    tp = TopicPartition(new_topic(2), 5)
+    topic_partition = TopicPartition(new_topic(2), 5)
     with pytest.raises(UnknownTopicError, match="has no partition 5, only 2 partitions"):
-        cluster.leader(tp)
+        cluster.leader(topic_partition)
     with pytest.raises(UnknownTopicError):
-        cluster.list_offsets([tp], LATEST)
+        cluster.list_offsets([topic_partition], LATEST)
 
 
 def test_offsets_at_both_ends(cluster, config, new_topic):
     topic = new_topic(2)
-    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    write(config(), tps[1], [b"a", b"b", b"c"])
-    assert {tp: at.offset for tp, at in cluster.list_offsets(tps, EARLIEST).items()} == {
-        tps[0]: 0,
-        tps[1]: 0,
+    topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    write(config(), topic_partitions[1], [b"a", b"b", b"c"])
+    assert {
+        each: at.offset for each, at in cluster.list_offsets(topic_partitions, EARLIEST).items()
+    } == {
+        topic_partitions[0]: 0,
+        topic_partitions[1]: 0,
     }
-    latest = cluster.list_offsets(tps, LATEST)
-    assert [latest[tp].offset for tp in tps] == [0, 3]
+    latest = cluster.list_offsets(topic_partitions, LATEST)
+    assert [latest[each].offset for each in topic_partitions] == [0, 3]
     assert cluster.list_offsets([], LATEST) == {}
 
 
 def test_offsets_by_time_leave_out_partitions_that_have_no_later_record(cluster, config, new_topic):
     topic = new_topic(2)
-    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     with Producer(config()) as producer:
         for batch in batches_of([b"a", b"b", b"c"], timestamps_ms=[1000, 2000, 3000]):
-            producer.send(tps[0], batch)
-    found = cluster.list_offsets(tps, 1500)
-    assert list(found) == [tps[0]]
-    assert (found[tps[0]].offset, found[tps[0]].timestamp) == (1, 2000)
-    assert cluster.list_offsets(tps, 3001) == {}
+            producer.send(topic_partitions[0], batch)
+    found = cluster.list_offsets(topic_partitions, 1500)
+    assert list(found) == [topic_partitions[0]]
+    assert (found[topic_partitions[0]].offset, found[topic_partitions[0]].timestamp) == (1, 2000)
+    assert cluster.list_offsets(topic_partitions, 3001) == {}
 
 
 def test_no_broker_at_all_is_an_error_in_time_that_names_the_option():
@@ -390,7 +392,7 @@ def test_a_partition_that_nobody_leads_is_a_typed_error():
         Cluster(broker.config(request_timeout_ms="200")) as cluster,
     ):
         broker.leader = -1
-        for ask in (cluster.leader, lambda tp: cluster.list_offsets([tp], LATEST)):
+        for ask in (cluster.leader, lambda each: cluster.list_offsets([each], LATEST)):
             with pytest.raises(
                 BrokersUnreachableError, match=r"LeaderNotAvailableError, t-0 has no leader now"
             ):

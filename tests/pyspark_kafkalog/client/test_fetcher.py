@@ -91,11 +91,11 @@ def spans(found: list[FetchedRecords]) -> list[tuple[int, int]]:
 
 
 def test_a_whole_partition_comes_without_gap_and_in_order(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
+    topic_partition = TopicPartition(new_topic(), 0)
     values = [b"%06d" % number for number in range(20_000)]
-    batch_count = write(config(), tp, values, batch_bytes=5_000)
+    batch_count = write(config(), topic_partition, values, batch_bytes=5_000)
     with Cluster(config(max_partition_fetch_bytes="20000")) as own:
-        found = list(Fetcher(own, tp, 0, len(values)).records())
+        found = list(Fetcher(own, topic_partition, 0, len(values)).records())
     assert len(found) > 5
     headers = [header for each in found for header in batches(each.records)]
     assert len(headers) == batch_count
@@ -109,10 +109,10 @@ def test_a_whole_partition_comes_without_gap_and_in_order(cluster, config, new_t
 
 
 def test_a_range_in_the_middle_stops_at_the_batch_that_holds_its_end(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x" * 100] * 1000, batch_bytes=2_000)
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x" * 100] * 1000, batch_bytes=2_000)
     with Cluster(config(max_partition_fetch_bytes="4000")) as own:
-        fetcher = Fetcher(own, tp, 333, 666)
+        fetcher = Fetcher(own, topic_partition, 333, 666)
         found = list(fetcher.records())
     first = next(batches(found[0].records))
     assert first.base_offset <= 333 < first.next_offset
@@ -124,46 +124,46 @@ def test_a_range_in_the_middle_stops_at_the_batch_that_holds_its_end(cluster, co
 
 
 def test_an_empty_range_asks_nothing(cluster, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    assert list(Fetcher(cluster, tp, 5, 5).records()) == []
+    topic_partition = TopicPartition(new_topic(), 0)
+    assert list(Fetcher(cluster, topic_partition, 5, 5).records()) == []
 
 
 def test_a_batch_larger_than_a_fetch_comes_whole(config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x" * 500_000, b"y" * 500_000])
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x" * 500_000, b"y" * 500_000])
     with Cluster(config(max_partition_fetch_bytes="1000", fetch_max_bytes="1000")) as own:
-        found = list(Fetcher(own, tp, 0, 2).records())
+        found = list(Fetcher(own, topic_partition, 0, 2).records())
     assert sum(len(each.records) for each in found) > 1_000_000
     assert found[-1].next_offset == 2
 
 
 def test_an_offset_beyond_the_end_is_data_loss_that_says_what_there_is(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x"] * 10)
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x"] * 10)
     with pytest.raises(DataLossError, match="holds offsets 0 up to, not including, 10") as raised:
-        list(Fetcher(cluster, tp, 50, 60).records())
+        list(Fetcher(cluster, topic_partition, 50, 60).records())
     assert (raised.value.log_start_offset, raised.value.log_end_offset) == (0, 10)
 
 
 def test_a_topic_that_was_deleted_is_data_loss(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x"] * 10)
-    cluster.leader(tp)
-    admin.delete_topics(cluster, [tp.topic])
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x"] * 10)
+    cluster.leader(topic_partition)
+    admin.delete_topics(cluster, [topic_partition.topic])
     with pytest.raises(DataLossError, match="does not exist any more"):
-        list(Fetcher(cluster, tp, 0, 10).records())
+        list(Fetcher(cluster, topic_partition, 0, 10).records())
 
 
 def test_a_reader_that_stops_early_leaves_the_connection_usable(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x" * 1000] * 3000, batch_bytes=10_000)
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x" * 1000] * 3000, batch_bytes=10_000)
     with Cluster(config(max_partition_fetch_bytes="300000")) as own:
-        reading = Fetcher(own, tp, 0, 3000).records()
+        reading = Fetcher(own, topic_partition, 0, 3000).records()
         next(reading)
-        assert own.list_offsets([tp], LATEST)[tp].offset == 3000
+        assert own.list_offsets([topic_partition], LATEST)[topic_partition].offset == 3000
         reading.close()
-        assert own.list_offsets([tp], LATEST)[tp].offset == 3000
-        assert own.leader(tp).in_flight == 0
+        assert own.list_offsets([topic_partition], LATEST)[topic_partition].offset == 3000
+        assert own.leader(topic_partition).in_flight == 0
 
 
 # Against scripted brokers.
@@ -232,10 +232,10 @@ def test_fetches_do_not_grow_beyond_what_is_set():
 
 
 def test_two_answers_are_in_memory_however_long_the_partition_is(config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [bytes(1000)] * 12_000, batch_bytes=50_000)
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [bytes(1000)] * 12_000, batch_bytes=50_000)
     with Cluster(config(max_partition_fetch_bytes="600000")) as own:
-        reading = Fetcher(own, tp, 0, 12_000).records()
+        reading = Fetcher(own, topic_partition, 0, 12_000).records()
         next(reading)
         tracemalloc.start()
         try:
@@ -836,29 +836,29 @@ def test_records_that_retention_took_in_the_middle_of_a_read_are_no_gap():
 def test_a_topic_that_was_created_again_is_not_mistaken_for_the_planned_one(
     cluster, config, new_topic
 ):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"old"] * 10)
-    cluster.topics([tp.topic])
-    planned = cluster.topic_id(tp.topic)
-    admin.delete_topics(cluster, [tp.topic])
-    admin.create_topic(cluster, tp.topic, 1, 1)
-    write(config(), tp, [b"new"] * 20)
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"old"] * 10)
+    cluster.topics([topic_partition.topic])
+    planned = cluster.topic_id(topic_partition.topic)
+    admin.delete_topics(cluster, [topic_partition.topic])
+    admin.create_topic(cluster, topic_partition.topic, 1, 1)
+    write(config(), topic_partition, [b"new"] * 20)
     with (
         Cluster(config()) as own,
         pytest.raises(TopicRecreatedError, match="was deleted and created again"),
     ):
-        list(Fetcher(own, tp, 0, 10, topic_id=planned).records())
+        list(Fetcher(own, topic_partition, 0, 10, topic_id=planned).records())
 
 
 def test_a_topic_that_is_created_again_while_it_is_read(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x" * 1000] * 3000, batch_bytes=10_000)
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x" * 1000] * 3000, batch_bytes=10_000)
     with Cluster(config(max_partition_fetch_bytes="100000")) as own:
-        reading = Fetcher(own, tp, 0, 3000).records()
+        reading = Fetcher(own, topic_partition, 0, 3000).records()
         next(reading)
-        admin.delete_topics(cluster, [tp.topic])
-        admin.create_topic(cluster, tp.topic, 1, 1)
-        write(config(), tp, [b"y" * 1000] * 3000, batch_bytes=10_000)
+        admin.delete_topics(cluster, [topic_partition.topic])
+        admin.create_topic(cluster, topic_partition.topic, 1, 1)
+        write(config(), topic_partition, [b"y" * 1000] * 3000, batch_bytes=10_000)
         found: list[bytes] = []
         with pytest.raises(TopicRecreatedError):
             found.extend(bytes(each.records) for each in reading)

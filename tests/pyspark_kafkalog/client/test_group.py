@@ -26,19 +26,22 @@ OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 
 def test_what_is_committed_is_there_for_everybody(cluster, broker, new_topic):
     topic = new_topic(2)
-    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    commit_offsets(cluster, "seen-by-all", {tps[0]: 7, tps[1]: 0})
-    commit_offsets(cluster, "seen-by-all", {tps[0]: 9})
-    assert committed_offsets(cluster, "seen-by-all") == {tps[0]: 9, tps[1]: 0}
+    topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    commit_offsets(cluster, "seen-by-all", {topic_partitions[0]: 7, topic_partitions[1]: 0})
+    commit_offsets(cluster, "seen-by-all", {topic_partitions[0]: 9})
+    assert committed_offsets(cluster, "seen-by-all") == {
+        topic_partitions[0]: 9,
+        topic_partitions[1]: 0,
+    }
     assert committed_offsets(cluster, "never-heard-of") == {}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "seen-by-all"})
     asked = [ClientTopicPartition(topic, number) for number in (0, 1)]
-    assert [tp.offset for tp in consumer.committed(asked, 10)] == [9, 0]
+    assert [each.offset for each in consumer.committed(asked, 10)] == [9, 0]
     consumer.close()
 
 
 def test_a_group_with_members_is_left_alone(cluster, broker, new_topic):
-    tp = TopicPartition(new_topic(), 0)
+    topic_partition = TopicPartition(new_topic(), 0)
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -46,17 +49,17 @@ def test_a_group_with_members_is_left_alone(cluster, broker, new_topic):
             "enable.auto.commit": False,
         }
     )
-    consumer.subscribe([tp.topic])
+    consumer.subscribe([topic_partition.topic])
     for _ in range(100):
         consumer.poll(0.1)
         if consumer.assignment():
             break
     assert consumer.assignment()
     with pytest.raises(UnknownMemberIdError, match="group busy has members"):
-        commit_offsets(cluster, "busy", {tp: 1})
+        commit_offsets(cluster, "busy", {topic_partition: 1})
     consumer.close()
-    commit_offsets(cluster, "busy", {tp: 1})
-    assert committed_offsets(cluster, "busy") == {tp: 1}
+    commit_offsets(cluster, "busy", {topic_partition: 1})
+    assert committed_offsets(cluster, "busy") == {topic_partition: 1}
 
 
 @pytest.fixture

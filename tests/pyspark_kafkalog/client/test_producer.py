@@ -88,35 +88,43 @@ class LogBroker(ScriptedBroker):
         return produce.encode_produce_response(produce.ProduceResponse(results), request.version)
 
     def append(self, asked: produce.ProducePartition, fault: Any) -> produce.ProducedPartition:
-        tp = TopicPartition(asked.topic, asked.partition)
+        topic_partition = TopicPartition(asked.topic, asked.partition)
         assert asked.records is not None
         header = read_header(asked.records)
         check_crc(asked.records, header)
         is_stored_first = fault in (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        code = fault if isinstance(fault, int) and not is_stored_first else self.judge(tp, header)
+        code = (
+            fault
+            if isinstance(fault, int) and not is_stored_first
+            else self.judge(topic_partition, header)
+        )
         if code == 0:
-            self.logs[tp].append(bytes(asked.records))
+            self.logs[topic_partition].append(bytes(asked.records))
             code = fault if is_stored_first else 0
-        return produce.ProducedPartition(tp.topic, tp.partition, code, 0)
+        return produce.ProducedPartition(topic_partition.topic, topic_partition.partition, code, 0)
 
-    def judge(self, tp: TopicPartition, header: BatchHeader) -> int:
+    def judge(self, topic_partition: TopicPartition, header: BatchHeader) -> int:
         if header.producer_id < 0:
             return 0
         assert (header.producer_id, header.producer_epoch) == (4242, 3)
-        if header.base_sequence in self.last_five[tp]:
+        if header.base_sequence in self.last_five[topic_partition]:
             return DUPLICATE
         # A producer that is not known may begin anywhere, by Kafka's rules.
-        if header.base_sequence != self.next_sequence.get(tp, header.base_sequence):
+        if header.base_sequence != self.next_sequence.get(topic_partition, header.base_sequence):
             return OUT_OF_ORDER
-        self.next_sequence[tp] = (header.base_sequence + header.record_count) % (1 << 31)
-        self.last_five[tp] = [*self.last_five[tp], header.base_sequence][-5:]
+        self.next_sequence[topic_partition] = (header.base_sequence + header.record_count) % (
+            1 << 31
+        )
+        self.last_five[topic_partition] = [*self.last_five[topic_partition], header.base_sequence][
+            -5:
+        ]
         return 0
 
-    def texts(self, tp: TopicPartition) -> list[str]:
+    def texts(self, topic_partition: TopicPartition) -> list[str]:
         """What the partition holds, record by record."""
         found = []
-        for batch in self.logs[tp]:
-            decoder = RecordDecoder(tp.topic, tp.partition, ["value"])
+        for batch in self.logs[topic_partition]:
+            decoder = RecordDecoder(topic_partition.topic, topic_partition.partition, ["value"])
             rows = [*decoder.decode(memoryview(batch), 0, 1 << 40), *decoder.finish()]
             found += [value.decode() for each in rows for value in each.column(0).to_pylist()]
         return found
@@ -136,20 +144,20 @@ def numbers(count: int, partition: int) -> list[str]:
 
 def test_our_broker_holds_each_record_once_and_in_order(config, new_topic):
     topic = new_topic(4)
-    tps = [TopicPartition(topic, partition) for partition in range(4)]
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(4)]
     with Cluster(config()) as cluster:
         with Producer(cluster) as producer:
             assert producer.partitions_for(topic) == [0, 1, 2, 3]
             for first in range(0, 20_000, 1000):
                 values = [b"%d" % number for number in range(first, first + 1000)]
                 for batch in batches_of(values, batch_bytes=3000):
-                    producer.send(tps[first // 1000 % 4], batch)
+                    producer.send(topic_partitions[first // 1000 % 4], batch)
         found: list[int] = []
-        for tp in tps:
-            end = cluster.list_offsets([tp], LATEST)[tp].offset
-            decoder = RecordDecoder(topic, tp.partition, ["value"])
+        for topic_partition in topic_partitions:
+            end = cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset
+            decoder = RecordDecoder(topic, topic_partition.partition, ["value"])
             values = []
-            for each in Fetcher(cluster, tp, 0, end).records():
+            for each in Fetcher(cluster, topic_partition, 0, end).records():
                 values += list(decoder.decode(each.records, each.start_offset, end))
             rows = pa.Table.from_batches([*values, *decoder.finish()])
             in_partition = [int(value) for value in rows.column(0).to_pylist()]
@@ -367,8 +375,10 @@ def test_a_leader_that_moves_is_followed_in_order():
 
         one.fault = resign
         write_numbers(one, 40)
-        for tp in (T0, T1):
-            assert one.texts(tp) + two.texts(tp) == numbers(40, tp.partition)
+        for topic_partition in (T0, T1):
+            assert one.texts(topic_partition) + two.texts(topic_partition) == numbers(
+                40, topic_partition.partition
+            )
         assert two.texts(T0)
 
 
@@ -433,9 +443,9 @@ def test_a_batch_too_large_for_the_client_names_the_option():
 
 
 def test_a_batch_too_large_for_the_topic_names_its_property(config, new_topic):
-    tp = TopicPartition(new_topic(1, max_message_bytes="500"), 0)
+    topic_partition = TopicPartition(new_topic(1, max_message_bytes="500"), 0)
     producer = Producer(config())
-    producer.send(tp, one_batch("x" * 1000))
+    producer.send(topic_partition, one_batch("x" * 1000))
     with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes"):
         producer.flush()
     producer.close()

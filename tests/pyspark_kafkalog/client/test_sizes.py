@@ -22,19 +22,19 @@ def test_offsets_take_what_their_batches_do(cluster, config, new_topic):
 
 def test_batches_that_are_too_large_to_come_together_come_one_at_a_time(cluster, config, new_topic):
     topic = new_topic(3)
-    tps = [TopicPartition(topic, number) for number in range(3)]
-    for tp in tps:
-        write(config(max_request_size="3000000"), tp, [b"x" * 900_000])
-    assert len(tps) * 900_000 > SAMPLE_BYTES
-    for first in tps:
-        order = {tp: 0 for tp in sorted(tps, key=lambda tp: tp != first)}  # noqa: C420
+    topic_partitions = [TopicPartition(topic, number) for number in range(3)]
+    for topic_partition in topic_partitions:
+        write(config(max_request_size="3000000"), topic_partition, [b"x" * 900_000])
+    assert len(topic_partitions) * 900_000 > SAMPLE_BYTES
+    for first in topic_partitions:
+        order = {each: 0 for each in sorted(topic_partitions, key=lambda each: each != first)}  # noqa: C420
         assert sample_sizes(cluster, order)[first] == pytest.approx(900_000, rel=0.1)
 
 
 def test_what_is_not_told_is_left_out(cluster, config, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    write(config(), tp, [b"x"] * 10)
-    assert sample_sizes(cluster, {tp: 50}) == {}
+    topic_partition = TopicPartition(new_topic(), 0)
+    write(config(), topic_partition, [b"x"] * 10)
+    assert sample_sizes(cluster, {topic_partition: 50}) == {}
     assert sample_sizes(cluster, {}) == {}
     with (
         ScriptedBroker({FETCH: lambda request: SILENCE}) as broker,

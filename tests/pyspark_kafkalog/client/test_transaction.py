@@ -81,13 +81,13 @@ def write(
     cluster: Cluster,
     transactions: Transactions,
     producer: ProducerIdentity | None,
-    tp: TopicPartition,
+    topic_partition: TopicPartition,
     key: bytes = b"k",
 ) -> int:
     """Writes one record, in a transaction that is left open if there is one; its offset."""
     transaction = None if producer is None else (transactions, producer)
     with Producer(cluster, transaction) as writer:
-        writer.send(tp, keyed_batch(key, b"value"))
+        writer.send(topic_partition, keyed_batch(key, b"value"))
         writer.flush()
         assert writer.last_written is not None
         return writer.last_written[1]
@@ -98,51 +98,61 @@ def write(
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_marker_says_how_a_transaction_has_ended(cluster, transactions, new_topic, commit):
-    tp = TopicPartition(new_topic(), 0)
-    others = transactions.begin(f"other-{tp.topic}", TIMEOUT_MS)
-    write(cluster, transactions, others, tp)
-    producer = transactions.begin(tp.topic, TIMEOUT_MS)
-    first = write(cluster, transactions, producer, tp)
+    topic_partition = TopicPartition(new_topic(), 0)
+    others = transactions.begin(f"other-{topic_partition.topic}", TIMEOUT_MS)
+    write(cluster, transactions, others, topic_partition)
+    producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    first = write(cluster, transactions, producer, topic_partition)
     transactions.end(others, commit=not commit)
     transactions.end(producer, commit)
-    later = transactions.begin(tp.topic, TIMEOUT_MS)
-    second = write(cluster, transactions, later, tp)
+    later = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    second = write(cluster, transactions, later, topic_partition)
     transactions.end(later, commit=not commit)
-    assert ended_by_commit(cluster, producer, tp, first, Deadline(TIMEOUT_MS)) is commit
-    assert ended_by_commit(cluster, later, tp, second, Deadline(TIMEOUT_MS)) is not commit
+    assert (
+        ended_by_commit(cluster, producer, topic_partition, first, Deadline(TIMEOUT_MS)) is commit
+    )
+    assert (
+        ended_by_commit(cluster, later, topic_partition, second, Deadline(TIMEOUT_MS)) is not commit
+    )
 
 
 def test_a_transaction_that_a_successor_fenced_was_aborted(cluster, transactions, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    producer = transactions.begin(tp.topic, TIMEOUT_MS)
-    offset = write(cluster, transactions, producer, tp)
-    successor = transactions.begin(tp.topic, TIMEOUT_MS)
-    write(cluster, transactions, successor, tp)
+    topic_partition = TopicPartition(new_topic(), 0)
+    producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    offset = write(cluster, transactions, producer, topic_partition)
+    successor = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    write(cluster, transactions, successor, topic_partition)
     transactions.end(successor, commit=True)
-    assert ended_by_commit(cluster, producer, tp, offset, Deadline(TIMEOUT_MS)) is False
+    assert (
+        ended_by_commit(cluster, producer, topic_partition, offset, Deadline(TIMEOUT_MS)) is False
+    )
 
 
 def test_an_open_transaction_is_waited_for_and_then_not_known(cluster, transactions, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    producer = transactions.begin(tp.topic, TIMEOUT_MS)
-    offset = write(cluster, transactions, producer, tp)
+    topic_partition = TopicPartition(new_topic(), 0)
+    producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    offset = write(cluster, transactions, producer, topic_partition)
     started_s = time.monotonic()
-    assert ended_by_commit(cluster, producer, tp, offset, Deadline(300)) is None
+    assert ended_by_commit(cluster, producer, topic_partition, offset, Deadline(300)) is None
     assert 0.2 < time.monotonic() - started_s < WAIT_S
 
 
 def test_what_is_not_where_it_was_is_not_known(cluster, transactions, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    producer = transactions.begin(tp.topic, TIMEOUT_MS)
-    offset = write(cluster, transactions, producer, tp)
+    topic_partition = TopicPartition(new_topic(), 0)
+    producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    offset = write(cluster, transactions, producer, topic_partition)
     transactions.end(producer, commit=True)
     stranger = ProducerIdentity("stranger", producer.producer_id + 1000, 0)
     started_s = time.monotonic()
     for identity, place, at in [
-        (producer, tp, offset + 1000),
-        (stranger, tp, offset),
-        (producer, TopicPartition(f"no-{tp.topic}", 0), offset),
-        (ProducerIdentity(tp.topic, producer.producer_id, producer.epoch + 1), tp, offset),
+        (producer, topic_partition, offset + 1000),
+        (stranger, topic_partition, offset),
+        (producer, TopicPartition(f"no-{topic_partition.topic}", 0), offset),
+        (
+            ProducerIdentity(topic_partition.topic, producer.producer_id, producer.epoch + 1),
+            topic_partition,
+            offset,
+        ),
     ]:
         assert ended_by_commit(cluster, identity, place, at, Deadline(TIMEOUT_MS)) is None
     assert time.monotonic() - started_s < WAIT_S
@@ -162,15 +172,17 @@ def compacted(compacting: str) -> Iterator[tuple[Cluster, Callable[..., None]]]:
     with Cluster(ClientConfig.from_options(given)) as cluster:
 
         def compact(
-            tp: TopicPartition, left: Callable[[list[tuple[int, int, bool]]], bool]
+            topic_partition: TopicPartition, left: Callable[[list[tuple[int, int, bool]]], bool]
         ) -> None:
             deadline = time.monotonic() + WAIT_S
             while True:
-                write(cluster, Transactions(cluster), None, tp, b"filler")  # a segment of its own
-                until = cluster.list_offsets([tp], LATEST)[tp].offset
+                write(
+                    cluster, Transactions(cluster), None, topic_partition, b"filler"
+                )  # a segment of its own
+                until = cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset
                 found = [
                     (header.producer_id, header.producer_epoch, header.is_control)
-                    for fetched in Fetcher(cluster, tp, 0, until).records()
+                    for fetched in Fetcher(cluster, topic_partition, 0, until).records()
                     for header in batches(fetched.records)
                 ]
                 if left(found):
@@ -196,39 +208,41 @@ TABLE = {
 def test_a_successors_marker_is_not_taken_for_one_that_was_compacted_away(compacted, first, second):
     """Neither its commit nor its abort: by itself, or (None) by a fence, with the epoch after."""
     cluster, compact = compacted
-    tp = TopicPartition(f"table-{uuid.uuid4().hex[:8]}", 0)
-    admin.create_topic(cluster, tp.topic, 1, 1, TABLE)
+    topic_partition = TopicPartition(f"table-{uuid.uuid4().hex[:8]}", 0)
+    admin.create_topic(cluster, topic_partition.topic, 1, 1, TABLE)
     transactions = Transactions(cluster)
-    producer = transactions.begin(tp.topic, TIMEOUT_MS)
-    offset = write(cluster, transactions, producer, tp)
+    producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    offset = write(cluster, transactions, producer, topic_partition)
     transactions.end(producer, commit=first)
-    successor = transactions.begin(tp.topic, TIMEOUT_MS)
-    write(cluster, transactions, successor, tp)
+    successor = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    write(cluster, transactions, successor, topic_partition)
     if second is None:
-        transactions.begin(tp.topic, TIMEOUT_MS)
+        transactions.begin(topic_partition.topic, TIMEOUT_MS)
     else:
         transactions.end(successor, commit=second)
-    write(cluster, transactions, None, tp)
+    write(cluster, transactions, None, topic_partition)
     mine = (producer.producer_id, producer.epoch)
-    compact(tp, lambda left: not any(each[:2] == mine for each in left))
-    assert ended_by_commit(cluster, producer, tp, offset, Deadline(TIMEOUT_MS)) is None
+    compact(topic_partition, lambda left: not any(each[:2] == mine for each in left))
+    assert ended_by_commit(cluster, producer, topic_partition, offset, Deadline(TIMEOUT_MS)) is None
 
 
 def test_a_marker_that_outlives_its_batch_still_counts(compacted):
     cluster, compact = compacted
-    tp = TopicPartition(f"table-{uuid.uuid4().hex[:8]}", 0)
-    admin.create_topic(cluster, tp.topic, 1, 1, {**TABLE, "delete.retention.ms": "86400000"})
+    topic_partition = TopicPartition(f"table-{uuid.uuid4().hex[:8]}", 0)
+    admin.create_topic(
+        cluster, topic_partition.topic, 1, 1, {**TABLE, "delete.retention.ms": "86400000"}
+    )
     transactions = Transactions(cluster)
-    producer = transactions.begin(tp.topic, TIMEOUT_MS)
-    offset = write(cluster, transactions, producer, tp)
+    producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    offset = write(cluster, transactions, producer, topic_partition)
     transactions.end(producer, commit=True)
-    successor = transactions.begin(tp.topic, TIMEOUT_MS)
-    write(cluster, transactions, successor, tp)
+    successor = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    write(cluster, transactions, successor, topic_partition)
     transactions.end(successor, commit=False)
-    write(cluster, transactions, None, tp)
+    write(cluster, transactions, None, topic_partition)
     mine = (producer.producer_id, producer.epoch, False)
-    compact(tp, lambda left: mine not in left)
-    assert ended_by_commit(cluster, producer, tp, offset, Deadline(TIMEOUT_MS)) is True
+    compact(topic_partition, lambda left: mine not in left)
+    assert ended_by_commit(cluster, producer, topic_partition, offset, Deadline(TIMEOUT_MS)) is True
 
 
 DATA, COMMIT, ABORT = "data", "commit", "abort"
@@ -281,22 +295,24 @@ def test_only_a_marker_that_must_be_the_transactions_own_counts(left, expected):
 def test_a_new_epoch_fences_the_older_and_aborts_what_it_left_open(
     cluster, transactions, new_topic
 ):
-    tp = TopicPartition(new_topic(), 0)
-    old = transactions.begin(tp.topic, TIMEOUT_MS)
-    write(cluster, transactions, old, tp)
-    assert transactions.describe([tp.topic])[tp.topic] == TransactionDescription(old, ONGOING)
-    assert transactions.ongoing(tp.topic) == [tp.topic]
-    new = transactions.begin(tp.topic, TIMEOUT_MS)
-    assert new.transactional_id == tp.topic
+    topic_partition = TopicPartition(new_topic(), 0)
+    old = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    write(cluster, transactions, old, topic_partition)
+    assert transactions.describe([topic_partition.topic])[
+        topic_partition.topic
+    ] == TransactionDescription(old, ONGOING)
+    assert transactions.ongoing(topic_partition.topic) == [topic_partition.topic]
+    new = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    assert new.transactional_id == topic_partition.topic
     assert (new.producer_id, new.epoch > old.epoch) == (old.producer_id, True)
-    assert transactions.ongoing(tp.topic) == []
+    assert transactions.ongoing(topic_partition.topic) == []
     for commit in (True, False):
         assert isinstance(transactions.end_all([old], commit)[old], FENCED)
     with pytest.raises(FENCED):
-        transactions.add_partitions(old, [tp])
+        transactions.add_partitions(old, [topic_partition])
     with pytest.raises(FENCED):
-        transactions.begin(tp.topic, TIMEOUT_MS, old)
-    assert transactions.begin(tp.topic, TIMEOUT_MS, new).epoch == new.epoch + 1
+        transactions.begin(topic_partition.topic, TIMEOUT_MS, old)
+    assert transactions.begin(topic_partition.topic, TIMEOUT_MS, new).epoch == new.epoch + 1
 
 
 @pytest.fixture(params=["at once", "in two steps"])
@@ -311,20 +327,20 @@ def way_to_fence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def test_who_is_fenced_by_its_epoch_writes_no_more(
     cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str], before: str
 ) -> None:
-    tp = TopicPartition(new_topic(), 0)
-    old = transactions.begin(tp.topic, TIMEOUT_MS)
+    topic_partition = TopicPartition(new_topic(), 0)
+    old = transactions.begin(topic_partition.topic, TIMEOUT_MS)
     if before != "empty":
-        offset = write(cluster, transactions, old, tp)
+        offset = write(cluster, transactions, old, topic_partition)
     if before in ("committed", "aborted"):
         transactions.end(old, commit=before == "committed")
     new = transactions.abort_and_fence(old, TIMEOUT_MS)
     assert (new.transactional_id, new.producer_id) == (old.transactional_id, old.producer_id)
-    assert transactions.describe([tp.topic])[tp.topic].producer == new
-    assert transactions.ongoing(tp.topic) == []
+    assert transactions.describe([topic_partition.topic])[topic_partition.topic].producer == new
+    assert transactions.ongoing(topic_partition.topic) == []
     with pytest.raises(FENCED):
-        transactions.add_partitions(old, [tp])
+        transactions.add_partitions(old, [topic_partition])
     if before != "empty":
-        is_committed = ended_by_commit(cluster, old, tp, offset, Deadline(TIMEOUT_MS))
+        is_committed = ended_by_commit(cluster, old, topic_partition, offset, Deadline(TIMEOUT_MS))
         assert is_committed is (before == "committed")
 
 
@@ -333,26 +349,28 @@ def test_who_is_fenced_by_its_epoch_writes_no_more(
 def test_who_was_replaced_fences_nobody(
     transactions: Transactions, new_topic: Callable[..., str], theirs: str
 ) -> None:
-    tp = TopicPartition(new_topic(), 0)
-    old = transactions.begin(tp.topic, TIMEOUT_MS)
-    new = transactions.begin(tp.topic, TIMEOUT_MS)
+    topic_partition = TopicPartition(new_topic(), 0)
+    old = transactions.begin(topic_partition.topic, TIMEOUT_MS)
+    new = transactions.begin(topic_partition.topic, TIMEOUT_MS)
     if theirs != "empty":
-        transactions.add_partitions(new, [tp])
+        transactions.add_partitions(new, [topic_partition])
     if theirs == "committed":
         transactions.end(new, commit=True)
-    before = transactions.describe([tp.topic])
+    before = transactions.describe([topic_partition.topic])
     with pytest.raises(FENCED):
         transactions.abort_and_fence(old, TIMEOUT_MS)
-    assert transactions.describe([tp.topic]) == before
-    transactions.add_partitions(new, [tp])
+    assert transactions.describe([topic_partition.topic]) == before
+    transactions.add_partitions(new, [topic_partition])
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_may_be_repeated_and_not_changed(cluster, transactions, new_topic, commit):
-    tp = TopicPartition(new_topic(), 0)
-    producers = [transactions.begin(f"{tp.topic}-{number}", TIMEOUT_MS) for number in range(3)]
+    topic_partition = TopicPartition(new_topic(), 0)
+    producers = [
+        transactions.begin(f"{topic_partition.topic}-{number}", TIMEOUT_MS) for number in range(3)
+    ]
     for producer in producers:
-        write(cluster, transactions, producer, tp)
+        write(cluster, transactions, producer, topic_partition)
     for some in (producers[:2], producers, [*producers, *producers], []):
         assert transactions.end_all(some, commit) == {}
     refused = transactions.end_all(producers, not commit)
@@ -363,15 +381,17 @@ def test_an_end_may_be_repeated_and_not_changed(cluster, transactions, new_topic
 
 
 def test_many_end_at_once_and_those_that_are_refused_are_named(cluster, transactions, new_topic):
-    tp = TopicPartition(new_topic(), 0)
-    producers = [transactions.begin(f"{tp.topic}-{number}", TIMEOUT_MS) for number in range(70)]
+    topic_partition = TopicPartition(new_topic(), 0)
+    producers = [
+        transactions.begin(f"{topic_partition.topic}-{number}", TIMEOUT_MS) for number in range(70)
+    ]
     some = {producers[3], producers[68]}
     for producer in producers:
-        transactions.add_partitions(producer, [tp])
+        transactions.add_partitions(producer, [topic_partition])
         if producer in some:
             transactions.begin(producer.transactional_id, TIMEOUT_MS)
     assert transactions.end_all(producers, commit=True).keys() == some
-    assert transactions.ongoing(f"{tp.topic}-.*") == []
+    assert transactions.ongoing(f"{topic_partition.topic}-.*") == []
 
 
 def test_what_is_described_is_what_coordinators_know(cluster, transactions, new_topic):
@@ -384,13 +404,15 @@ def test_what_is_described_is_what_coordinators_know(cluster, transactions, new_
 
 
 def test_what_goes_on_is_listed_by_a_whole_name(cluster, transactions, new_topic):
-    tp = TopicPartition(new_topic(), 0)
+    topic_partition = TopicPartition(new_topic(), 0)
     for suffix in ("", "-1", "-12"):
-        producer = transactions.begin(tp.topic + suffix, TIMEOUT_MS)
-        transactions.add_partitions(producer, [tp])
-    assert transactions.ongoing(tp.topic) == [tp.topic]
-    assert transactions.ongoing(f"{tp.topic}-[0-9]") == [f"{tp.topic}-1"]
-    assert transactions.ongoing(f"{tp.topic}.*") == [tp.topic + each for each in ("", "-1", "-12")]
+        producer = transactions.begin(topic_partition.topic + suffix, TIMEOUT_MS)
+        transactions.add_partitions(producer, [topic_partition])
+    assert transactions.ongoing(topic_partition.topic) == [topic_partition.topic]
+    assert transactions.ongoing(f"{topic_partition.topic}-[0-9]") == [f"{topic_partition.topic}-1"]
+    assert transactions.ongoing(f"{topic_partition.topic}.*") == [
+        topic_partition.topic + each for each in ("", "-1", "-12")
+    ]
 
 
 def test_a_timeout_beyond_the_brokers_is_refused(transactions):

@@ -100,7 +100,7 @@ def test_an_unknown_magic_is_corrupt():
         record_batch.read_header(data)
 
 
-def test_a_batch_that_compaction_has_thinned_keeps_its_place():
+def test_a_batch_that_compaction_has_thinned_keeps_its_place() -> None:
     data = batch_of(5)
     header = record_batch.read_header(data)
     for records, count in ((data[record_batch.HEADER_BYTES :], 1), (b"", 0)):

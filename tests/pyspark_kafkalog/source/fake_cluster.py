@@ -39,22 +39,26 @@ class FakeCluster:
         if timestamp >= 0:
             return self._offsets_at_time(partitions, timestamp)
         end = {EARLIEST: 0, LATEST: 1}[timestamp]
-        for tp in partitions:
-            if tp.partition >= len(self.logs.get(tp.topic, ())):
-                raise UnknownTopicError(f"no partition {tp.partition} of {tp.topic}")
-        found = {tp: self.logs[tp.topic][tp.partition][end] for tp in partitions}
+        for topic_partition in partitions:
+            if topic_partition.partition >= len(self.logs.get(topic_partition.topic, ())):
+                raise UnknownTopicError(
+                    f"no partition {topic_partition.partition} of {topic_partition.topic}"
+                )
+        found = {each: self.logs[each.topic][each.partition][end] for each in partitions}
         level = self.config.isolation_level if isolation is None else isolation
         if timestamp == LATEST and level:
-            found = {tp: min(offset, self.stable.get(tp, offset)) for tp, offset in found.items()}
-        return {tp: OffsetAndTimestamp(offset, -1, -1) for tp, offset in found.items()}
+            found = {
+                each: min(offset, self.stable.get(each, offset)) for each, offset in found.items()
+            }
+        return {each: OffsetAndTimestamp(offset, -1, -1) for each, offset in found.items()}
 
     def _offsets_at_time(self, partitions, timestamp):
         found = {}
-        for tp in partitions:
-            earliest, latest = self.logs[tp.topic][tp.partition]
+        for topic_partition in partitions:
+            earliest, latest = self.logs[topic_partition.topic][topic_partition.partition]
             offset = max(earliest, -(-timestamp // 1000))
             if offset < latest:
-                found[tp] = OffsetAndTimestamp(offset, offset * 1000, -1)
+                found[topic_partition] = OffsetAndTimestamp(offset, offset * 1000, -1)
         return found
 
     def refresh(self, topics=None):

@@ -70,10 +70,12 @@ def test_an_end_at_the_very_beginning_is_before_a_start():
 
 
 def test_a_start_beyond_the_end_is_the_end_where_losses_are_allowed():
-    tp = TopicPartition("orders", 0)
-    bounds = LogBounds({tp: 5}, {tp: 10})
+    topic_partition = TopicPartition("orders", 0)
+    bounds = LogBounds({topic_partition: 5}, {topic_partition: 10})
     for start, clamped in [(0, 5), (5, 5), (10, 10), (50, 10)]:
-        assert clamp_starts({tp: start}, bounds, fail_on_data_loss=False) == {tp: clamped}
+        assert clamp_starts({topic_partition: start}, bounds, fail_on_data_loss=False) == {
+            topic_partition: clamped
+        }
 
 
 def test_a_pattern_is_found_anywhere_in_a_name():

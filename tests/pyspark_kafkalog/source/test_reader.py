@@ -40,8 +40,10 @@ def fetches(monkeypatch):
         script = ()
         starts = ()
 
-        def __init__(self, cluster, tp, start_offset, until_offset, poll_timeout_ms, topic_id):
-            assert (tp.topic, tp.partition) == ("orders", 3)
+        def __init__(
+            self, cluster, topic_partition, start_offset, until_offset, poll_timeout_ms, topic_id
+        ):
+            assert (topic_partition.topic, topic_partition.partition) == ("orders", 3)
             type(self).starts = (*self.starts, start_offset)
             type(self).poll_timeout_ms = poll_timeout_ms
             type(self).topic_id = topic_id

@@ -456,7 +456,11 @@ def test_a_micro_batch_takes_about_so_many_bytes(cluster, monkeypatch):
         {"orders": {"0": 10, "1": 20}},
     ]
     # The one that was not told of yet first, then the one whose sample is older.
-    assert [[tp.partition for tp, _ in each] for each in asked] == [[0, 1], [1, 0], [0, 1]]
+    assert [[topic_partition.partition for topic_partition, _ in each] for each in asked] == [
+        [0, 1],
+        [1, 0],
+        [0, 1],
+    ]
     both = reader(startingOffsets="earliest", maxBytesPerTrigger="1000", maxOffsetsPerTrigger="4")
     assert batches(both, both.initialOffset())[0] == {"orders": {"0": 6, "1": 3}}
 

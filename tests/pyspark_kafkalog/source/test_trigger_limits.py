@@ -35,9 +35,9 @@ A, B, C = (TopicPartition("orders", number) for number in range(3))
 )
 def test_shares_are_in_proportion_and_none_starves(max_offsets, backlogs, shares):
     starts = {A: 5, B: 50, C: 500}
-    untils = {tp: starts[tp] + size for tp, size in zip(starts, backlogs, strict=True)}
+    untils = {each: starts[each] + size for each, size in zip(starts, backlogs, strict=True)}
     limited = limit_untils(max_offsets, starts, untils)
-    assert tuple(limited[tp] - starts[tp] for tp in starts) == shares
+    assert tuple(limited[each] - starts[each] for each in starts) == shares
 
 
 def test_a_partition_that_went_back_or_has_no_start_keeps_its_end():
@@ -49,14 +49,16 @@ def test_a_partition_that_went_back_or_has_no_start_keeps_its_end():
     st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=20),
 )
 def test_every_batch_moves_on_and_keeps_to_the_limit(max_offsets, logs):
-    tps = [TopicPartition("orders", number) for number in range(len(logs))]
-    starts = {tp: start for tp, (start, _) in zip(tps, logs, strict=True)}
-    untils = {tp: start + size for tp, (start, size) in zip(tps, logs, strict=True)}
+    topic_partitions = [TopicPartition("orders", number) for number in range(len(logs))]
+    starts = {each: start for each, (start, _) in zip(topic_partitions, logs, strict=True)}
+    untils = {
+        each: start + size for each, (start, size) in zip(topic_partitions, logs, strict=True)
+    }
     limited = limit_untils(max_offsets, starts, untils)
-    taken = {tp: limited[tp] - starts[tp] for tp in tps}
-    assert all((taken[tp] > 0) == (untils[tp] > starts[tp]) for tp in tps)
-    assert all(limited[tp] <= untils[tp] for tp in tps)
-    slack = max(1, math.ulp(float(max_offsets))) * len(tps)
+    taken = {each: limited[each] - starts[each] for each in topic_partitions}
+    assert all((taken[each] > 0) == (untils[each] > starts[each]) for each in topic_partitions)
+    assert all(limited[each] <= untils[each] for each in topic_partitions)
+    slack = max(1, math.ulp(float(max_offsets))) * len(topic_partitions)
     assert sum(taken.values()) <= max_offsets + slack
 
 
@@ -103,12 +105,21 @@ def test_bytes_are_shared_in_proportion_and_none_starves():
     st.integers(1, 10**9),
 )
 def test_a_batch_is_no_larger_than_it_may_be_but_for_one_offset_each(backlogs, max_bytes):
-    tps = [TopicPartition("t", number) for number in range(len(backlogs))]
-    starts = dict.fromkeys(tps, 7)
-    untils = {tp: 7 + size for tp, (size, _) in zip(tps, backlogs, strict=True)}
-    each = {tp: float(size_bytes) for tp, (_, size_bytes) in zip(tps, backlogs, strict=True)}
+    topic_partitions = [TopicPartition("t", number) for number in range(len(backlogs))]
+    starts = dict.fromkeys(topic_partitions, 7)
+    untils = {each: 7 + size for each, (size, _) in zip(topic_partitions, backlogs, strict=True)}
+    each = {
+        each: float(size_bytes)
+        for each, (_, size_bytes) in zip(topic_partitions, backlogs, strict=True)
+    }
     limited = limit_untils_by_bytes(max_bytes, starts, untils, each)
-    assert all(starts[tp] < limited[tp] <= untils[tp] or untils[tp] == 7 for tp in tps)
-    total = sum((limited[tp] - 7) * each[tp] for tp in tps)
+    assert all(
+        starts[each] < limited[each] <= untils[each] or untils[each] == 7
+        for each in topic_partitions
+    )
+    total = sum(
+        (limited[topic_partition] - 7) * each[topic_partition]
+        for topic_partition in topic_partitions
+    )
     assert total <= max_bytes + sum(each.values())
     assert limited == untils or total > max_bytes - sum(each.values()) - 1e-3

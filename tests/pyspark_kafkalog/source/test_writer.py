@@ -235,9 +235,9 @@ class Collected:
     def largest_batch_bytes(self, topic):
         return 1 << 20
 
-    def send(self, tp, batch):
+    def send(self, topic_partition, batch):
         count = read_header(batch).record_count
-        self.records[tp.topic] = self.records.get(tp.topic, 0) + count
+        self.records[topic_partition.topic] = self.records.get(topic_partition.topic, 0) + count
         self.unflushed += count
 
     def flush(self):

@@ -57,16 +57,16 @@ class FakeCluster:
     def list_offsets(self, partitions, timestamp, isolation=None):
         if timestamp >= 0:  # The record at offset n has the time n.
             return {
-                tp: OffsetAndTimestamp(timestamp, timestamp, -1)
-                for tp in partitions
-                if timestamp < self._bounds[tp.partition][1]
+                each: OffsetAndTimestamp(timestamp, timestamp, -1)
+                for each in partitions
+                if timestamp < self._bounds[each.partition][1]
             }
         end, less = (0, 0) if timestamp == EARLIEST else (1, self._open_offsets)
         if isolation == Isolation.READ_UNCOMMITTED:
             less = 0
         return {
-            tp: OffsetAndTimestamp(self._bounds[tp.partition][end] - less, -1, -1)
-            for tp in partitions
+            each: OffsetAndTimestamp(self._bounds[each.partition][end] - less, -1, -1)
+            for each in partitions
         }
 
 

@@ -28,7 +28,7 @@ class FakeCluster:
 def read(letters_to: str | None = None, **subscription: str) -> list[str]:
     options = batch_options({"kafka.bootstrap.servers": "nowhere:1", **subscription})
     beside = pickle.loads(pickle.dumps(BesideLetters(options.subscription, letters_to)))
-    return sorted({tp.topic for tp in beside.partitions(FakeCluster())})
+    return sorted({each.topic for each in beside.partitions(FakeCluster())})
 
 
 def test_a_pattern_leaves_the_topics_of_its_own_letters_out():

@@ -258,7 +258,7 @@ class Brokers:
 
     def list_offsets(self, partitions, timestamp):
         self.asked += partitions
-        return {tp: OffsetAndTimestamp(self.earliest, -1, -1) for tp in partitions}
+        return {each: OffsetAndTimestamp(self.earliest, -1, -1) for each in partitions}
 
     def __enter__(self):
         return self
@@ -403,7 +403,7 @@ def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(parquet, mo
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     for batch in range(3):
         run(parquet, [[(0, 3 + batch)]], batch, **{"kafka.bootstrap.servers": "localhost:9092"})
-    assert {tp.topic for tp in brokers.asked} == {"orders"}
+    assert {each.topic for each in brokers.asked} == {"orders"}
     assert parquet.offsets("nightly") == {0: 6, 1: 3}
 
 
