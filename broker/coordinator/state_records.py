@@ -133,7 +133,7 @@ class FieldReader:
         try:
             return str(self._take(length), "utf-8")
         except UnicodeDecodeError as error:
-            raise CorruptRecordError(f"a text is no UTF-8: {error}") from None
+            raise CorruptRecordError(f"a text is not valid UTF-8: {error}") from None
 
     def data(self) -> bytes:
         length = self._varint() - 1 if self.flexible else self.int32()

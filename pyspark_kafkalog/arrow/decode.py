@@ -516,7 +516,7 @@ def _one_int32(value: int) -> pa.Array:
 
 def _text(names: pa.Array) -> pa.Array:
     """Byte strings as text: a broker checks no header key, and readers of Parquet refuse a column
-    of which one is no UTF-8. What is none is replaced, as Kafka's Java client does."""
+    of which one is not valid UTF-8: what is not, is replaced, as Kafka's Java client does."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

@@ -175,7 +175,9 @@ class Connection:
         if correlation_id is None:
             waiting = [*self._arrived, *(sent[0] for sent in self._in_flight)]
             if not waiting:
-                raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
+                raise KafkaProtocolError(
+                    f"{self.address}: there is no request to await an answer to."
+                )
             correlation_id = waiting[0]
         try:
             return self._wait_for(
@@ -278,7 +280,9 @@ class Connection:
         while correlation_id not in self._arrived:
             transport = self._open_transport()
             if not self._in_flight:
-                raise KafkaProtocolError(f"{self.address}: an answer is awaited to no request.")
+                raise KafkaProtocolError(
+                    f"{self.address}: there is no request to await an answer to."
+                )
             if not self._receive_frame(transport, deadline):
                 raise TimeoutError
             with self._closing_on_error("decoding"):
@@ -305,7 +309,7 @@ class Connection:
         (size_bytes,) = frames.SIZE.unpack(head)
         if not 4 <= size_bytes <= self._largest_frame_bytes:
             raise InvalidReceiveError(
-                f"{self.address} is no Kafka listener{_what_speaks(head)}: it announces an "
+                f"{self.address} is not a Kafka listener{_what_speaks(head)}: it announces an "
                 f"answer of {size_bytes} bytes."
             )
         return int(size_bytes)

@@ -150,8 +150,8 @@ def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
 
     Any message format: entries before magic 2 name their own last offset and not their first, which
     is taken to be where it should.
-    Stops before what cannot be an entry, or is cut off. Raises CorruptRecordError for what has not
-    the CRC that it states, and for batches whose offsets go back.
+    Stops before what cannot be an entry, or is cut off. Raises CorruptRecordError if a
+    batch's CRC does not match, and for batches whose offsets go back.
     """
     position, end, next_offset = 0, len(records), start_offset
     base_offsets: list[int] = []
@@ -187,5 +187,7 @@ def _crc_of(records: memoryview, start: int, end: int, magic: int) -> bool:
     else:
         raise CorruptRecordError(f"a batch came with magic {magic}")
     if actual != stated:
-        raise CorruptRecordError(f"a batch came with CRC {actual:#010x} instead of {stated:#010x}")
+        raise CorruptRecordError(
+            f"a batch has the CRC {actual:#010x}, its header says {stated:#010x}"
+        )
     return magic == MAGIC

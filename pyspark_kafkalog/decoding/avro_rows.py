@@ -620,7 +620,7 @@ def _check_utf8(text: bytes) -> object:
         text.decode()
     except UnicodeDecodeError as error:
         raise BadValueError(
-            f"a string is no UTF-8: {error.reason} at its byte {error.start}"
+            f"a string is not valid UTF-8: {error.reason} at its byte {error.start}"
         ) from None
     return None
 

@@ -110,7 +110,7 @@ def _loads(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         if _NAME.fullmatch(text.strip()):
             return text.strip()
-        raise InvalidSchemaError(f"the Avro schema is no JSON: {error}") from None
+        raise InvalidSchemaError(f"the Avro schema is not valid JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +200,12 @@ def _check_enum(enum: AvroType) -> None:
         isinstance(symbol, str) and symbol for symbol in symbols
     ):
         raise InvalidSchemaError(
-            f"the Avro enum {enum.name} has a symbol twice or one that is no name"
+            f"the Avro enum {enum.name} repeats a symbol, or has one that is not a valid name"
         )
     if enum.default_symbol is not None and enum.default_symbol not in symbols:
         raise InvalidSchemaError(
-            f"the Avro enum {enum.name} has the default {enum.default_symbol!r}, which is none of "
-            "its symbols"
+            f"the Avro enum {enum.name} has the default {enum.default_symbol!r}, which is not one "
+            "of its symbols"
         )
 
 

@@ -120,18 +120,18 @@ def _exact_loads(document: bytes) -> Any:
     try:
         text = document.decode()
     except UnicodeDecodeError as error:
-        raise BadValueError(f"no text in UTF-8: {error.reason} at byte {error.start}") from None
+        raise BadValueError(f"not valid UTF-8: {error.reason} at byte {error.start}") from None
     if text.startswith("\ufeff"):
-        raise BadValueError("no JSON document: it begins with a byte order mark")
+        raise BadValueError("not a JSON document: it begins with a byte order mark")
     try:
         return json.loads(
             text, parse_float=_exact_real, parse_int=_exact_int, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
         said = f"not understood at character {error.pos}" if text.strip() else "it is empty"
-        raise BadValueError(f"no JSON document: {said}") from None
+        raise BadValueError(f"not a JSON document: {said}") from None
     except RecursionError:
-        raise BadValueError("no JSON document: it is nested too deep") from None
+        raise BadValueError("not a JSON document: it is nested too deep") from None
 
 
 def _exact_real(text: str) -> Decimal:
@@ -149,7 +149,7 @@ def _exact_int(text: str) -> int | Decimal:
 
 
 def _refuse_constant(name: str) -> None:
-    raise BadValueError(f"no JSON document: {name} is no JSON number")
+    raise BadValueError(f"not a JSON document: {name} is not a JSON number")
 
 
 def _has_decimals(data_type: pa.DataType) -> bool:
@@ -241,8 +241,8 @@ def _text(value: Any) -> str:
         text = orjson.dumps(value, default=_number)
     except TypeError:
         raise BadValueError(
-            "a value that cannot be kept as text: it is nested too deep, or a text in it is no "
-            "Unicode"
+            "a value that cannot be kept as text: it is nested too deep, or a text in it is "
+            "not valid Unicode"
         ) from None
     if _HUGE.search(text) and _has_float(value):
         raise _InexactError

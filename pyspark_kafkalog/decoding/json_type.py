@@ -49,9 +49,9 @@ def _document(text: str) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"the JSON Schema is no JSON: {error}") from None
+        raise InvalidSchemaError(f"the JSON Schema is not valid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise InvalidSchemaError("the JSON Schema is no object")
+        raise InvalidSchemaError("the JSON Schema is not an object")
     return document
 
 

@@ -36,5 +36,5 @@ class StringDecoder:
                 rows.append(None if value is None else value.decode())
             except UnicodeDecodeError as error:
                 rows.append(None)
-                errors[row] = f"no text in UTF-8: {error.reason} at byte {error.start}"
+                errors[row] = f"not valid UTF-8: {error.reason} at byte {error.start}"
         return Decoded(pa.array(rows, pa.string()), errors)

@@ -207,8 +207,10 @@ class _Reader:
             return self._convert(message)
         except (DecodeError, UnicodeDecodeError) as error:
             if "UTF-8" in str(error) or isinstance(error, UnicodeDecodeError):
-                raise BadValueError(f"a string of the message {self.name} is no UTF-8") from None
-            raise BadValueError(f"the value is no message {self.name}") from None
+                raise BadValueError(
+                    f"a string of the message {self.name} is not valid UTF-8"
+                ) from None
+            raise BadValueError(f"the value is not a message {self.name}") from None
 
 
 def _message(message: Descriptor, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:

@@ -113,7 +113,7 @@ def _urls(text: str) -> tuple[tuple[str, ...], str]:
         user_info, at, host = rest.rpartition("@")
         if scheme.lower() not in ("http", "https") or not host:
             raise InvalidOptionError(
-                f"{_URL} is no list of addresses: give for example https://registry:8081"
+                f"{_URL} is not a list of addresses: give for example https://registry:8081"
             )
         if at and not in_url:
             in_url = user_info
@@ -125,7 +125,7 @@ def _urls(text: str) -> tuple[tuple[str, ...], str]:
         if not valid:
             # Not shown: a password with a comma in it would be, in part.
             raise InvalidOptionError(
-                f"{_URL}: its address number {len(urls)} has no host, or a port that is none. "
+                f"{_URL}: its address number {len(urls)} has no host, or an invalid port. "
                 f"Give a user and a password that have commas or slashes as {_USER_INFO}."
             )
     if not urls:

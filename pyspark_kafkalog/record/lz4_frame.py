@@ -82,7 +82,7 @@ def with_right_checksum(frame: "Buffer") -> bytes:
     """
     copy = bytearray(frame)
     if len(copy) < len(_HEADER) or not copy.startswith(_MAGIC):
-        raise CorruptRecordError("lz4: the compressed records are no frame")
+        raise CorruptRecordError("lz4: the compressed records are not a frame")
     flags = copy[4]
     checksum_position = 6
     checksum_position += 8 if flags & _CONTENT_SIZE_BIT else 0

@@ -105,7 +105,9 @@ def _message_at(data: memoryview, position: int, end: int) -> Message:
     if magic > 1 or size < _LEAST_SIZE[magic]:
         raise CorruptRecordError(f"a message of {size} bytes has magic {magic}")
     if zlib.crc32(data[position + _CRC_END : end]) != crc:
-        raise CorruptRecordError(f"the message at offset {offset} has not the CRC {crc:#010x}")
+        raise CorruptRecordError(
+            f"the message at offset {offset} does not match its CRC {crc:#010x}"
+        )
     at = position + _HEAD.size
     timestamp_ms = NO_TIMESTAMP
     if magic:

@@ -199,7 +199,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     for topic, numbers in _json_object(option, text, ASSIGN_EXAMPLE).items():
         if not isinstance(numbers, list):
             raise _malformed(
-                option, f"the partitions of topic {topic!r} are no list", text, ASSIGN_EXAMPLE
+                option, f"the partitions of topic {topic!r} are not a list", text, ASSIGN_EXAMPLE
             )
         for number in numbers:
             if not _is_integer(number) or not 0 <= number <= _LARGEST_PARTITION:
@@ -300,7 +300,9 @@ def _by_partition(
             by_topic[topic] = symbol
             continue
         if not isinstance(numbers, dict):
-            raise _malformed(option, f"the offsets of topic {topic!r} are no object", text, example)
+            raise _malformed(
+                option, f"the offsets of topic {topic!r} are not an object", text, example
+            )
         for partition, number in numbers.items():
             which = f"partition {partition!r} of topic {topic!r}"
             is_number = partition.isascii() and partition.isdigit()
@@ -335,7 +337,7 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
     except RecursionError:
         raise _malformed(option, "it is nested too deep", text, example) from None
     if not isinstance(document, dict):
-        raise _malformed(option, "it is no JSON object", text, example)
+        raise _malformed(option, "it is not a JSON object", text, example)
     return document
 
 

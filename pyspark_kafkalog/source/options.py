@@ -329,7 +329,7 @@ def _pattern(text: str) -> str:
         re.compile(text)
     except re.error as error:
         raise InvalidOptionError(
-            f"Option subscribePattern is no regular expression of Python's: {error}; got {text}"
+            f"Option subscribePattern is not a valid regular expression: {error}; got {text}"
         ) from None
     return text
 

@@ -182,7 +182,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         )
     if topic is None and "topic" not in types:
         raise InvalidRowError(
-            "Where to write to is not said: set the option topic, or add a column 'topic'."
+            "No topic to write to: set the option topic, or add a column 'topic'."
         )
     used = {*_RECORD_COLUMNS, *(["topic"] if topic is None else [])}
     for name in sorted(used & types.keys()):

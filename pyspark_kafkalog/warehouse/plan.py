@@ -291,7 +291,8 @@ def check_passed(
             raise InvalidOptionError(
                 f"Load {name!r} has commits and goes on at offset {last[beyond[0]]} of "
                 f"{describe(beyond[:1])}, and is told to start at offset {begins[beyond[0]]}: the "
-                "records between would be left out. Say no start, or give the load another name."
+                "records between would be left out. Leave the start out, or give the load "
+                "another name."
             )
     _log.warning(
         "Load %r has commits: it goes on where the last one ended. Where to start counts for "

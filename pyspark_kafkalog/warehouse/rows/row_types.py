@@ -194,7 +194,7 @@ def _fitted(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     indices = batch.schema.get_all_field_indices(field.name)
     if len(indices) != 1:
         raise InvalidRowError(
-            f"rows should have one column {field.name}, and have {', '.join(batch.schema.names)}"
+            f"rows should have one column {field.name}, but have {', '.join(batch.schema.names)}"
         )
     column = batch.column(indices[0])
     try:

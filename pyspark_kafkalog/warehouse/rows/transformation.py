@@ -23,9 +23,9 @@ Batches = Callable[[Any], pa.RecordBatch | pa.Table | None]
 
 
 def takes_batches(function: Callable[..., Any]) -> bool:
-    """Whether a function is of Arrow batches; raises InvalidOptionError when it is no function."""
+    """Whether a function is of Arrow batches; raises InvalidOptionError for what is no function."""
     if not callable(function):
-        raise InvalidOptionError(f"transform is a {type(function).__name__}, and no function")
+        raise InvalidOptionError(f"transform is a {type(function).__name__}: give a function")
     return _kind(function) is not None
 
 

@@ -32,7 +32,7 @@ ON_ERROR = (FAIL, DEAD_LETTER, NULL)
 ERROR_COLUMN = "value_error"
 _HOLDS_NUL = "holds the character NUL, which the target cannot hold"
 _NO_DAY = "a time that the target does not have"
-_IS_NAN = "a number is NaN, of which the target would make null"
+_IS_NAN = "a number is NaN, which the target would store as null"
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,8 @@ def _places(batch: pa.RecordBatch) -> pa.Table:
         column = batch.column(name)
         if column.null_count:
             raise InvalidRowError(
-                f"Column {name!r} is null in a row: a load has to know which record each row was "
-                "made of. Outer joins and aggregates have rows that were made of none."
+                f"Column {name!r} is null in a row: a load has to know which record each row "
+                "came from. Outer joins and aggregates make rows that came from no single record."
             )
         columns[name] = column.cast(_TYPES[name])
     return pa.table(columns)

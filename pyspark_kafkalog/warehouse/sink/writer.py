@@ -323,7 +323,7 @@ class LoadSinkWriter:
         reads = None if checkpoint is None else micro_batch(checkpoint, batch, is_needed)
         if reads is None and is_needed:
             raise InvalidOptionError(
-                "Which offsets this micro-batch reads is not to be found out, as "
+                "Cannot determine which offsets this micro-batch reads: "
                 + (
                     "the option checkpointLocation is not set on the query"
                     if checkpoint is None

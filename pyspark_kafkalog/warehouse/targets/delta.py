@@ -494,7 +494,7 @@ def _refuse_foreign_files(path: str) -> None:
     visible = sorted(name for name in names if not name.startswith(("_", ".", "load-")))
     if visible:
         raise TargetError(
-            f"{path} is no Delta table and holds files of others ({visible[0]}): name a Delta "
+            f"{path} is not a Delta table and holds files of others ({visible[0]}): name a Delta "
             "table, or a new or empty directory"
         )
 

@@ -78,11 +78,11 @@ def copy_rows(
 
 
 def _refuse_nan(batch: pa.RecordBatch) -> None:
-    """SQLite makes null of what is no number."""
+    """SQLite stores NaN as null."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
             raise InvalidRowError(
-                f"column {name} holds NaN, of which SQLite makes null: leave such rows out, or "
+                f"column {name} holds NaN, which SQLite stores as null: leave such rows out, or "
                 "replace the value, in a transform"
             )
 

@@ -52,7 +52,7 @@ class Database:
         except (ArgumentError, ValueError):
             # Not its text, which may hold a password.
             raise InvalidOptionError(
-                "the target's URL is none of SQLAlchemy's: write for example "
+                "the target's URL is not one of SQLAlchemy's: write, for example, "
                 "sql:postgresql://USER:PASSWORD@HOST/DATABASE#TABLE"
             ) from None
         self.kind = self._url.get_backend_name()
@@ -63,7 +63,7 @@ class Database:
         if self._url.drivername == "postgresql":
             self._url = self._url.set(drivername="postgresql+psycopg")
         if not self._url.database or self._url.database == ":memory:":
-            raise InvalidOptionError(f"{self} names no database that outlives a load")
+            raise InvalidOptionError(f"{self} names a database that does not outlive a load")
         try:
             driver: Any = self._url.get_dialect().import_dbapi()
         except NoSuchModuleError:

@@ -57,7 +57,9 @@ class TableName:
         """Of TABLE or SCHEMA.TABLE. Raises InvalidOptionError for what no table can be called."""
         schema, point, name = text.rpartition(".")
         if not name or (point and not schema):
-            raise InvalidOptionError(f"{text!r} is no table: write TABLE or SCHEMA.TABLE")
+            raise InvalidOptionError(
+                f"{text!r} is not the name of a table: write TABLE or SCHEMA.TABLE"
+            )
         if name.lower() in NAMES:
             raise InvalidOptionError(f"{text} is where loads are recorded: name another table")
         if database == "postgresql":
@@ -384,7 +386,7 @@ def _refuse_long(names: Sequence[str]) -> None:
         if len(name.encode()) > _MOST_BYTES_OF_A_NAME:
             raise InvalidOptionError(
                 f"{name} is longer than the {_MOST_BYTES_OF_A_NAME} bytes that PostgreSQL keeps of "
-                "a name: it would be one with all others that begin alike"
+                "a name: it could not be told from others that begin alike"
             )
 
 

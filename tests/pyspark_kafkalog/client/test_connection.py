@@ -127,7 +127,7 @@ def test_answers_are_told_apart_when_requests_are_sent_ahead():
         last = connection.send(FETCH, 4, [b"last"])
         assert bytes(connection.receive(last)) == b"last"
         assert connection.in_flight == 0
-        with pytest.raises(KafkaProtocolError, match="an answer is awaited to no request"):
+        with pytest.raises(KafkaProtocolError, match="there is no request to await an answer to"):
             connection.receive()
         connection.close()
 
@@ -286,7 +286,7 @@ def test_a_broker_that_drips_byte_by_byte_is_given_up_at_the_deadline():
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "but an HTTP server"),
         (b"\x15\x03\x03\x00\x02\x02\x28", "without TLS; set kafka.security.protocol to SSL"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "no Kafka listener"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "not a Kafka listener"),
         (struct.pack(">i", -1) + b"\0" * 100, "an answer of -1 bytes"),
         (struct.pack(">i", 3) + b"\0" * 100, "an answer of 3 bytes"),
         (struct.pack(">i", 2**31 - 1), "an answer of 2147483647 bytes"),

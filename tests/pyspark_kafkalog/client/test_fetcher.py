@@ -759,7 +759,7 @@ def test_records_that_are_damaged_on_disk_are_a_typed_error():
     wrong = damaged(stored(0, 10), 70)
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, wrong)}) as broker,
-        pytest.raises(CorruptRecordError, match="Fetch of t-0 at offset 0: a batch came with CRC"),
+        pytest.raises(CorruptRecordError, match="Fetch of t-0 at offset 0: a batch has the CRC"),
     ):
         fetched(broker, 0, 10)
     assert len(broker.asked(FETCH)) == 3

@@ -425,7 +425,7 @@ def test_items_that_take_no_bytes_are_bounded(avro):
         ("int", b"\xfe\xff\xff\xff\xff\x01", "too large"),
         ("long", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", "64 bits"),
         ("long", b"\x80" * 30, "64 bits"),
-        ("string", b"\x02\xff", "no UTF-8"),
+        ("string", b"\x02\xff", "not valid UTF-8"),
         (ENUM, b"\x04", "symbol 2"),
         (ENUM, b"\x01", "symbol -1"),
         (["null", "int"], b"\x04\x00", "branch 2"),
@@ -433,7 +433,7 @@ def test_items_that_take_no_bytes_are_bounded(avro):
         ("double", b"1234567", "7 bytes are left"),
         (FIXED, b"123", "3 bytes are left"),
         ("int", b"\x02\x02", "1 bytes are left over"),
-        ({"type": "map", "values": "int"}, b"\x02\x02\xff\x02\x00", "no UTF-8"),
+        ({"type": "map", "values": "int"}, b"\x02\x02\xff\x02\x00", "not valid UTF-8"),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 2},
             b"\x02\x64",

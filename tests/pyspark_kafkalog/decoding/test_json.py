@@ -222,16 +222,16 @@ def test_no_digit_of_a_number_is_lost(ddl, value, expected):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b'{"s": "a\xff"}', "no text in UTF-8: invalid start byte at byte 8"),
-        (b"\xef\xbb\xbf{}", "no JSON document: it begins with a byte order mark"),
-        (b" ", "no JSON document: it is empty"),
-        (b'{"i": 1} {', "no JSON document: not understood at character 9"),
-        (b'{"i": NaN}', "no JSON document: NaN is no JSON number"),
+        (b'{"s": "a\xff"}', "not valid UTF-8: invalid start byte at byte 8"),
+        (b"\xef\xbb\xbf{}", "not a JSON document: it begins with a byte order mark"),
+        (b" ", "not a JSON document: it is empty"),
+        (b'{"i": 1} {', "not a JSON document: not understood at character 9"),
+        (b'{"i": NaN}', "not a JSON document: NaN is not a JSON number"),
         (b'{"i": 9223372036854775808}', "i: 9223372036854775808 does not fit int64"),
         (b'{"i": 1e30}', "i: 1E+30 is too large for a whole number"),
         (b'{"i": "x"}', 'i: "x" where a whole number belongs'),
         (b'{"s": "\\udc00"}', "s: '\\udc00' does not fit string"),
-        (b"[" * 5000, "no JSON document: it is nested too deep"),
+        (b"[" * 5000, "not a JSON document: it is nested too deep"),
     ],
 )
 def test_reasons_are_sentences_of_our_own_whatever_reads_the_document(ddl, value, reason):

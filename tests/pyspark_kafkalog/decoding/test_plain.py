@@ -24,7 +24,7 @@ def test_string_is_utf_8_and_says_what_is_not():
     decoded = decoder.decode(VALUES)
     assert decoded.column.type == decoder.type == pa.string()
     assert decoded.column.to_pylist() == ["text", None, "", "größe", None]
-    assert decoded.errors == {4: "no text in UTF-8: invalid start byte at byte 0"}
+    assert decoded.errors == {4: "not valid UTF-8: invalid start byte at byte 0"}
 
 
 def test_string_of_a_slice():

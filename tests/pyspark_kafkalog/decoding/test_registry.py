@@ -220,8 +220,8 @@ def test_an_answer_that_is_cut_off_is_asked_for_again():
     ("options", "reason"),
     [
         ({}, "schema.registry.url is missing"),
-        ({"schema.registry.url": "registry:8081"}, "no list of addresses"),
-        ({"schema.registry.url": f"ftp://a:{PASSWORD}@r"}, "no list of addresses"),
+        ({"schema.registry.url": "registry:8081"}, "not a list of addresses"),
+        ({"schema.registry.url": f"ftp://a:{PASSWORD}@r"}, "not a list of addresses"),
         ({"schema.registry.url": f"https://a:{PASSWORD}@r:x"}, "address number 1 has no host"),
         ({"basic.auth.user.inf": PASSWORD}, "no option 'basic.auth.user.inf'"),
         ({"basic.auth.user.info": PASSWORD, "bearer.auth.token": "x"}, "not both"),

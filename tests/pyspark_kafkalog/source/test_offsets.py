@@ -56,9 +56,9 @@ def test_json_names_a_word_for_all_partitions_of_a_topic():
     assert limit.mentions(LATEST)
     assert limit.of([A0, A1, B0]) == {A0: EARLIEST, A1: EARLIEST, B0: 3}
     assert parse_offset_limit("startingOffsets", '{"a":"latest"}').mentions(LATEST)
-    with pytest.raises(InvalidOptionError, match="the offsets of topic 'a' are no object"):
+    with pytest.raises(InvalidOptionError, match="the offsets of topic 'a' are not an object"):
         parse_offset_limit("startingOffsets", '{"a":"newest"}')
-    with pytest.raises(InvalidOptionError, match="the offsets of topic 'a' are no object"):
+    with pytest.raises(InvalidOptionError, match="the offsets of topic 'a' are not an object"):
         parse_times("startingOffsetsByTimestamp", '{"a":"latest"}')
 
 
@@ -107,7 +107,7 @@ def test_what_may_mean_two_things_or_none_is_refused(text, says):
     [
         ('{"a":{"0":23}', "line 1 column 14"),
         ("newest", "line 1 column 1"),
-        ('{"a":[0]}', "the offsets of topic 'a' are no object"),
+        ('{"a":[0]}', "the offsets of topic 'a' are not an object"),
         ('{"a":{"zero":1}}', "partition 'zero' of topic 'a' is not a partition number"),
         ('{"a":{"-1":1}}', "is not a partition number"),
         ('{"a":{"2147483648":1}}', "is not a partition number"),
@@ -117,7 +117,7 @@ def test_what_may_mean_two_things_or_none_is_refused(text, says):
         ('{"a":{"0":9223372036854775808}}', "neither an offset nor -2 or -1"),
         ('{"a":{"0":1},"a":{"1":2}}', "'a' comes twice"),
         ('{"a":{"0":1,"0":2}}', "'0' comes twice"),
-        ("[]", "it is no JSON object"),
+        ("[]", "it is not a JSON object"),
         ("{}", "it names no partition"),
         ("[" * 100_000, "nested too deep"),
     ],
@@ -140,7 +140,7 @@ def test_json_names_a_time_for_each_partition():
         ('{"a":{"0":-1}}', "partition '0' of topic 'a' has -1, which is not a time in millis"),
         ('{"a":{"0":"now"}}', "'now', which is not a time"),
         ("latest", "not valid JSON at line 1 column 1"),
-        ('{"a":1700000000000}', "no object"),
+        ('{"a":1700000000000}', "not an object"),
         ("{}", "it names no partition"),
     ],
 )
@@ -158,7 +158,7 @@ def test_an_assignment_is_sorted_and_without_repetitions():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"a":0}', "the partitions of topic 'a' are no list"),
+        ('{"a":0}', "the partitions of topic 'a' are not a list"),
         ('{"a":["0"]}', "topic 'a' has '0', which is not a partition number"),
         ('{"a":[-1]}', "topic 'a' has -1"),
         ('{"a":[]}', "it names no partition"),

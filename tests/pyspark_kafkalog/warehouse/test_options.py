@@ -70,7 +70,7 @@ def test_headers_are_a_column_where_they_are_asked_for():
         ({"until": "earliest"}, "endingOffsets cannot be earliest"),
         ({"partition_by": "day"}, "day"),
         ({"sort_by": "kee"}, "kee"),
-        ({"transform": "f"}, "no function"),
+        ({"transform": "f"}, "give a function"),
         ({"on_error": "ignore"}, "on_error is 'ignore'"),
     ],
 )

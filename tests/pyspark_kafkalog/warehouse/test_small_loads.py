@@ -126,7 +126,7 @@ def test_a_load_that_failed_for_a_bad_record_goes_on_as_it_says(
     result = load(table.name, **how, on_error="null")
     assert (result.records, result.bad_records) == (2, 1)
     rows = sorted(table.all_rows(), key=lambda row: int(row["offset"]))
-    assert ["no JSON" in (row["value_error"] or "") for row in rows] == [False, True]
+    assert ["not a JSON" in (row["value_error"] or "") for row in rows] == [False, True]
 
 
 def widened(rows: pa.RecordBatch) -> pa.RecordBatch:

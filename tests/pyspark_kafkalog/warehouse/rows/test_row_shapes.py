@@ -178,5 +178,5 @@ def test_a_batch_that_does_not_fit_is_refused_with_its_column():
     }
     with pytest.raises(InvalidRowError, match="column n is int64 and should be int32"):
         fitted(pa.RecordBatch.from_pydict({"n": [2**40]}), schema)
-    with pytest.raises(InvalidRowError, match="should have one column n, and have m"):
+    with pytest.raises(InvalidRowError, match="should have one column n, but have m"):
         fitted(pa.RecordBatch.from_pydict({"m": [1]}), schema)

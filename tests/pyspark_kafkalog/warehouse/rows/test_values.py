@@ -201,7 +201,7 @@ def test_text_becomes_a_column_of_text(monkeypatch):
     )
     rows = rows_of(read_as(monkeypatch, ["ä".encode(), None, b"\xff"], reading))
     assert [row["value"] for row in rows] == ["ä", None, None]
-    assert rows[2]["value_error"].startswith("no text in UTF-8")
+    assert rows[2]["value_error"].startswith("not valid UTF-8")
 
 
 NUL_SCHEMA = (
@@ -368,7 +368,7 @@ def test_functions_of_batches_say_so_by_an_annotation(function, batches):
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(InvalidOptionError, match="transform is a str, and no function"):
+    with pytest.raises(InvalidOptionError, match="transform is a str: give a function"):
         takes_batches("module:function")
 
 

@@ -136,7 +136,7 @@ def test_a_partition_of_which_all_rows_were_filtered_goes_on_where_it_is_named()
 def test_all_places_that_lag_are_in_one_message():
     batch = MicroBatch({ORDERS_0: 10, ORDERS_1: 5}, {ORDERS_0: 20, ORDERS_1: 9}, is_first=False)
     last = {ORDERS_0: 4, ORDERS_1: 3}
-    told = r"""So it is with orders-1.*'\{"orders": \{"0": 4, "1": 3\}\}'"""
+    told = r"""The same holds for orders-1.*'\{"orders": \{"0": 4, "1": 3\}\}'"""
     with pytest.raises(DataLossError, match=told):
         moved(batch, None, last)
     assert moved(batch, None, last, '{"orders":{"0":4,"1":3}}') == [(4, 20)]

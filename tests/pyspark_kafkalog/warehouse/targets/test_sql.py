@@ -393,10 +393,10 @@ def test_a_sql_target_names_url_and_table(place):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nothing", "none of SQLAlchemy's"),
+        ("nothing", "not one of SQLAlchemy's"),
         ("mysql://ann:secret@host/db", "not of mysql"),
-        ("sqlite://", "no database that outlives"),
-        ("duckdb:///:memory:", "no database that outlives"),
+        ("sqlite://", "a database that does not outlive"),
+        ("duckdb:///:memory:", "a database that does not outlive"),
     ],
 )
 def test_urls_that_cannot_be_loaded_into_are_refused(url, said):
