@@ -59,6 +59,18 @@ def test_no_tuple_is_read_by_index_inside_of_another() -> None:
     assert found == []
 
 
+def test_every_class_says_what_it_is() -> None:
+    """In its own docstring, which an API reference prints, and not by a word on where to look."""
+    found = [
+        f"{path}:{node.lineno}: {node.name}"
+        for path, tree in modules("broker", "pyspark_kafkalog")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        if (ast.get_docstring(node) or "see").lower().startswith("see")
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     ("text", "index"), [("a[0]", 0), ("a[0][2]", 2), ("a[-1]", None), ("a[b]", None), ("a", None)]
 )

@@ -50,7 +50,7 @@ class ToBrokers:
         self._is_closed = False
 
     async def ask(self, node_id: int, message: Any, version: int, response_class: Any) -> Any:
-        """See AskBroker."""
+        """Asks a broker, as AskBroker says."""
         return await self._to(node_id).request(message, version, response_class)
 
     def close(self) -> None:

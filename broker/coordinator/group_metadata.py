@@ -586,6 +586,8 @@ class GroupMetadata:
 
 
 class _InLog(Protocol):
+    """What was read from the log, or written to it."""
+
     @property
     def log_offset(self) -> int: ...
 

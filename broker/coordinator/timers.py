@@ -15,6 +15,8 @@ _EARLY_S = 0.002
 
 
 class _Entry:
+    """A timer: when it is due, and when the loop's timer `handle` goes off, perhaps before that."""
+
     __slots__ = ("due_s", "fires_s", "handle", "run")
 
     def __init__(self, due_s: float, run: Callable[[], None]) -> None:

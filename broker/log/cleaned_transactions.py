@@ -16,6 +16,8 @@ from pyspark_kafkalog.record.control import TransactionMarker
 
 
 class CleanedTransactions:
+    """One pass over a stretch of a log: which of its batches nobody will miss."""
+
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted`: those whose marker lies at or after the first batch that will be read."""
         self._coming = deque(sorted(aborted, key=lambda each: each.first_offset))

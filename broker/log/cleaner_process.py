@@ -181,7 +181,7 @@ def _answers(
 
 
 class _ParentGoneError(Exception):
-    pass
+    """Nobody is left to clean for."""
 
 
 def _check_parent() -> None:

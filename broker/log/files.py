@@ -235,6 +235,8 @@ class DiskFiles:
 
 
 class _DiskLock:
+    """A file that is locked until `release`. Raises OSError where another process has it."""
+
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -20,11 +20,15 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class EpochEntry(NamedTuple):
+    """An epoch, and the first offset that its leader wrote."""
+
     epoch: int
     start_offset: int
 
 
 class LeaderEpochFileCache:
+    """A log's leader epochs, oldest first. Lookups: any thread; changes: under the log's lock."""
+
     def __init__(self, directory: Path, files: Files) -> None:
         self._files = files
         self._entries: tuple[EpochEntry, ...] = ()

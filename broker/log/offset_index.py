@@ -20,11 +20,15 @@ ENTRY: Final = struct.Struct(">ii")
 
 
 class OffsetPosition(NamedTuple):
+    """A batch: its last offset, and where it begins in the .log file."""
+
     offset: int
     position: int
 
 
 class OffsetIndex(IndexFile):
+    """A segment's sparse map from offsets to positions. Threads as in `IndexFile`."""
+
     def __init__(self, path: Path, base_offset: int, max_bytes: int, files: Files) -> None:
         super().__init__(path, ENTRY, max_bytes, files)
         self.base_offset = base_offset

@@ -82,6 +82,8 @@ class CompletedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerStateEntry:
+    """What a log knows of one producer: its newest batches, and the transaction that is open."""
+
     producer_epoch: int
     last_seen_ms: int
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))

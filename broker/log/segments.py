@@ -12,6 +12,9 @@ from broker.log.segment import LogSegment
 
 
 class LogSegments:
+    """A log's segments, by base offset. Readers take what there is now, in any thread, without a
+    lock; changes happen under the log's."""
+
     def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
         self._segments: tuple[LogSegment, ...] = ()
         self._replace(segments)

@@ -21,11 +21,15 @@ NO_TIMESTAMP: Final = -1
 
 
 class TimestampOffset(NamedTuple):
+    """A timestamp in ms, and the offset of the batch that brought it."""
+
     timestamp_ms: int
     offset: int
 
 
 class TimeIndex(IndexFile):
+    """A segment's sparse map from timestamps to offsets. Threads as in `IndexFile`."""
+
     def __init__(self, path: Path, base_offset: int, max_bytes: int, files: Files) -> None:
         super().__init__(path, ENTRY, max_bytes, files)
         self.base_offset = base_offset

@@ -34,6 +34,9 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
+    """A segment's aborted transactions, in the order of their markers. One thread at a time
+    changes it; lookups: any thread."""
+
     def __init__(self, path: Path, base_offset: int, files: Files) -> None:
         self.path = path
         self._base_offset = base_offset

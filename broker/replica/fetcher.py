@@ -58,7 +58,7 @@ class LeaderConnection(Connection, Protocol):
 
 
 class Replicas(Protocol):
-    """See ReplicaManager."""
+    """What a fetcher needs of the ReplicaManager."""
 
     def follow_leader(
         self, partition: Partition, high_watermark: int, log_start_offset: int

@@ -13,7 +13,7 @@ from broker.replica.partition import Partition
 
 
 class Fetcher(Protocol):
-    """See ReplicaFetcher."""
+    """What is needed of a ReplicaFetcher: fetches partitions from one broker."""
 
     @property
     def is_idle(self) -> bool: ...

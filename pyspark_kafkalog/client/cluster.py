@@ -81,6 +81,8 @@ class PartitionMetadata:
 
 @dataclass(slots=True)
 class _Metadata:
+    """What brokers have said of themselves and of topics, believed until `fresh_until`."""
+
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     controller: int = -1
     cluster_id: str = ""

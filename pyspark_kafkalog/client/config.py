@@ -207,7 +207,11 @@ TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """All settings of a client; see the module's docstring. Build it with `from_options`."""
+    """All settings of a client, named as Kafka's properties with `_` for `.`.
+
+    `from_options` makes one of what a user wrote, and checks it. Hashable and picklable; no text of
+    it shows a secret.
+    """
 
     bootstrap_servers: tuple[tuple[str, int], ...] = field(metadata=_by(_servers))
     """(host, port) of brokers to ask first; tried in turn, all addresses of each."""
@@ -221,11 +225,13 @@ class ClientConfig:
     retry_backoff_ms: int = field(default=100, metadata=_by(_whole(0)))
     """First pause between two attempts; doubles up to `retry_backoff_max_ms`."""
     retry_backoff_max_ms: int = field(default=1_000, metadata=_by(_whole(0)))
+    """The longest pause between two attempts."""
     metadata_max_age_ms: int = field(default=300_000, metadata=_by(_whole(0)))
     """How long leaders are believed without a reason to ask again."""
     receive_buffer_bytes: int = field(default=-1, metadata=_by(_whole(-1)))
     """The socket's receive buffer; -1 lets the operating system size it, which measured best."""
     send_buffer_bytes: int = field(default=-1, metadata=_by(_whole(-1)))
+    """The socket's send buffer; -1 lets the operating system size it."""
 
     fetch_max_bytes: int = field(default=52_428_800, metadata=_by(_whole(1)))
     """Most bytes of one fetch answer; a single larger batch still comes whole."""
@@ -233,15 +239,18 @@ class ClientConfig:
     """Most bytes of one partition in one fetch answer; a reader holds at most two answers. None: as
     the network asks for (`client/fetcher.py`)."""
     fetch_min_bytes: int = field(default=1, metadata=_by(_whole(0)))
+    """Fewest bytes of a fetch answer, unless `fetch_max_wait_ms` is over."""
     fetch_max_wait_ms: int = field(default=500, metadata=_by(_whole(0)))
     """How long a broker may hold a fetch back until `fetch_min_bytes` are there."""
     isolation_level: Isolation = field(default=Isolation.READ_UNCOMMITTED, metadata=_by(_isolation))
+    """read_committed, a load's default: no records of open or aborted transactions."""
 
     acks: int = field(default=-1, metadata=_by(_acks))
     """-1 (`all`), 1 or 0."""
     enable_idempotence: bool = field(default=True, metadata=_by(_yes_or_no))
     """No retry doubles or reorders a record; off by itself when `acks` is not `all`."""
     compression_type: Codec = field(default=Codec.NONE, metadata=_by(_codec))
+    """none, gzip, snappy, lz4 or zstd."""
     batch_size: int = field(default=1_048_576 - 4_096, metadata=_by(_whole(1)))
     """Most bytes of one record batch before compression; below the brokers' default limit."""
     max_request_size: int = field(default=1_048_576, metadata=_by(_whole(1)))
@@ -264,6 +273,7 @@ class ClientConfig:
     `transaction.max.timeout.ms`, as an aborted one costs a streaming sink its micro-batch."""
 
     security_protocol: str = field(default="PLAINTEXT", metadata=_by(_choice(*SECURITY_PROTOCOLS)))
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     sasl_mechanism: str = field(default="GSSAPI", metadata=_by(_text))
     """GSSAPI, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM."""
     sasl_jaas_config: Secret = field(default=NO_SECRET, metadata=_by(_secret))
@@ -271,27 +281,36 @@ class ClientConfig:
     sasl_username: str = field(default="", metadata=_by(_text))
     """librdkafka's short form instead of a login module line, as is `sasl.password`."""
     sasl_password: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    """Of librdkafka's short form."""
     sasl_kerberos_service_name: str = field(default="kafka", metadata=_by(_text))
+    """The first part of the brokers' Kerberos principal."""
     sasl_oauthbearer_token_endpoint_url: str = field(default="", metadata=_by(_text))
     """Where OAUTHBEARER asks for a token (client credentials grant)."""
     sasl_oauthbearer_client_credentials_client_id: str = field(default="", metadata=_by(_text))
+    """Whom OAUTHBEARER asks a token for."""
     sasl_oauthbearer_client_credentials_client_secret: Secret = field(
         default=Secret(""), metadata=_by(_secret)
     )
+    """Its secret."""
     sasl_oauthbearer_scope: str = field(default="", metadata=_by(_text))
     """The scope of the token."""
 
     ssl_truststore_type: str = field(default="PEM", metadata=_by(_text))
+    """PEM alone; a Java store is refused with the command that converts it."""
     ssl_truststore_location: str = field(default="", metadata=_by(_text))
     """PEM file of trusted certificates; the system's when neither this nor the next is given."""
     ssl_truststore_certificates: str = field(default="", metadata=_by(_text))
     """Trusted certificates themselves, as PEM."""
     ssl_keystore_type: str = field(default="PEM", metadata=_by(_text))
+    """PEM alone."""
     ssl_keystore_location: str = field(default="", metadata=_by(_text))
     """PEM file of the client's certificate chain and private key, for mutual TLS."""
     ssl_keystore_certificate_chain: str = field(default="", metadata=_by(_text))
+    """That chain itself, as PEM."""
     ssl_keystore_key: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    """That key itself, as PEM."""
     ssl_key_password: Secret = field(default=NO_SECRET, metadata=_by(_secret))
+    """What the private key is encrypted with."""
     ssl_endpoint_identification_algorithm: str = field(
         default="https", metadata=_by(_choice("https", ""))
     )
@@ -299,6 +318,7 @@ class ClientConfig:
     ssl_enabled_protocols: tuple[str, ...] = field(
         default=TLS_VERSIONS, metadata=_by(_choices(*TLS_VERSIONS))
     )
+    """The versions of TLS that may be spoken."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "ClientConfig":

@@ -448,6 +448,8 @@ class Step:
 
 @cython.cclass
 class ReadNull(Step):
+    """Nothing is written for it; a null where there is a column."""
+
     column: Column
 
     def __init__(self, column: Any) -> None:
@@ -464,6 +466,8 @@ class ReadNull(Step):
 
 @cython.cclass
 class ReadBoolean(Step):
+    """One byte, 0 or 1."""
+
     column: Numbers
 
     def __init__(self, column: Any) -> None:
@@ -561,6 +565,8 @@ class ReadReal(Step):
 
 @cython.cclass
 class ReadFloatAsDouble(Step):
+    """Four bytes, into a column that promotion has made wider."""
+
     column: Numbers
 
     def __init__(self, column: Any) -> None:

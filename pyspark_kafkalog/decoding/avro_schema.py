@@ -115,6 +115,8 @@ def _loads(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Parser:
+    """Types of one schema; `named` are those that it has declared so far, by their full names."""
+
     named: dict[str, AvroType]
 
     def type(self, declared: Any, namespace: str, depth: int) -> AvroType:

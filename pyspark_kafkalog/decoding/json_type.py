@@ -70,6 +70,8 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _JsonSchema:
+    """Types of a schema and of the `documents` that it refers to, by their names."""
+
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def type(self, schema: Any, scope: _Scope) -> pa.DataType:

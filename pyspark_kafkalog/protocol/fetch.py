@@ -96,6 +96,9 @@ class ForgottenPartition:
 
 @dataclass(slots=True)
 class FetchRequest:
+    """What a client asks for, or a broker that follows. In a fetch session (KIP-227), from the
+    second fetch on, what has changed of that."""
+
     version: int
     max_wait_ms: int
     min_bytes: int
@@ -136,6 +139,8 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchResponse:
+    """What was found, of each partition that was asked for or, in a session, that has news."""
+
     partitions: list[FetchedPartition]
     throttle_ms: int = 0
     error_code: int = 0

@@ -67,6 +67,8 @@ class ProducePartition:
 
 @dataclass(init=False, slots=True)
 class ProduceRequest:
+    """Record batches of partitions, sealed by the client."""
+
     version: int
     transactional_id: str | None
     acks: int
@@ -133,6 +135,8 @@ class ProducedPartition:
 
 @dataclass(init=False, slots=True)
 class ProduceResponse:
+    """What became of them, partition by partition."""
+
     partitions: list[ProducedPartition]
     throttle_ms: int
     node_endpoints: "Sequence[NodeEndpoint]"

@@ -15,6 +15,8 @@ _TOPIC_ID_BYTES: Final = 16
 
 
 class _OfTopic(Protocol):
+    """What belongs to a topic that is known by its name, by its id, or by both."""
+
     topic: str
     topic_id: UUID | None
 

@@ -38,19 +38,35 @@ class LoadArguments(TypedDict, total=False):
     """The keyword arguments of `load` but `dry_run`, which its overloads tell apart."""
 
     starting: Place | None
+    """Where a topic's first load begins: a time, offsets, `earliest`, or counted back such as
+    `-7 days`."""
     until: Place | None
+    """Where this load ends: a time, offsets, or `latest`."""
     max_bytes: int | str | None
+    """The most that this load takes, in bytes of the log (an estimate): `10g`."""
     chunk_bytes: int | str | None
+    """The most that one commit takes; a long catch-up becomes many commits."""
     transform: "Batches | Frames | None"
+    """A function of `pyarrow.RecordBatch` (by its annotation), or of a DataFrame."""
     value_format: str
+    """What values are: `binary`, `string`, `json`, `avro` or `protobuf`."""
     value_schema: str | None
+    """Their schema: DDL or JSON Schema, Avro, the text of a .proto file."""
     registry: Mapping[str, str] | None
+    """The schema registry to ask instead, such as `{"schema.registry.url": "http://..."}`; its
+    `subject` is the topic's name and `-value` unless it is said."""
     on_error: str
+    """What becomes of a bad record: `fail`, `null` or `deadletter`."""
     dead_letter_topic: str | None
+    """The topic of dead letters; else the topic's name and `-dead-letters`."""
     partition_by: str | Sequence[str]
+    """Columns, `days(column)` or `hours(column)` to partition files by."""
     sort_by: str | Sequence[str]
+    """Columns, each with ` desc` or not, by which every file is sorted."""
     compression: str
+    """`zstd`, `snappy`, `gzip`, `lz4` or `none`."""
     target_file_bytes: int | str
+    """A file that has reached this is followed by another one; 1 MiB to 4 GiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,9 @@ def _packed(source: _Source) -> str:
 
 
 class _LoadFrames(DataSource):
+    """The format by which one load reads its ranges, or writes its files; in no other's way, as it
+    gets both from its option."""
+
     @classmethod
     def name(cls) -> str:
         return "kafkalog_load_frames"
@@ -186,6 +189,9 @@ def _registered(spark: "SparkSession") -> str:
 
 
 class _Reader(DataSourceReader):
+    """Reads planned ranges, a task for each item of `tasks`, and leaves in the stage what was found
+    of each."""
+
     def __init__(
         self,
         reading: Reading,
@@ -218,10 +224,14 @@ class _Reader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Written(WriterCommitMessage):
+    """What a task has written."""
+
     files: tuple[DataFile, ...]
 
 
 class _Writer(DataSourceArrowWriter):
+    """Writes rows into files of the stage, and their list beside them when Spark commits."""
+
     def __init__(self, stage: Stage, layout: Layout) -> None:
         self._stage = stage
         self._layout = layout

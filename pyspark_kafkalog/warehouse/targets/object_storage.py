@@ -251,7 +251,7 @@ class ObjectStorage:
 
 
 class ObjectStageFiles:
-    """See storage.StageFiles."""
+    """The files of a load's stage in an object store, for its tasks."""
 
     def __init__(self, url: str) -> None:
         self._location = _Location(url)

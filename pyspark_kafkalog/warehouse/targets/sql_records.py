@@ -44,6 +44,8 @@ _Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], tuple[str, Any]]
 
 
 class _Tables(NamedTuple):
+    """The records' tables in one schema of the database."""
+
     commits: sa.Table
     offsets: sa.Table
     topics: sa.Table
