@@ -1,10 +1,5 @@
-"""A disk that refuses: the partition says so, the process stays, and goes on when there is space.
+"""A disk that refuses: the partition says so, the process stays, goes on when there is space."""
 
-The limit on the size of a file (RLIMIT_FSIZE) is set on the running broker from outside, so that
-real writes of a real process fail, and lifted again.
-"""
-
-import resource
 from pathlib import Path
 
 import pytest
@@ -14,17 +9,9 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.log.batches import batch, values_in
 from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.full_disk import lift_limit, limit_files_to
 
 STORAGE_ERROR = KafkaStorageError.errno
-
-
-def limit_files_to(broker: BrokerChild, size_bytes: int) -> None:
-    _, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
-
-
-def lift_limit(broker: BrokerChild) -> None:
-    limit_files_to(broker, resource.RLIM_INFINITY)
 
 
 def create_topic(client: RawClient, name: str) -> int:

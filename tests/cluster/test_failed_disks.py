@@ -8,10 +8,10 @@ import pytest
 from kafka import KafkaProducer
 from kafka.errors import KafkaStorageError
 
-from tests.broker.test_disk_full import lift_limit, limit_files_to
 from tests.cluster.producing import Producing, check
 from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
+from tests.support.full_disk import lift_limit, limit_files_to
 from tests.support.kafka_member import require_kafka_with_zookeeper
 from tests.support.patience import wait_until
 from tests.support.records import batch_of

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer
 from kafka.errors import NoReassignmentInProgressError, NotControllerError
 from kafka.protocol import admin
+from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
 
 from tests.cluster.producing import Producing, read
@@ -183,3 +185,52 @@ def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster):
         foreign.close()
     assert json.loads(state)["partitions"] == {"0": [added, controller]}
     assert placed(cluster, "t", 0) == [added, controller]
+
+
+@pytest.mark.slow
+def test_replicas_move_while_brokers_are_restarted_and_logs_begin_above_0(cluster):
+    """Scenario 53: what was deleted comes back nowhere, what was acknowledged is everywhere."""
+    create(cluster, "t", (1, 2), (2, 1))
+    start = 20
+    places = [TopicPartition("t", index) for index in range(2)]
+    with Producing(cluster, "t", 2) as producing:
+        producing.wait_for(60)
+        cluster.ask(lambda client: client.delete_records(dict.fromkeys(places, start)))
+        # From those that have the whole logs to one that has not, and from that to all.
+        for targets in (
+            {("t", 0): [3], ("t", 1): [3]},
+            {("t", 0): [3, 2, 1], ("t", 1): [1, 3, 2]},
+        ):
+            assert not move(cluster, cluster.controller_id, targets)
+            for node_id, lose in ((3, Cluster.kill), (1, Cluster.stop), (2, Cluster.kill)):
+                lose(cluster, node_id)
+                cluster.start(node_id)
+            wait_moved(cluster, targets)
+            producing.wait_for()
+    cluster.wait_in_sync("t")
+    cluster.elect_preferred()
+    for (_, partition), (leader, *_) in targets.items():
+        wait_until(
+            lambda partition=partition, leader=leader: cluster.leader("t", partition) == leader,
+            "it leads",
+        )
+    found = read(cluster, "t", 2)
+    kept = {place: value for place, value in producing.acknowledged.items() if place[1] >= start}
+    assert kept.items() <= found.items()
+    assert not producing.errors
+    assert min(offset for _, offset in found) == start
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap)
+    try:
+        assert consumer.beginning_offsets(places) == dict.fromkeys(places, start)
+    finally:
+        consumer.close()
+    for partition in range(2):
+
+        def are_equal(partition: int = partition) -> bool:
+            """A broker that was away when its replica was removed had one still when it was added,
+            with what lies before the start."""
+            logs = [cluster.log_bytes(node_id, "t", partition) for node_id in cluster.brokers]
+            shortest = min(logs, key=len)
+            return all(log.endswith(shortest) for log in logs)
+
+        wait_until(are_equal, f"equal logs of t-{partition}", pause_s=0.1)

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer, structs
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT, Cluster
 
 
 @pytest.fixture
@@ -59,15 +59,18 @@ def test_records_are_deleted_from_all_replicas(cluster):
     assert beginning(cluster, "t") == 6
 
 
-def test_a_replica_that_does_not_answer_is_waited_for(cluster):
-    cluster.create_topic("t")
-    produce(cluster, "t", 10)
-    follower = next(each for each in cluster.brokers if each != cluster.leader("t"))
-    os.kill(cluster.brokers[follower].process.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(KafkaException) as raised:
-            delete_before(cluster, "t", 4, timeout_s=0.5)
-        assert raised.value.args[0].code() == KafkaError.REQUEST_TIMED_OUT
-    finally:
-        os.kill(cluster.brokers[follower].process.pid, signal.SIGCONT)
-    assert delete_before(cluster, "t", 4) == 4
+def test_a_replica_that_does_not_answer_is_waited_for(tmp_path):
+    """For as long as it has a session."""
+    with Cluster(tmp_path, properties=PATIENT) as cluster:
+        cluster.create_topic("t")
+        produce(cluster, "t", 10)
+        leader = cluster.leader("t")
+        follower = next(each for each in cluster.brokers if each != leader)
+        os.kill(cluster.brokers[follower].pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(KafkaException) as raised:
+                delete_before(cluster, "t", 4, timeout_s=0.5)
+            assert raised.value.args[0].code() == KafkaError.REQUEST_TIMED_OUT
+        finally:
+            os.kill(cluster.brokers[follower].pid, signal.SIGCONT)
+        assert delete_before(cluster, "t", 4) == 4

@@ -206,7 +206,9 @@ CLIENTS: dict[str, ConfluentKafka | KafkaPython | Aiokafka] = {
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory):
-    with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
+    # Records of years ago: retention would take them where the tests take more than 5 minutes.
+    properties = {"log.retention.ms": "-1"}
+    with broker_under_test(tmp_path_factory.mktemp("broker"), properties) as address:
         yield address
 
 

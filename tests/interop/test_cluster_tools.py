@@ -16,7 +16,7 @@ BYTES, RATE = 3_000_000, 300_000
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.fixture(params=["kafka", "kafka-zk"])
+@pytest.fixture(params=[pytest.param("kafka", marks=pytest.mark.long), "kafka-zk"])
 def jars(request):
     require_kafka()
     if not (PEERS / request.param).is_dir():

@@ -37,7 +37,7 @@ from tests.support.patience import EVENT_S
 
 class BrokerChild:
     """`python -m broker` on a free port (or the given one) of 127.0.0.1; or a `module` that
-    starts one."""
+    starts one, with arguments of its own."""
 
     def __init__(
         self,
@@ -47,14 +47,17 @@ class BrokerChild:
         arguments: tuple[str, ...] = (),
         module: str = "broker",
     ) -> None:
-        overrides = [f"--override={name}={value}" for name, value in (properties or {}).items()]
+        given = dict(properties or {})
+        overrides = [f"--override={name}={value}" for name, value in given.items()]
+        if "log.dirs" not in given:
+            overrides.append(f"--data-dir={data_dir}")
         self.data_dir = data_dir
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._log = b""
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", module, "--exit-with-parent"),
-                *(f"--data-dir={data_dir}", f"--listen=127.0.0.1:{port}"),
+                *(sys.executable, "-m", *module.split(), "--exit-with-parent"),
+                f"--listen=127.0.0.1:{port}",
                 *overrides,
                 *arguments,
             ],

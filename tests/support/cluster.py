@@ -15,18 +15,21 @@ from kafka.errors import (
     TopicAlreadyExistsError,
     UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
+    for_code,
 )
 from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
 
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_member import SMALL_JVM, KafkaMember
-from tests.support.links import BrokerDoor, ZooKeeperWay
+from tests.support.links import BrokerDoor, ZooKeeperWays
 from tests.support.patience import EVENT_S, wait_until
-from tests.support.zookeeper import ZooKeeperServer
+from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 SESSION_S = 3.0
 """How long a broker may be silent before the others take it to be gone."""
+PATIENT = {"zookeeper.session.timeout.ms": "18000"}
+"""Properties of brokers whose sessions are to outlast what happens, also on a busy machine."""
 _PROPERTIES = {
     "zookeeper.session.timeout.ms": str(int(SESSION_S * 1000)),
     "default.replication.factor": "3",
@@ -53,20 +56,21 @@ class Cluster:
         properties: Mapping[str, str] | None = None,
         kafka: Collection[int] = (),
         links: bool = False,
+        ensemble: bool = False,
         java_options: Sequence[str] = SMALL_JVM,
     ) -> None:
         """`kafka`: those that are Apache Kafka's, with `java_options`; may be changed while they
         are down. `links`: all connections go through `doors` and `ways`, which can lose them; of
-        ours alone."""
+        ours alone. `ensemble`: over three servers of ZooKeeper."""
         self.directory = directory
         self.properties = {**_PROPERTIES, **(properties or {})}
-        self.zookeeper = ZooKeeperServer()
+        self.zookeeper = ZooKeeperEnsemble() if ensemble else ZooKeeperServer()
         self.kafka = set(kafka)
         self._java_options = java_options
         self.brokers: dict[int, BrokerChild | KafkaMember] = {}
         self._has_links = links
         self.doors: dict[int, BrokerDoor] = {}
-        self.ways: dict[int, ZooKeeperWay] = {}
+        self.ways: dict[int, ZooKeeperWays] = {}
         self._ports: dict[int, int] = {}
         self._wanted = range(1, brokers + 1)
         self._admin: KafkaAdminClient | None = None
@@ -98,8 +102,10 @@ class Cluster:
         for broker in self.brokers.values():
             broker.close()
         self.zookeeper.close()
-        for proxy in (*self.doors.values(), *self.ways.values()):
-            proxy.__exit__()
+        for door in self.doors.values():
+            door.__exit__()
+        for ways in self.ways.values():
+            ways.close()
 
     # Brokers.
 
@@ -112,14 +118,22 @@ class Cluster:
         if self._has_links:
             if node_id not in self.doors:
                 self.doors[node_id] = BrokerDoor()
-                self.ways[node_id] = ZooKeeperWay(self.zookeeper.port)
+                self.ways[node_id] = ZooKeeperWays(self.zookeeper.ports)
             door, way = self.doors[node_id], self.ways[node_id]
             properties["advertised.listeners"] = f"PLAINTEXT://{door.address}"
             properties["zookeeper.connect"] = f"{way.address}/cluster"
         return properties
 
+    def module_of(self, node_id: int) -> str:
+        """What starts one of ours, with its own arguments."""
+        return "broker"
+
     def data_dir(self, node_id: int) -> Path:
         return self.directory / str(node_id)
+
+    def data_dirs(self, node_id: int) -> list[Path]:
+        """Where its logs may be."""
+        return [self.data_dir(node_id)]
 
     def start(self, node_id: int) -> BrokerChild | KafkaMember:
         """At its first start on a free port, then on the same."""
@@ -130,7 +144,7 @@ class Cluster:
             broker = self.brokers[node_id] = KafkaMember(*where, self._java_options)
             broker.wait()
         else:
-            broker = BrokerChild(*where)
+            broker = BrokerChild(*where, module=self.module_of(node_id))
         self._ports[node_id] = broker.port
         if self._has_links:
             self.doors[node_id].lead_to(broker.port)
@@ -203,8 +217,16 @@ class Cluster:
         self.ask(delete)
 
     def partitions(self, topic: str) -> list[Any]:
-        """As a broker that is there describes them, in their order."""
-        (described,) = self.ask(lambda admin: admin.describe_topics([topic]))
+        """As a broker that is there describes them, in their order. One that has not heard of the
+        topic is asked again."""
+
+        def describe(admin: KafkaAdminClient) -> dict[str, Any]:
+            (described,) = admin.describe_topics([topic])
+            if described["error_code"]:
+                raise for_code(described["error_code"])(topic)
+            return dict(described)
+
+        described = self.ask(describe)
         return sorted(described["partitions"], key=lambda each: each["partition_index"])
 
     @property
@@ -251,14 +273,19 @@ class Cluster:
     # What lies on the disks.
 
     def log_bytes(self, node_id: int, topic: str, partition: int = 0) -> bytes:
-        """All segments of a replica."""
-        folder = self.data_dir(node_id) / f"{topic}-{partition}"
-        return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+        """All segments of a replica, which has one at least."""
+        name = f"{topic}-{partition}"
+        segments = sorted(
+            path for each in self.data_dirs(node_id) for path in each.glob(f"{name}/*.log")
+        )
+        assert segments, f"broker {node_id} has no log of {topic}-{partition}"
+        return b"".join(path.read_bytes() for path in segments)
 
     def wait_equal_logs(self, topic: str, partitions: int = 1) -> None:
         """Until all replicas are equal, byte by byte."""
-        for partition, described in enumerate(self.partitions(topic)[:partitions]):
-            nodes = described["replica_nodes"]
+        described = self.partitions(topic)
+        for partition in range(partitions):
+            nodes = described[partition]["replica_nodes"]
 
             def digests(partition: int = partition, nodes: Sequence[int] = nodes) -> set[str]:
                 return {

@@ -59,9 +59,9 @@ class KafkaMember:
         own.mkdir(parents=True, exist_ok=True)
         values = {
             **_SMALL,
-            **properties,
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": data_dir,
+            **properties,
         }
         lines = [f"{name}={value}\n" for name, value in values.items()]
         own.joinpath("server.properties").write_text("".join(lines))

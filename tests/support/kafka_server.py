@@ -34,8 +34,9 @@ def require_kafka() -> None:
 class KafkaServer:
     """Kafka on free ports of 127.0.0.1, with its data in `directory`; a context manager.
 
-    `properties` are added to its configuration, or replace what is there. With a `controller` this
-    is a second node, a broker only, in the cluster of that one.
+    `properties` are added to its configuration, or replace what is there; `features` have other
+    levels than the release's own. With a `controller` this is a second node, a broker only, in the
+    cluster of that one.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class KafkaServer:
         properties: Mapping[str, str] | None = None,
         controller: "KafkaServer | None" = None,
         java_options: Sequence[str] = _SHORT_LIVED,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
@@ -61,6 +63,11 @@ class KafkaServer:
                 *(*self._java, "kafka.tools.StorageTool", "format", "-t", "kL0gInterop00000000001"),
                 *("-c", str(self._config)),
                 *("--add-scram", f"SCRAM-SHA-512=[name=alice,password={PASSWORD}]"),
+                *(
+                    part
+                    for name, level in (features or {}).items()
+                    for part in ("--feature", f"{name}={level}")
+                ),
             ],
             check=True,
             capture_output=True,

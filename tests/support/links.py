@@ -7,7 +7,8 @@ told by the client id of its first request. Each broker has a way of its own to 
 import re
 import socket
 import struct
-from collections.abc import Set
+import time
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 
 from tests.support.tcp_proxy import TcpProxy
@@ -30,6 +31,8 @@ class BrokerDoor(TcpProxy):
         super().__init__(0)
         self.deaf_to: Set[int] = frozenset()
         """Whose bytes are lost, and the answers to them: ids of brokers, and CLIENTS."""
+        self.slow_for: Mapping[int, float] = {}
+        """Whose bytes take so many seconds, and the answers to them."""
 
     def lead_to(self, port: int) -> None:
         """Until then nobody is let in."""
@@ -48,8 +51,11 @@ class BrokerDoor(TcpProxy):
         def is_lost() -> bool:
             return sender in self.deaf_to
 
-        self._spawn(self._pass, server, client, is_lost)
-        self._pass(client, server, is_lost, first)
+        def delay_s() -> float:
+            return self.slow_for.get(sender, 0.0)
+
+        self._spawn(self._pass, server, client, is_lost, b"", delay_s)
+        self._pass(client, server, is_lost, first, delay_s)
 
 
 class ZooKeeperWay(TcpProxy):
@@ -57,6 +63,7 @@ class ZooKeeperWay(TcpProxy):
 
     session: tuple[int, bytes] | None = None
     """Id and password, as `expire` takes it."""
+    session_since_s = 0.0
 
     def _between(self, client: socket.socket, server: socket.socket) -> None:
         self._spawn(self._pass, client, server, lambda: self._loses_requests)
@@ -68,4 +75,37 @@ class ZooKeeperWay(TcpProxy):
             at = _SESSION_AT + 12
             if session_id:
                 self.session = session_id, answer[at : at + size]
+                self.session_since_s = time.monotonic()
         self._pass(server, client, lambda: self._loses_answers, answer)
+
+
+class ZooKeeperWays:
+    """A broker's ways to the servers of an ensemble, or to the one that there is."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ways = [ZooKeeperWay(port) for port in ports]
+
+    def close(self) -> None:
+        for way in self._ways:
+            way.__exit__()
+
+    @property
+    def address(self) -> str:
+        return ",".join(way.address for way in self._ways)
+
+    @property
+    def session(self) -> tuple[int, bytes] | None:
+        """The newest, as `expire` takes it."""
+        return max(self._ways, key=lambda way: way.session_since_s).session
+
+    def lose(self, requests: bool = False, answers: bool = False) -> None:
+        for way in self._ways:
+            way.lose(requests, answers)
+
+    def delay(self, seconds: float) -> None:
+        for way in self._ways:
+            way.delay_s = seconds
+
+    def cut_lossy(self) -> None:
+        for way in self._ways:
+            way.cut_lossy()

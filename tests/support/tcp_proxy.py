@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,6 +16,8 @@ class TcpProxy:
         self.port: int = self._door.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self._loses_requests = self._loses_answers = False
+        self.delay_s = 0.0
+        """How long everything takes, each way, a piece after the other."""
         self._clients: list[socket.socket] = []
         self._sockets: list[socket.socket] = []
         self._lossy: list[socket.socket] = []
@@ -75,6 +78,7 @@ class TcpProxy:
         receiver: socket.socket,
         is_lost: Callable[[], bool],
         first: bytes = b"",
+        delay_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         has_lost = False
         with suppress(OSError):
@@ -84,6 +88,7 @@ class TcpProxy:
                     has_lost = True
                     self._lossy += sender, receiver
                 if not has_lost:
+                    time.sleep(max(self.delay_s, delay_s()))
                     receiver.sendall(data)
                 data = sender.recv(65536)
         _shut([receiver])

@@ -60,7 +60,7 @@ class ZooKeeperServer:
         self._directory = Path(tempfile.mkdtemp(prefix="zk-"))
         self._process: subprocess.Popen[bytes] | None = None
         values = {
-            "dataDir": self._directory / "data",
+            "dataDir": self.data_dir,
             "clientPortAddress": "127.0.0.1",
             "clientPort": self.port,
             "tickTime": int(TICK_S * 1000),
@@ -102,6 +102,14 @@ class ZooKeeperServer:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def ports(self) -> list[int]:
+        return [self.port]
+
+    @property
+    def data_dir(self) -> Path:
+        return self._directory / "data"
+
     def start(self) -> None:
         self.begin()
         self.wait()
@@ -109,9 +117,8 @@ class ZooKeeperServer:
     def begin(self, myid: int | None = None) -> None:
         """Starts it, as that member of an ensemble where it is one; `wait` says when it serves."""
         if myid is not None:
-            data = self._directory / "data"
-            data.mkdir(exist_ok=True)
-            data.joinpath("myid").write_text(str(myid))
+            self.data_dir.mkdir(exist_ok=True)
+            self.data_dir.joinpath("myid").write_text(str(myid))
         server = [
             *(*self._java, f"-Dlogback.configurationFile={self._directory}/logback.xml"),
             *("-cp", _jars(), "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
@@ -163,11 +170,20 @@ class ZooKeeperEnsemble:
 
     def __enter__(self) -> "ZooKeeperEnsemble":
         with _closed_if_failed(self):
-            for myid, server in enumerate(self.servers, 1):
-                server.begin(myid)
-            for server in self.servers:
-                server.wait()
+            self.start()
         return self
+
+    def start(self) -> None:
+        """Those that do not run."""
+        for myid, server in enumerate(self.servers, 1):
+            if not server.mode:
+                server.begin(myid)
+        for server in self.servers:
+            server.wait()
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -179,6 +195,10 @@ class ZooKeeperEnsemble:
     @property
     def address(self) -> str:
         return ",".join(server.address for server in self.servers)
+
+    @property
+    def ports(self) -> list[int]:
+        return [server.port for server in self.servers]
 
     @property
     def leader(self) -> ZooKeeperServer:
