@@ -29,7 +29,6 @@ def test_functions_fit_a_screen_or_two() -> None:
 MOST_PARAMETERS = 8
 
 WIDE = {
-    "broker/log/log.py: __init__": "what several checkpoints say of one log",
     "pyspark_kafkalog/protocol/produce.py: __init__": "the fields of a message",
     "pyspark_kafkalog/warehouse/load.py: load": "what a user may say, by keyword",
 }

@@ -18,6 +18,7 @@ it.
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from kafka.structs import TopicPartition
 
@@ -30,6 +31,21 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 _VERSION = "0"
+
+
+class LogCheckpoint(NamedTuple):
+    """What a data directory's files know of one of its logs before that is opened."""
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    first_dirty_offset: int = 0
+    was_clean: bool = False
+    """Whether it was closed: what is not on disk is known to be nothing."""
+
+
+UNKNOWN: Final = LogCheckpoint()
+CLEAN: Final = LogCheckpoint(was_clean=True)
+"""Of a new log, too."""
 
 
 class CheckpointFile:

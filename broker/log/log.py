@@ -37,6 +37,7 @@ from kafka.errors import (
 
 from broker.config.log import LogConfig
 from broker.histogram import Histogram
+from broker.log.checkpoint import UNKNOWN, LogCheckpoint
 from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, has_passed, system_clock_ms
 from broker.log.files import DiskFiles, Files, FileSlice
@@ -105,8 +106,8 @@ class Log:
     """One partition's records: appended at the end, read from any offset, dropped at the start.
 
     An append that returned survives the death of the process, and that of the machine from the
-    next `flush` on; one that raised left nothing behind. Which methods may be called from which
-    thread says the module's documentation.
+    next `flush` on; one that raised left nothing behind. Reads: any thread, without a lock;
+    changes: any thread, one after the other.
     """
 
     def __init__(
@@ -115,16 +116,13 @@ class Log:
         config: LogConfig,
         clock: Clock = system_clock_ms,
         files: Files | None = None,
-        recovery_point: int = 0,
+        known: LogCheckpoint = UNKNOWN,
         *,
-        log_start_offset: int = 0,
-        first_dirty_offset: int = 0,
-        was_clean: bool = False,
         on_flush_due: Callable[["Log"], None] | None = None,
         flush_times: Histogram | None = None,
         on_refused: Callable[["Log"], None] | None = None,
     ) -> None:
-        """Opens the log in `directory`, which exists; recovers it unless `was_clean`.
+        """Opens the log in `directory`, which exists; recovers it unless it `was_clean`.
 
         `on_flush_due` is called in the appending thread when the log rolled or `flush_messages` is
         reached; `on_refused` in any, each time that the disk refuses a change. Raises OSError, and
@@ -144,8 +142,7 @@ class Log:
         self._failure: OSError | None = None
         self._reported: tuple[str, str] | None = None
         self._truncations = 0
-        loader = LogLoader(directory, config, clock, self._files, was_clean=was_clean)
-        loaded = loader.load(recovery_point, log_start_offset)
+        loaded = LogLoader(directory, config, clock, self._files, known).load()
         self._segments = loaded.segments
         self._swap = SegmentSwap(loaded.segments)
         self._leader_epochs = loaded.leader_epochs
@@ -153,8 +150,8 @@ class Log:
         self._log_start_offset = loaded.log_start_offset
         self._next_offset = loaded.log_end_offset
         self._recovery_point = loaded.recovery_point
-        self._first_dirty_offset = first_dirty_offset
-        if not self._log_start_offset <= first_dirty_offset <= self._next_offset:
+        self._first_dirty_offset = known.first_dirty_offset
+        if not self._log_start_offset <= known.first_dirty_offset <= self._next_offset:
             self._first_dirty_offset = self._log_start_offset
         self._last_flush_ms = clock()
         self._roll_jitter_ms = self._new_jitter_ms()

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from kafka.errors import CorruptRecordError, KafkaStorageError, UnsupportedForMessageFormatError
 from kafka.structs import TopicPartition
@@ -37,10 +36,12 @@ from broker.config.definition import INT_MAX
 from broker.config.log import LogConfig
 from broker.histogram import Histogram
 from broker.log.checkpoint import (
+    CLEAN,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
+    LogCheckpoint,
     OffsetCheckpointFile,
 )
 from broker.log.cleaner import CleanerSettings
@@ -89,14 +90,6 @@ class _OfflineLog:
     directory: Path
     reason: str
     was_clean: bool
-
-
-class _Known(NamedTuple):
-    """What the checkpoint files know of a log."""
-
-    recovery_point: int = 0
-    log_start_offset: int = 0
-    first_dirty_offset: int = 0
 
 
 class LogManager:
@@ -459,12 +452,13 @@ class LogManager:
         self._departed -= found.keys()
 
         def load(topic_partition: TopicPartition) -> None:
-            known = _Known(
+            known = LogCheckpoint(
                 recovery_points.get(topic_partition, 0),
                 start_offsets.get(topic_partition, 0),
                 dirty_offsets.get(topic_partition, 0),
+                was_clean,
             )
-            self._load(topic_partition, found[topic_partition], known, was_clean)
+            self._load(topic_partition, found[topic_partition], known)
 
         with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir) as pool:
             list(pool.map(load, found))
@@ -487,14 +481,13 @@ class LogManager:
         self,
         topic_partition: TopicPartition,
         directory: Path,
-        known: "_Known",
-        was_clean: bool,
+        known: LogCheckpoint,
     ) -> None:
         try:
-            log = self._open_log(topic_partition, directory, known, was_clean)
+            log = self._open_log(topic_partition, directory, known)
         except (OSError, CorruptRecordError, UnsupportedForMessageFormatError) as error:
             _log.error("log.offline dir=%s reason=%r", directory, str(error))
-            self._offline[topic_partition] = _OfflineLog(directory, str(error), was_clean)
+            self._offline[topic_partition] = _OfflineLog(directory, str(error), known.was_clean)
             return
         with self._lock:
             if topic_partition in self._logs:
@@ -517,7 +510,7 @@ class LogManager:
         try:
             if topic_id is not None:
                 write_topic_id(directory, topic_id, self._files)
-            return self._open_log(topic_partition, directory, _Known(), True)
+            return self._open_log(topic_partition, directory, CLEAN)
         except OSError:
             # Nobody knows of it: a later start would take it for a log that lost its topic.
             if is_new:
@@ -529,18 +522,14 @@ class LogManager:
         self,
         topic_partition: TopicPartition,
         directory: Path,
-        known: "_Known",
-        was_clean: bool,
+        known: LogCheckpoint,
     ) -> Log:
         return Log(
             directory,
             self._log_config(topic_partition.topic),
             self._clock,
             self._files,
-            known.recovery_point,
-            log_start_offset=known.log_start_offset,
-            first_dirty_offset=known.first_dirty_offset,
-            was_clean=was_clean,
+            known,
             on_flush_due=self._on_flush_due,
             flush_times=self.flush_times,
             on_refused=None if self._on_failed is None else self._refused,

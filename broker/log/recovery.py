@@ -23,6 +23,7 @@ from pathlib import Path
 from kafka.errors import CorruptRecordError, UnsupportedForMessageFormatError
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import LogCheckpoint
 from broker.log.clock import Clock
 from broker.log.files import File, Files
 from broker.log.leader_epoch import LeaderEpochFileCache
@@ -152,21 +153,27 @@ class LogLoader:
     """Loads one log's directory."""
 
     def __init__(
-        self, directory: Path, config: LogConfig, clock: Clock, files: Files, *, was_clean: bool
+        self,
+        directory: Path,
+        config: LogConfig,
+        clock: Clock,
+        files: Files,
+        known: LogCheckpoint,
     ) -> None:
         self._directory = directory
         self._config = config
         self._clock = clock
         self._files = files
-        self._was_clean = was_clean
+        self._known = known
         self._segments = LogSegments()
         self._index_transactions_from: int | None = None
         self._was_cut = False
         self._leader_epochs = LeaderEpochFileCache(directory, files)
         self._producers = ProducerStateManager(directory, files)
 
-    def load(self, recovery_point: int, log_start_offset: int) -> LoadedLog:
+    def load(self) -> LoadedLog:
         """Raises OSError, and UnsupportedForMessageFormatError for a log in an old format."""
+        recovery_point, log_start_offset = self._known.recovery_point, self._known.log_start_offset
         self._finish_what_a_crash_left()
         has_epochs = self._leader_epochs.load()
         self._open_segments(recovery_point)
@@ -204,7 +211,7 @@ class LogLoader:
             self._producers,
             start_offset,
             end_offset,
-            end_offset if self._was_clean else min(recovery_point, end_offset),
+            end_offset if self._known.was_clean else min(recovery_point, end_offset),
         )
 
     def _sync_what_was_recovered(self) -> None:
@@ -293,7 +300,7 @@ class LogLoader:
                 continue
             segment = LogSegment.open(self._directory, int(stem), self._config, self._files)
             self._segments.add(segment)
-        suspects = () if self._was_clean else self._segments.from_floor(recovery_point)
+        suspects = () if self._known.was_clean else self._segments.from_floor(recovery_point)
         for segment in self._segments.snapshot():
             if segment in suspects:
                 continue
@@ -326,7 +333,7 @@ class LogLoader:
         """The log end offset after a clean stop; None when the tail must be looked at."""
         if not len(self._segments):
             return 0
-        if not self._was_clean:
+        if not self._known.was_clean:
             return None
         try:
             return self._segments.active.read_next_offset()

@@ -24,6 +24,7 @@ from kafka.structs import TopicPartition
 from broker.api import create_partitions, create_topics
 from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.record_search import first_record_at_or_after
@@ -335,4 +336,4 @@ def feed_directory(files: dict[str, bytes]) -> None:
             with contextlib.suppress(KafkaError):
                 log.offset_for_timestamp(0)
             log.close()
-            Log(directory, LogConfig(), was_clean=True).close()
+            Log(directory, LogConfig(), known=CLEAN).close()

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN
 from broker.log.files import DiskFiles
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -58,7 +59,7 @@ def test_kafka_accepts_compacted_segments(tmp_path):
         delete_retention_ms=1000,
         file_delete_delay_ms=0,
     )
-    log = Log(directory, config, lambda: now[0], was_clean=True)
+    log = Log(directory, config, lambda: now[0], known=CLEAN)
 
     def append(number, **options):
         pairs = [(number + 7 * each) % 50 for each in range(3)]

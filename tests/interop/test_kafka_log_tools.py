@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN
 from broker.log.conversion import convert_for_log, needs_conversion
 from broker.log.log import Log
 from broker.log.validator import AppendRules
@@ -43,7 +44,7 @@ def directory(tmp_path):
     directory = tmp_path / "orders-0"
     directory.mkdir()
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
-    log = Log(directory, config, was_clean=True)
+    log = Log(directory, config, known=CLEAN)
     for number in range(200):
         codec = (0, GZIP, SNAPPY, LZ4, ZSTD)[number % 5]
         values = [b"%d.%d" % (number, each) + os.urandom(60) for each in range(3)]
@@ -60,7 +61,7 @@ def transactions(tmp_path):
     """Three producers; every other transaction aborted, the last one open; killed, not closed."""
     directory = tmp_path / "transactions-0"
     directory.mkdir()
-    log = Log(directory, LogConfig(segment_bytes=3000, index_interval_bytes=500), was_clean=True)
+    log = Log(directory, LogConfig(segment_bytes=3000, index_interval_bytes=500), known=CLEAN)
     for number in range(91):
         records = batch(
             [b"%d" % number] * 3, producer=(number % 3, 0, number // 3 * 3), transactional=True
@@ -106,7 +107,7 @@ def test_kafka_accepts_what_was_converted(tmp_path):
     """From both old formats and all codecs to every codec that a topic may choose."""
     directory = tmp_path / "converted-0"
     directory.mkdir()
-    log = Log(directory, LogConfig(), was_clean=True)
+    log = Log(directory, LogConfig(), known=CLEAN)
     targets = ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
     sent = [
         memoryview(bytearray(batch_of(100, magic=magic, codec=codec)))

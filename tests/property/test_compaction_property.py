@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN, LogCheckpoint
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import NOW_MS, batch
@@ -49,7 +50,7 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         self.aborted = {}
         self.committed_until = 0
         self.producer_id = 0
-        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, was_clean=True)
+        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, CLEAN)
 
     def clock(self):
         return self.now_ms
@@ -158,17 +159,11 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         self.log.close()
         self.reopen(was_clean=True, first_dirty_offset=self.log.first_dirty_offset)
 
-    def reopen(self, **options):
+    def reopen(self, **known):
         end_offset = self.log.log_end_offset
-        self.log = Log(
-            DIRECTORY,
-            CONFIG,
-            self.clock,
-            self.files,
-            recovery_point=self.log.recovery_point,
-            log_start_offset=self.log.log_start_offset,
-            **options,
-        )
+        points = self.log.recovery_point, self.log.log_start_offset
+        known = LogCheckpoint(*points, **known)
+        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, known)
         assert self.log.log_end_offset == end_offset
 
     @invariant()

@@ -18,6 +18,7 @@ from broker.config.log import LogConfig
 from broker.coordinator.group import CommitAsk
 from broker.coordinator.offsets import read_groups
 from broker.coordinator.state_records import ProducerIdAndEpoch, encode_batch
+from broker.log.checkpoint import CLEAN
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.coordinator.in_memory import Coordinated, MemoryLog
@@ -47,7 +48,7 @@ class GroupsOnDisk(MemoryLog):
         self.files = MemoryFiles()
         self.files.make_directory(DIRECTORY)
         self.now_ms = 1_700_000_000_000
-        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, was_clean=True)
+        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, CLEAN)
 
     def clock(self):
         return self.now_ms

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kafka.errors import OffsetOutOfRangeError
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from tests.broker.log.batches import NOW_MS, batch, bytes_of, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles
@@ -42,8 +43,9 @@ class LogAgainstList(RuleBasedStateMachine):
         self.producer_id = 1
         self.log = self.opened()
 
-    def opened(self, **options):
-        return Log(DIRECTORY, self.config, lambda: self.now_ms, self.files, **options)
+    def opened(self, **known):
+        known = LogCheckpoint(**known)
+        return Log(DIRECTORY, self.config, lambda: self.now_ms, self.files, known)
 
     @rule(
         sizes=st.lists(st.integers(0, 60), min_size=1, max_size=4),

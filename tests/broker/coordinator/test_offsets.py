@@ -18,6 +18,7 @@ from broker.coordinator.offset_records import (
 )
 from broker.coordinator.offsets import read_groups
 from broker.coordinator.state_records import ProducerIdAndEpoch, StateRecord, encode_batch
+from broker.log.checkpoint import CLEAN
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -30,7 +31,7 @@ EMPTY = GroupSnapshot("consumer", 4, None, None, NOW_MS, ())
 
 @pytest.fixture
 def log(tmp_path):
-    opened = Log(tmp_path, LogConfig(segment_bytes=4000, index_interval_bytes=200), was_clean=True)
+    opened = Log(tmp_path, LogConfig(segment_bytes=4000, index_interval_bytes=200), known=CLEAN)
     yield opened
     opened.close()
 

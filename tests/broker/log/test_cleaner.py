@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN, LogCheckpoint
 from broker.log.cleaner import (
     SegmentExtent,
     Throttler,
@@ -41,7 +42,7 @@ COMMIT, ABORT = TransactionMarker(True, 0), TransactionMarker(False, 0)
 
 @pytest.fixture
 def log(directory, files, clock):
-    return Log(directory, CONFIG, clock, files, was_clean=True)
+    return Log(directory, CONFIG, clock, files, CLEAN)
 
 
 def put(log, *pairs, **options):
@@ -108,7 +109,7 @@ class TestWhatStays:
 
     def test_append_time_stays_what_it_was(self, directory, files, clock):
         config = dataclasses.replace(CONFIG, message_timestamp_type="LogAppendTime")
-        log = Log(directory, config, clock, files, was_clean=True)
+        log = Log(directory, config, clock, files, CLEAN)
         put(log, (b"a", b"1"), (b"a", b"2"), (b"b", None), timestamp_ms=5)
         compact(log, files, clock)
         assert [(r.offset, r.timestamp_ms) for r in rows(log)] == [(1, NOW_MS), (2, NOW_MS)]
@@ -152,7 +153,7 @@ class TestWhatStays:
 
     def test_batches_larger_than_the_read_buffer(self, directory, files, clock):
         config = dataclasses.replace(CONFIG, segment_bytes=10**6)
-        log = Log(directory, config, clock, files, was_clean=True)
+        log = Log(directory, config, clock, files, CLEAN)
         for number in range(4):
             put(log, (b"k", bytes(200_000) + b"%d" % number))
         compact(log, files, clock)
@@ -429,7 +430,7 @@ class TestWithOthers:
 
     def test_retention_ends_it(self, directory, files, clock):
         config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=30)
-        log = Log(directory, config, clock, files, was_clean=True)
+        log = Log(directory, config, clock, files, CLEAN)
         self.filled(log)
         self.cleaned_while(log, files, clock, lambda: log.delete_old_segments(60))
         start = log.log_start_offset
@@ -444,7 +445,7 @@ class TestWithOthers:
     ):
         """The new segment is named, the old ones are not gone: neither comes back in a crash."""
         config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=30)
-        log = Log(directory, config, clock, files, was_clean=True)
+        log = Log(directory, config, clock, files, CLEAN)
         for number in range(60):
             put(log, (b"k%d" % min(number, 55), b""), timestamp_ms=NOW_MS - 60 + number)
         log.roll()
@@ -464,13 +465,13 @@ class TestWithOthers:
         assert start > 0
         assert names(files, directory) == []
         for disk in (*disks, files.crash()):
-            again = Log(directory, config, clock, disk, recovery_point=0)
+            again = Log(directory, config, clock, disk, LogCheckpoint(recovery_point=0))
             assert [row.offset for row in rows(again)] == list(range(start, 60))
 
     def test_retention_counts_an_emptied_segment_by_the_time_of_its_records(self, tmp_path, clock):
         policies = ("compact", "delete")
         config = dataclasses.replace(CONFIG, cleanup_policy=policies, retention_ms=1000)
-        log = Log(tmp_path, config, clock, was_clean=True)
+        log = Log(tmp_path, config, clock, known=CLEAN)
         value = b"." * 900
         put(log, (b"k", value))
         put(log, (b"other", value))
@@ -486,11 +487,11 @@ class TestWithOthers:
         self.filled(log)
         self.cleaned_while(log, files, clock, log.close)
         assert names(files, directory) == []
-        assert len(rows(Log(directory, CONFIG, clock, files, was_clean=True))) == 60
+        assert len(rows(Log(directory, CONFIG, clock, files, CLEAN))) == 60
 
     def test_compact_alone_is_deleted_only_below_the_log_start(self, directory, files, clock):
         config = dataclasses.replace(CONFIG, retention_ms=1, retention_bytes=1)
-        log = Log(directory, config, clock, files, was_clean=True)
+        log = Log(directory, config, clock, files, CLEAN)
         self.filled(log)
         clock.now_ms += 10**6
         assert log.delete_old_segments(60) == 0
@@ -540,7 +541,7 @@ def test_a_crash_at_every_step_loses_nothing(directory, clock, power_loss):
     """After each the log opens and says the same of every key, and the next pass compacts it."""
     before = MemoryFiles()
     before.make_directory(directory)
-    log = Log(directory, CONFIG, clock, before, was_clean=True)
+    log = Log(directory, CONFIG, clock, before, CLEAN)
     for number in range(60):
         put(log, (b"k%d" % (number % 20), b"%d" % number))
     log.roll()
@@ -549,7 +550,7 @@ def test_a_crash_at_every_step_loses_nothing(directory, clock, power_loss):
     while True:
         files = before.crash()
         cut = CutFiles(files, 10**6)
-        log = Log(directory, CONFIG, clock, cut, recovery_point=60)
+        log = Log(directory, CONFIG, clock, cut, LogCheckpoint(recovery_point=60))
         assert log.segment_count > 4
         cut.left = steps
         crashed = False
@@ -558,7 +559,7 @@ def test_a_crash_at_every_step_loses_nothing(directory, clock, power_loss):
         except PowerCut:
             crashed = True
         disk = files.crash(power_loss=power_loss)
-        again = Log(directory, CONFIG, clock, disk, recovery_point=60)
+        again = Log(directory, CONFIG, clock, disk, LogCheckpoint(recovery_point=60))
         found = rows(again)
         assert {row.key: row.offset for row in found} == {b"k%d" % n: 40 + n for n in range(20)}
         assert [row.offset for row in found] == sorted({row.offset for row in found})

@@ -9,6 +9,7 @@ from kafka.structs import TopicPartition
 
 from broker.config.broker import BrokerConfig
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN
 from broker.log.cleaner import CleanerSettings
 from broker.log.cleaner_process import (
     CleanerProcess,
@@ -47,7 +48,7 @@ class TestChoice:
             path = files_root / f"{topic_partition.topic}-{topic_partition.partition}"
             files.make_directory(path)
             config = dataclasses.replace(CONFIG, **changes)
-            return Log(path, config, clock, files, was_clean=True)
+            return Log(path, config, clock, files, CLEAN)
 
         from pathlib import Path
 
@@ -250,7 +251,7 @@ class TestProcess:
     def log(self, tmp_path):
         directory = tmp_path / "orders-0"
         directory.mkdir()
-        log = Log(directory, CONFIG, was_clean=True)
+        log = Log(directory, CONFIG, known=CLEAN)
         fill(log, 100)
         return log
 
@@ -284,12 +285,12 @@ class TestProcess:
     def test_what_is_left_of_a_failed_cleaning_is_no_answer_for_the_next_log(self, tmp_path, log):
         directory = tmp_path / "users-0"
         directory.mkdir()
-        users = Log(directory, CONFIG, was_clean=True)
+        users = Log(directory, CONFIG, known=CLEAN)
         fill(users, 30, keys=20)
         users.append(batch([b"x"] * 15, keys=[b"a%d" % number for number in range(15)]), 0)
         users.roll()
         log.close()
-        refusing = Log(log.directory, CONFIG, files=_NoNewNames(), was_clean=True)
+        refusing = Log(log.directory, CONFIG, files=_NoNewNames(), known=CLEAN)
         cleaner = cleaner_of({ORDERS: refusing, USERS: users}, DiskFiles(), lambda: NOW_MS)
         process = CleanerProcess(SETTINGS)
         while cleaner.clean_next(process):

@@ -10,6 +10,7 @@ import itertools
 import pytest
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from tests.broker.log.batches import batch, contents
 from tests.broker.log.cut_files import CutFiles, PowerCut
@@ -105,7 +106,9 @@ def check(files, states, directory, clock, kept_bytes, steps):
     after = next_state(states)
     power_loss = kept_bytes is not None
     disk = files.crash(power_loss=power_loss, keep_unsynced=kept_bytes or 0)
-    log = Log(directory, CONFIG, clock, disk, last.flushed, log_start_offset=last.start)
+    log = Log(
+        directory, CONFIG, clock, disk, LogCheckpoint(last.flushed, log_start_offset=last.start)
+    )
     found = State.of(log)
     where = f"cut after {steps} operations, in step {len(states) - 1}"
     if not power_loss:

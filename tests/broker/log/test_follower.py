@@ -24,10 +24,10 @@ SMALL = LogConfig(
 LEADER, FOLLOWER = Path("/leader/orders-0"), Path("/follower/orders-0")
 
 
-def opened(directory, config=SMALL, files=None, **options):
+def opened(directory, config=SMALL, files=None):
     files = files or MemoryFiles()
     files.make_directory(directory)
-    return Log(directory, config, lambda: NOW_MS, files, **options)
+    return Log(directory, config, lambda: NOW_MS, files)
 
 
 def written(seed, config=SMALL):

@@ -18,6 +18,7 @@ from kafka.errors import (
 )
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import CLEAN, LogCheckpoint
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import batches
 from tests.broker.log.batches import (
@@ -37,8 +38,9 @@ SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
 
 @pytest.fixture
 def open_log(directory, clock, files):
-    def open_log(config=SMALL, **options):
-        return Log(directory, config, clock, files, **options)
+    def open_log(config=SMALL, on_flush_due=None, **known):
+        known = LogCheckpoint(**known)
+        return Log(directory, config, clock, files, known, on_flush_due=on_flush_due)
 
     return open_log
 
@@ -532,7 +534,9 @@ class TestFlush:
         log.flush()
         expected = contents(log)
         fill(log, 20)
-        again = Log(directory, SMALL, clock, files.crash(power_loss=True), log.recovery_point)
+        again = Log(
+            directory, SMALL, clock, files.crash(power_loss=True), LogCheckpoint(log.recovery_point)
+        )
         assert contents(again) == expected
         assert again.leader_epochs.entries == ((0, 0),)
 
@@ -619,7 +623,7 @@ class TestClose:
         fill(log, 50)
         log.close()
         disk = files.crash(power_loss=True)
-        assert contents(Log(directory, SMALL, clock, disk, was_clean=True)) == contents(log)
+        assert contents(Log(directory, SMALL, clock, disk, CLEAN)) == contents(log)
 
     def test_an_empty_log_reopens_empty(self, log, open_log):
         log.close()

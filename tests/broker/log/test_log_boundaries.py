@@ -11,6 +11,7 @@ from kafka.errors import (
 )
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import NOW_MS, batch, contents, together
@@ -24,8 +25,8 @@ TINY_INDEXES = dataclasses.replace(
 
 @pytest.fixture
 def open_log(directory, clock, files):
-    def open_log(config=SMALL, **options):
-        return Log(directory, config, clock, options.pop("files", files), **options)
+    def open_log(config=SMALL, files=files, **known):
+        return Log(directory, config, clock, files, LogCheckpoint(**known))
 
     return open_log
 

@@ -13,6 +13,7 @@ import pytest
 from kafka.errors import UnsupportedForMessageFormatError
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from tests.broker.log.batches import GZIP, batch, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles
@@ -44,11 +45,11 @@ class Golden:
     def data(self):
         return bytes(self.files.names[self.name()].data)
 
-    def reopened(self, data, config=ONE, **options):
+    def reopened(self, data, config=ONE, **known):
         """The log after a crash that left `data` in its first segment."""
         files = self.files.crash()
         files.names[self.name()].data[:] = data
-        return Log(self.directory, config, files=files, **options)
+        return Log(self.directory, config, files=files, known=LogCheckpoint(**known))
 
     def first(self, batches_kept):
         """What the first batches hold."""
@@ -184,7 +185,7 @@ class TestManySegments:
         bases = self.bases(golden)
         files = golden.files.crash()
         files.names[golden.name(base_offset=bases[1])].data[-1] ^= 1
-        log = Log(golden.directory, MANY, files=files, recovery_point=bases[3])
+        log = Log(golden.directory, MANY, files=files, known=LogCheckpoint(recovery_point=bases[3]))
         assert log.log_end_offset == golden.end_offset
         assert log.recovery_point == bases[3]
 
@@ -200,7 +201,8 @@ class TestManySegments:
                     del files.names[path]
                 else:
                     files.names[path].data[:] = damage
-                log = Log(golden.directory, MANY, files=files, was_clean=was_clean)
+                known = LogCheckpoint(was_clean=was_clean)
+                log = Log(golden.directory, MANY, files=files, known=known)
                 assert contents(log) == golden.contents
 
     def test_rebuilt_indexes_equal_those_that_were_written(self, golden):
@@ -256,14 +258,16 @@ class TestManySegments:
         files.open(golden.name(".log.swap"), create=True).pwrite(merged, 0)
         if cleaned is not None:
             files.open(golden.name(".log.cleaned", cleaned), create=True)
-        return Log(golden.directory, MANY, files=files, recovery_point=golden.end_offset), files
+        known = LogCheckpoint(recovery_point=golden.end_offset)
+        return Log(golden.directory, MANY, files=files, known=known), files
 
     def test_a_swap_file_does_not_get_the_index_of_the_segment_before(self, golden):
         """Compaction has left out the first batch: all that follow lie elsewhere."""
         files = golden.files.crash()
         data = golden.data()[golden.ends[0] :]
         files.open(golden.name(".log.swap"), create=True).pwrite(data, 0)
-        log = Log(golden.directory, MANY, files=files, recovery_point=golden.end_offset)
+        known = LogCheckpoint(recovery_point=golden.end_offset)
+        log = Log(golden.directory, MANY, files=files, known=known)
         expected = {offset: value for offset, value in golden.contents.items() if offset}
         for offset in expected:
             found = log.read(offset, 1, log.log_end_offset).read()
@@ -312,7 +316,8 @@ class TestManySegments:
                     del files.names[path]
                 else:
                     files.names[path].data[:] = damage
-                log = Log(golden.directory, MANY, files=files, was_clean=was_clean)
+                known = LogCheckpoint(was_clean=was_clean)
+                log = Log(golden.directory, MANY, files=files, known=known)
                 assert log.leader_epochs.entries == expected
 
 
@@ -399,7 +404,7 @@ def test_a_log_of_the_old_format_is_refused_and_not_cut(directory, files):
     files.open(path, create=True).pwrite(data, 0)
     for was_clean in (True, False):
         with pytest.raises(UnsupportedForMessageFormatError, match="format 1"):
-            Log(directory, ONE, files=files, was_clean=was_clean)
+            Log(directory, ONE, files=files, known=LogCheckpoint(was_clean=was_clean))
     assert bytes(files.names[path].data) == data
 
 
@@ -416,6 +421,8 @@ def test_every_way_a_power_loss_may_tear_the_tail(directory, files):
         ends.append(log.size_bytes)
     for kept in range(log.size_bytes - synced_bytes + 1):
         disk = files.crash(power_loss=True, keep_unsynced=kept)
-        again = Log(directory, ONE, files=disk, recovery_point=log.recovery_point)
+        again = Log(
+            directory, ONE, files=disk, known=LogCheckpoint(recovery_point=log.recovery_point)
+        )
         whole = 3 + sum(end <= synced_bytes + kept for end in ends)
         assert contents(again) == {offset: b"%d" % offset for offset in range(whole)}

@@ -15,6 +15,7 @@ from kafka.errors import (
 from kafka.record.memory_records import MemoryRecords
 
 from broker.config.log import LogConfig
+from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker
@@ -28,8 +29,8 @@ ABORT = TransactionMarker(is_commit=False, coordinator_epoch=3)
 
 @pytest.fixture
 def open_log(directory, clock, files):
-    def open_log(config=SMALL, **options):
-        return Log(directory, config, clock, files, **options)
+    def open_log(config=SMALL, **known):
+        return Log(directory, config, clock, files, LogCheckpoint(**known))
 
     return open_log
 
@@ -366,7 +367,9 @@ def test_a_reader_keeps_what_was_committed_and_nothing_else(seed, directory, clo
             point = log.recovery_point
             is_power_loss = step == "power"
             files = files.crash(power_loss=is_power_loss, keep_unsynced=choose.randrange(300))
-            log = Log(directory, SMALL, clock, files, point, was_clean=step == "stop")
+            log = Log(
+                directory, SMALL, clock, files, LogCheckpoint(point, was_clean=step == "stop")
+            )
             assert is_power_loss or log.log_end_offset == producers.log.log_end_offset
             assert log.log_end_offset >= point
             model.cut(log.log_end_offset)
