@@ -132,14 +132,14 @@ def _reason(error: OSError) -> str:
 
 
 def open_server(config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> tuple[BrokerServer, str]:
-    """A server that is ready to start, and its address as HOST:PORT. Raises StartError."""
+    """A server that is ready to start, and its first address as HOST:PORT. Raises StartError."""
     try:
         server = BrokerServer(config, loop)
-        endpoint = server.open()
+        endpoint, *_ = server.open()
     except OSError as error:
-        listener = config.endpoints[0]
+        addresses = ",".join(f"{each.host}:{each.port}" for each in config.endpoints)
         raise StartError(
-            f"cannot start on {listener.host}:{listener.port} with data in "
+            f"cannot start on {addresses} with data in "
             f"{','.join(map(str, config.data_dirs))}: {_reason(error)}"
         ) from error
     except (KafkaError, MetadataStoreError) as error:

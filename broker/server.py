@@ -127,10 +127,10 @@ class BrokerServer:
             loop,
         )
 
-    def open(self) -> Endpoint:
-        """Takes the port and the data directory, recovers the logs. Blocks.
+    def open(self) -> tuple[Endpoint, ...]:
+        """Takes the ports and the data directory, recovers the logs. Blocks.
 
-        Returns the address that will be listened on. Raises OSError (port taken, directory not
+        Returns the addresses that will be listened on. Raises OSError (port taken, directory not
         writable or in use) and kafka.errors.
         """
         self._open_metrics()
@@ -141,11 +141,10 @@ class BrokerServer:
                 self._metrics.close()
             raise
 
-    def _open(self) -> Endpoint:
-        listener, advertised = self._config.endpoints[0], self._config.advertised_endpoints[0]
-        host, port = self._network.bind(listener.host, listener.port)
-        data_dir = self._config.data_dirs[0]
-        data_dir.mkdir(parents=True, exist_ok=True)
+    def _open(self) -> tuple[Endpoint, ...]:
+        advertised = self._config.advertised_endpoints[0]
+        bound = self._network.bind(self._config.endpoints)
+        self._config.data_dirs[0].mkdir(parents=True, exist_ok=True)
         self._store = self._open_store()
         self._records = MetadataRecords(self._store)
         self._records.prepare()
@@ -175,7 +174,7 @@ class BrokerServer:
         )
         self._logs.open()
         self._records.set_cluster_id(self._logs.cluster_id)
-        self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, port))
+        self._metadata = MetadataCache(self._logs.cluster_id, self._node(advertised, bound[0].port))
         purgatory = Purgatory(self._loop.call_later)
         replica_host = self._replica_host()
         self._throttles = Throttles(self._config, replica_host.now_ms)
@@ -187,7 +186,7 @@ class BrokerServer:
             self._records.register(self._metadata.broker)
             if adopt_logs(self._logs, self._records, self._topic_configs, self._config):
                 self._first_producer_id = last_producer_id(self._logs) + 1
-        return Endpoint(listener.name, host, port)
+        return bound
 
     def _cluster_id(self) -> str | None:
         """None where a broker alone has none yet."""

@@ -39,7 +39,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 
 def _ask(request: Request) -> HeartbeatAsk:
-    wanted = request.decode(ConsumerGroupHeartbeatRequest)
+    wanted, caller = request.decode(ConsumerGroupHeartbeatRequest), request.caller
     owned = None
     if wanted.topic_partitions is not None:
         owned = frozenset(
@@ -51,8 +51,8 @@ def _ask(request: Request) -> HeartbeatAsk:
         group_id=wanted.group_id,
         member_id=wanted.member_id,
         epoch=wanted.member_epoch,
-        client_id=request.header.client_id or "",
-        client_host="/" + request.peer.rpartition(":")[0],
+        client_id=caller.client_id,
+        client_host=caller.host,
         instance_id=wanted.instance_id,
         rack_id=wanted.rack_id,
         rebalance_timeout_ms=wanted.rebalance_timeout_ms,

@@ -123,7 +123,7 @@ class _Fetch:
         """Waits from this instant on: what is appended before the loop turns must not be missed."""
         context, session = self._context, self._session
         # The frame is let go while its answer is waited for.
-        self._request = Request(self._request.header, memoryview(b""))
+        self._request = Request(self._request.header, memoryview(b""), self._request.peer)
         keys: list[Hashable] = [session]
         if session is None:
             node_id = self._wanted.replica_id

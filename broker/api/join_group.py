@@ -57,15 +57,15 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 
 def _ask(request: Request) -> JoinAsk:
-    wanted = request.decode(JoinGroupRequest)
+    wanted, caller = request.decode(JoinGroupRequest), request.caller
     session_timeout_ms = wanted.session_timeout_ms
     rebalance_timeout_ms = wanted.rebalance_timeout_ms
     return JoinAsk(
         group_id=wanted.group_id,
         member_id=wanted.member_id,
         instance_id=wanted.group_instance_id,
-        client_id=request.header.client_id or "",
-        client_host="/" + request.peer.rpartition(":")[0],
+        client_id=caller.client_id,
+        client_host=caller.host,
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=(
             session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms

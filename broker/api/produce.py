@@ -106,7 +106,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
         return _join_and_append(wanted, places, transactional, context)
     if request.body.nbytes < LARGE_BYTES:
         return _append_all(wanted, places, context)
-    return _append_large_aside(wanted, places, request.peer, context)
+    return _append_large_aside(wanted, places, str(request.peer), context)
 
 
 async def _convert_and_append(

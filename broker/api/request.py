@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.data_container import DataContainer
 
+from broker.api.caller import ANONYMOUS, Caller
 from broker.api.fetch_session import FetchSessionCache
 from broker.api.response import Outcome
 from broker.cluster.broker_configs import ConfigManager
@@ -32,6 +33,7 @@ from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_partitions import TransactionPartitions
 from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
+from broker.network.peer import Peer
 from broker.replica.manager import ReplicaManager
 from pyspark_kafkalog.protocol.frames import RequestHeader
 
@@ -111,16 +113,21 @@ class ApiContext:
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to make
 class Request:
-    """One request: `body` is what follows the header, a writable view of the received frame;
-    `peer` is HOST:PORT of who sent it."""
+    """One request: `body` is what follows the header, a writable view of the received frame."""
 
     header: RequestHeader
     body: memoryview
-    peer: str = ""
+    peer: Peer
 
     @property
     def version(self) -> int:
         return self.header.api_version
+
+    @property
+    def caller(self) -> Caller:
+        """Made for those who ask: most requests do not care who sent them."""
+        peer = self.peer
+        return Caller(peer.listener, ANONYMOUS, self.header.client_id or "", peer.address)
 
     def decode(self, message_class: Any, max_elements: int = MAX_ELEMENTS) -> Any:
         """The body as a message of `kafka.protocol`. Raises CloseConnection for nonsense."""

@@ -29,6 +29,7 @@ from typing import Final, TypeAlias
 
 from broker.network.buffers import ReceiveBuffers
 from broker.network.log_limit import LimitedLog
+from broker.network.peer import Peer
 from broker.network.send import Part, SendQueue, size_of
 from broker.network.transport import PlainTransport
 from pyspark_kafkalog.protocol.frame_memory import is_viewed
@@ -92,7 +93,7 @@ class BrokerConnection:
     def __init__(
         self,
         transport: PlainTransport,
-        peer: str,
+        peer: Peer,
         handler: Handler,
         limits: ConnectionLimits,
         buffers: ReceiveBuffers,

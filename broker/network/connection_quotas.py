@@ -1,9 +1,9 @@
 """How many connections there may be, in all and from one address, and how fast they may come.
 
 Owns: the count of connections by address. The rules are those of Apache Kafka (KIP-308, KIP-402,
-KIP-612) for a broker with one listener: a connection above an address's limit is closed at once;
-at `max.connections`, and above `max.connection.creation.rate`, no connection is accepted until
-there is room: clients wait in the listener's backlog, those that are served stay undisturbed.
+KIP-612) for limits of all listeners together: a connection above an address's limit is closed at
+once; at `max.connections`, and above `max.connection.creation.rate`, no connection is accepted
+until there is room: clients wait in a listener's backlog, those that are served stay undisturbed.
 (Kafka closes the least recently used connection only for another listener's sake.)
 
 Called by: the event loop's thread only. Never: touches a socket.

@@ -21,12 +21,12 @@ class LimitedLog:
         # By event: (end of its interval, lines in it).
         self._lines: dict[str, tuple[float, int]] = {}
 
-    def warning(self, event: str, peer: str, reason: str) -> None:
+    def warning(self, event: str, peer: object, reason: str) -> None:
         suppressed = self._suppressed_before(event)
         if suppressed is not None:
             self._logger.warning("%s peer=%s reason=%r%s", event, peer, _cut(reason), suppressed)
 
-    def exception(self, event: str, peer: str) -> None:
+    def exception(self, event: str, peer: object) -> None:
         """With the traceback of the exception being handled."""
         suppressed = self._suppressed_before(event)
         if suppressed is not None:

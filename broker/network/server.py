@@ -1,6 +1,6 @@
-"""The listening socket: accepts connections, forgets closed ones, closes idle ones.
+"""The network's side of a broker: takes connections, forgets closed ones, closes idle ones.
 
-Owns: the listener, every BrokerConnection and the buffers they receive into. Called by:
+Owns: the listeners, every BrokerConnection and the buffers they receive into. Called by:
 the event loop's thread only (the counts of NetworkStats may be read by any). Never: looks at a
 request.
 
@@ -13,24 +13,20 @@ import asyncio
 import logging
 import resource
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from broker.config.endpoint import Endpoint
 from broker.network.buffers import NO_LIMIT, ReceiveBuffers
 from broker.network.connection import BrokerConnection, ConnectionLimits, Handler
-from broker.network.connection_quotas import (
-    ConnectionLimitOptions,
-    ConnectionQuotas,
-    canonical_address,
-)
+from broker.network.connection_quotas import ConnectionLimitOptions, ConnectionQuotas
+from broker.network.listener import Listener
 from broker.network.log_limit import LimitedLog
+from broker.network.peer import Peer
 from broker.network.transport import PlainTransport
 
 _log = logging.getLogger(__name__)
 
-# Connections accepted before the loop looks at the others again.
-_ACCEPTS_PER_EVENT = 64
-# Out of file descriptors: wait this long before accepting again.
-_ACCEPT_PAUSE_S = 0.2
 # The share of the process's file descriptors that connections may take.
 _DESCRIPTOR_SHARE = 0.8
 # Frames that wait for room wait this long for any other to be done, then one must go.
@@ -70,7 +66,7 @@ class NetworkStats:
 
 
 class NetworkServer:
-    """Accepts on one address; every request of every connection goes to one handler."""
+    """Accepts on all listeners; every request of every connection goes to one handler."""
 
     def __init__(
         self,
@@ -88,45 +84,31 @@ class NetworkServer:
         self._quotas = ConnectionQuotas(options.connections)
         self._limited_log = LimitedLog(_log)
         self._descriptors = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _DESCRIPTOR_SHARE)
-        self._is_listening = False
-        self._accepting = False
-        self._accept_timer: asyncio.TimerHandle | None = None
         self._room_timer: asyncio.TimerHandle | None = None
         self._connections: set[BrokerConnection] = set()
         self.stats = NetworkStats()
-        self._listener: socket.socket | None = None
+        self._listeners: list[Listener] = []
         self._sweep: asyncio.TimerHandle | None = None
 
-    def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Binds without listening yet: the port is ours. Returns (host, port); raises OSError."""
-        # No host is every interface, which getaddrinfo calls None.
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+    def bind(self, endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
+        """Binds without listening yet: the ports are ours. Returns the endpoints with the addresses
+        and ports that they got; raises OSError."""
         try:
-            listener.setblocking(False)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._options.receive_buffer_bytes > 0:
-                # Accepted sockets inherit it; set later it would not widen the TCP window.
-                listener.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_RCVBUF, self._options.receive_buffer_bytes
-                )
-            listener.bind(address)
+            for endpoint in endpoints:
+                listener = Listener(endpoint, self._quotas, self._limited_log, self._loop)
+                listener.bind(self._options.receive_buffer_bytes)
+                self._listeners.append(listener)
         except OSError:
-            listener.close()
+            self._close_listeners()
             raise
-        self._listener = listener
-        name = listener.getsockname()
-        return name[0], name[1]
+        return tuple(listener.endpoint for listener in self._listeners)
 
     def start(self, handler: Handler) -> None:
         """Listens and accepts; every request goes to `handler`. Raises OSError."""
         self._handler = handler
-        assert self._listener is not None, "bind first"
-        self._listener.listen(self._options.backlog)
-        self._is_listening = True
-        self._accept_more()
+        assert self._listeners, "bind first"
+        for listener in self._listeners:
+            listener.start(self._options.backlog, self._admit)
         if self._options.max_idle_ms >= 0:
             self._sweep = self._loop.call_later(self._sweep_interval_s(), self._close_idle)
 
@@ -143,13 +125,10 @@ class NetworkServer:
     async def close(self) -> None:
         """Stops accepting and reading, lets appends end and answers on their way out go, closes
         everything."""
-        for timer in (self._sweep, self._accept_timer, self._room_timer):
+        for timer in (self._sweep, self._room_timer):
             if timer is not None:
                 timer.cancel()
-        if self._listener is not None:
-            self._stop_accepting()
-            self._listener.close()
-            self._listener = None
+        self._close_listeners()
         for connection in self._connections:
             connection.stop_reading()
         deadline = self._loop.time() + _DRAIN_S
@@ -160,66 +139,31 @@ class NetworkServer:
         for connection in list(self._connections):
             connection.close("the broker stops")
 
-    def _accept_more(self) -> None:
-        self._accept_timer = None
-        if self._listener is not None and not self._accepting:
-            self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
-            self._accepting = True
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
 
     def _accept_if_paused(self) -> None:
-        """There may be room again for a connection that waits."""
-        if self._is_listening and not self._accepting and self._accept_timer is None:
-            self._accept_more()
+        for listener in self._listeners:
+            listener.accept_if_paused()
 
-    def _stop_accepting(self) -> None:
-        if self._accepting:
-            assert self._listener is not None
-            self._loop.remove_reader(self._listener.fileno())
-            self._accepting = False
-
-    def _pause_accepting(self, pause_s: float) -> None:
-        """The listener stays readable, so look away for a moment."""
-        self._stop_accepting()
-        self._accept_timer = self._loop.call_later(pause_s, self._accept_more)
-
-    def _on_acceptable(self) -> None:
-        assert self._listener is not None
-        for _ in range(_ACCEPTS_PER_EVENT):
-            if self._quotas.is_full:  # until a connection is closed
-                self._stop_accepting()
-                self._limited_log.warning("accept.waits", "any", "max.connections")
-                return
-            pause_s = self._quotas.pause_s(self._loop.time())
-            if pause_s:
-                self._pause_accepting(pause_s)
-                return
-            try:
-                sock, address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # EMFILE and kin
-                self._limited_log.warning("accept.failed", "any", str(error))
-                self._pause_accepting(_ACCEPT_PAUSE_S)
-                return
-            self._admit(sock, canonical_address(address[0]), address[1])
-
-    def _admit(self, sock: socket.socket, address: str, port: int) -> None:
+    def _admit(self, sock: socket.socket, peer: Peer) -> None:
         """Takes the connection, or closes it where there are too many."""
-        peer = f"{address}:{port}"
         reason = None
         if sock.fileno() >= self._descriptors:  # the system gives the lowest free number
             reason = "out of file descriptors"
-        elif not self._quotas.take(address, self._loop.time()):
+        elif not self._quotas.take(peer.address, self._loop.time()):
             reason = "max.connections.per.ip"
         if reason is not None:
             self.stats.refused += 1
             sock.close()
             self._limited_log.warning("connection.refused", peer, reason)
             return
-        if not self._connect(sock, address, peer):
-            self._quotas.give_back(address)
+        if not self._connect(sock, peer):
+            self._quotas.give_back(peer.address)
 
-    def _connect(self, sock: socket.socket, address: str, peer: str) -> bool:
+    def _connect(self, sock: socket.socket, peer: Peer) -> bool:
         """Whether the socket could be used."""
         try:
             sock.setblocking(False)
@@ -241,7 +185,7 @@ class NetworkServer:
             self._buffers,
             self._limited_log,
             self._loop,
-            lambda closed: self._on_close(closed, address),
+            self._on_close,
         )
         self._connections.add(connection)
         self._share_unsent()
@@ -249,11 +193,11 @@ class NetworkServer:
         _log.debug("connection.opened peer=%s", peer)
         return True
 
-    def _on_close(self, connection: BrokerConnection, address: str) -> None:
+    def _on_close(self, connection: BrokerConnection) -> None:
         self._connections.discard(connection)
         self._share_unsent()
         self.stats.closed += 1
-        self._quotas.give_back(address)
+        self._quotas.give_back(connection.peer.address)
         self._accept_if_paused()
 
     def _share_unsent(self) -> None:

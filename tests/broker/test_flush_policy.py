@@ -27,7 +27,7 @@ def serve(tmp_path):
     def start(**properties):
         given = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"} | properties
         server = BrokerServer(BrokerConfig.from_properties(given), loop)
-        endpoint = server.open()
+        (endpoint,) = server.open()
         thread.start()
         asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
         client = RawClient(endpoint.host, endpoint.port, timeout_s=20)

@@ -46,7 +46,7 @@ class BrokerInThread:
             "replica.high.watermark.checkpoint.interval.ms": "3600000",
         }
         self.server = BrokerServer(BrokerConfig.from_properties(given), self.loop)
-        self.endpoint = self.server.open()
+        (self.endpoint,) = self.server.open()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result(10)

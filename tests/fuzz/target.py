@@ -33,6 +33,7 @@ from broker.network.buffers import ReceiveBuffers
 from broker.network.connection import BrokerConnection, CloseConnection, ConnectionLimits
 from broker.network.log_limit import LimitedLog
 from broker.network.loop import new_event_loop
+from broker.network.peer import Peer
 from broker.network.send import Part
 from broker.network.transport import PlainTransport
 from broker.server import BrokerServer
@@ -90,7 +91,7 @@ class BrokerTarget:
         ours, self._peer = socket.socketpair()
         self._connection = BrokerConnection(
             PlainTransport(ours),
-            "127.0.0.1:1",
+            Peer("PLAINTEXT", "127.0.0.1", 1),
             lambda _frame, _connection: None,
             ConnectionLimits(1 << 20),
             ReceiveBuffers(),

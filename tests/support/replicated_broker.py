@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from broker.api.api_versions import FEATURES
 from broker.api.apis import APIS
-from broker.api.request import Api, Request
+from broker.api.request import Api
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
 from broker.cluster.metadata import (
@@ -40,9 +40,9 @@ from broker.log.clock import system_clock_ms
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedProduce
 from broker.replica.purgatory import Purgatory, Timer
-from pyspark_kafkalog.protocol.frames import RequestHeader
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.replicas import lead, replicas_alone, stop
+from tests.support.requests import request_of
 
 ME, OTHER = BrokerNode(1, "host", 9092), BrokerNode(2, "other", 9092)
 TOPIC = "t"
@@ -191,8 +191,7 @@ class ReplicatedBroker:
     def send(self, api: Api, message: Any, version: int) -> Any:
         """What the handler returns: an answer, or what it is awaited by."""
         body = message if isinstance(message, bytes) else bytes(message.encode(version=version))
-        header = RequestHeader(api.key, version, 1, "test", 0)
-        return api.handle(Request(header, memoryview(bytearray(body)), "1.2.3.4:5"), self.context)
+        return api.handle(request_of(api.key, version, body), self.context)
 
     async def ask(self, api: Api, message: Any, version: int) -> Any:
         """The answer, when it comes."""

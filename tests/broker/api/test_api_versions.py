@@ -14,10 +14,10 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from broker.api import api_versions, consumer_group_heartbeat
 from broker.api.apis import APIS
-from broker.api.request import Request
 from pyspark_kafkalog.protocol import consumer_groups
 from pyspark_kafkalog.protocol.consumer_groups import ConsumerGroupHeartbeatRequest
-from pyspark_kafkalog.protocol.frames import RequestHeader, is_flexible
+from pyspark_kafkalog.protocol.frames import is_flexible
+from tests.support.requests import request_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -88,14 +88,12 @@ def test_a_cluster_over_zookeeper_has_no_features():
     """Any broker may be the next coordinator, and Apache Kafka 3.9 knows none of them."""
     context: Any = SimpleNamespace(api_ranges=(api_versions.API.range,), features={})
     message = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    body = memoryview(bytearray(message.encode(version=4)))
-    header = RequestHeader(18, 4, 1, "test", 0)
-    response: Any = api_versions.handle(Request(header, body), context)
+    request = request_of(18, 4, message.encode(version=4))
+    response: Any = api_versions.handle(request, context)
     assert response.supported_features == response.finalized_features == []
     heartbeat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
-    body = memoryview(bytearray(heartbeat.encode(version=1)))
-    header = RequestHeader(68, 1, 1, "test", 0)
-    answer: Any = asyncio.run(consumer_group_heartbeat.handle(Request(header, body), context))
+    request = request_of(68, 1, heartbeat.encode(version=1))
+    answer: Any = asyncio.run(consumer_group_heartbeat.handle(request, context))
     assert answer.error_code == UnsupportedVersionError.errno
 
 

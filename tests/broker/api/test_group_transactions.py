@@ -12,9 +12,7 @@ from kafka.errors import CoordinatorLoadInProgressError
 from kafka.protocol.producer import TxnOffsetCommitRequest
 
 from broker.api import txn_offset_commit
-from broker.api.request import Request
 from broker.cluster.metadata import new_topic
-from pyspark_kafkalog.protocol.frames import RequestHeader
 from tests.broker.api.group_client import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
@@ -30,6 +28,7 @@ from tests.broker.api.test_group_offsets import (
 )
 from tests.broker.api.transaction_client import TransactionClient
 from tests.support.patience import EVENT_S
+from tests.support.requests import request_of
 
 INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
@@ -268,8 +267,7 @@ def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, onl
     wanted = TxnOffsetCommitRequest(
         transactional_id="x", group_id="g", producer_id=1, producer_epoch=0, topics=[topic]
     )
-    body = memoryview(bytearray(wanted.encode(version=version)))
-    request = Request(RequestHeader(28, version, 1, "", 0), body)
+    request = request_of(28, version, wanted.encode(version=version))
     response = asyncio.run(txn_offset_commit.handle(request, context))
     assert response.topics[0].partitions[0].error_code == code
 

@@ -11,11 +11,10 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import TopicPartition
 
 from broker.api import describe_topic_partitions, metadata
-from broker.api.request import Request
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
-from pyspark_kafkalog.protocol.frames import RequestHeader
+from tests.support.requests import request_of
 
 ONE, TWO = BrokerNode(1, "one", 9092), BrokerNode(2, "two", 9092)
 LOST = LeaderNotAvailableError.errno
@@ -37,8 +36,7 @@ def context():
 
 
 def ask(api: Any, key: int, version: int, message: Any, context: Any) -> Any:
-    body = memoryview(bytearray(message.encode(version=version)))
-    return api.handle(Request(RequestHeader(key, version, 1, "test", 0), body), context)
+    return api.handle(request_of(key, version, message.encode(version=version)), context)
 
 
 def told(partitions: Any) -> Any:

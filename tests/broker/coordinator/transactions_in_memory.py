@@ -17,7 +17,6 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
 from broker.api import produce
-from broker.api.request import Request
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
 from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
@@ -33,7 +32,6 @@ from broker.log.log import Log, LogAppendInfo
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import Partition
 from broker.replica.purgatory import Purgatory
-from pyspark_kafkalog.protocol.frames import RequestHeader
 from pyspark_kafkalog.protocol.produce import (
     ProducedPartition,
     ProducePartition,
@@ -45,6 +43,7 @@ from tests.broker.log.batches import bytes_of
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
 from tests.support.replicas import host_alone, lead, no_isr_change, no_throttles
+from tests.support.requests import request_of
 
 TOPIC = "t"
 _CONFIG = LogConfig(segment_bytes=2000, retention_ms=-1)
@@ -285,9 +284,8 @@ class TransactionBroker:
             1000,
             [ProducePartition(place.topic, place.partition, records)],
         )
-        body = memoryview(bytearray(b"".join(bytes(p) for p in encode_produce_request(wanted))))
-        header = RequestHeader(0, version, 1, "test", 0)
-        response: Any = produce.handle(Request(header, body), self._context)
+        body = b"".join(bytes(part) for part in encode_produce_request(wanted))
+        response: Any = produce.handle(request_of(0, version, body), self._context)
         if isinstance(response, Coroutine):
             response = asyncio.run(response)
         (produced,) = response.partitions

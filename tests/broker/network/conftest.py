@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.config.endpoint import Endpoint
 from broker.network.connection import Answer, BrokerConnection, ConnectionLimits
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
@@ -52,7 +53,8 @@ class Served:
         self.echo = Echo()
         self.loop = new_event_loop()
         self.server = NetworkServer(limits, options, self.loop)
-        self.address = self.server.bind("127.0.0.1", 0)
+        (endpoint,) = self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0)])
+        self.address = endpoint.host, endpoint.port
         self.server.start(self.echo)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

@@ -13,14 +13,12 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.api import produce
-from broker.api.request import Request
 from broker.cluster.metadata import PartitionMetadata, new_topic
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch, DelayedProduce
 from broker.replica.partition import Isolation
 from broker.replica.purgatory import Purgatory
-from pyspark_kafkalog.protocol.frames import RequestHeader
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
     ProduceRequest,
@@ -29,6 +27,7 @@ from pyspark_kafkalog.protocol.produce import (
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone, stop
+from tests.support.requests import request_of
 
 PLACES = [TopicPartition("t", index) for index in range(2)]
 LONG_MS = 60_000
@@ -55,10 +54,9 @@ class Broker:
     def produce(self, *places, acks=-1, timeout_ms=LONG_MS):
         parts = [ProducePartition(*place, batch_of(1)) for place in places]
         wanted = ProduceRequest(9, None, acks, timeout_ms, parts)
-        body = memoryview(bytearray(b"".join(encode_produce_request(wanted))))
-        header = RequestHeader(0, 9, 1, "test", 0)
         context = SimpleNamespace(config=self.config, replicas=self.replicas)
-        return produce.handle(Request(header, body), context)
+        request = request_of(0, 9, b"".join(encode_produce_request(wanted)))
+        return produce.handle(request, context)
 
     def replicate(self, number, offset):
         """The other replica has all below `offset`."""
