@@ -13,15 +13,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.errors import BrokerResponseError, KafkaConnectionError, NotControllerError
 
 from broker.api.api_versions import FEATURES, GROUP_VERSION
 from broker.api.apis import APIS
+from broker.api.contexts import (
+    ConfigContext,
+    ControlledContext,
+    ControllerContext,
+    FeatureContext,
+    GroupContext,
+    MetadataContext,
+    NoContext,
+    RecordContext,
+    TransactionalOffsetsContext,
+    TransactionContext,
+)
 from broker.api.dispatcher import Dispatcher
 from broker.api.fetch_session import FetchSessionCache
-from broker.api.request import Api, ApiContext
+from broker.api.request import Api
 from broker.boot.adoption import adopt_logs, last_producer_id
 from broker.cluster import znodes
 from broker.cluster.broker_configs import ConfigManager, load_dynamic
@@ -241,7 +253,7 @@ class BrokerServer:
             self._coordinators,
         )
         apis = self._apis()
-        self._dispatcher = Dispatcher(apis, self._api_context(apis), self._loop)
+        self._dispatcher = Dispatcher(apis, self._api_contexts(apis), self._loop)
         if not self._is_member:
             self._state_changes.registered(0)  # with nobody
             await self._controller.start()
@@ -257,7 +269,7 @@ class BrokerServer:
             self._loop.create_task(self._expire_transactional_ids()),
         ]
 
-    def _apis(self) -> Sequence[Api]:
+    def _apis(self) -> Sequence[Api[Any]]:
         if not self._is_member:
             return APIS
         from broker.api.cluster_apis import CLUSTER_APIS
@@ -469,33 +481,56 @@ class BrokerServer:
         self._to_brokers.append(to_brokers)
         return to_brokers.ask
 
-    def _api_context(self, apis: Sequence[Api]) -> ApiContext:
-        return ApiContext(
-            configs=self._configs,
-            topic_configs=self._topic_configs,
-            group_configs=self._group_configs,
-            users=self._users,
-            metadata=self._metadata,
-            controller=self._controller,
-            create_topic=self._create_topic,
-            obey=self._state_changes.obey,
-            replicas=self._replicas,
-            producer_ids=self._producer_ids,
-            groups=self._groups,
-            consumer_groups=self._consumer_groups,
-            offsets_topic=self._offsets_topic,
-            transactions=self._transactions,
-            transactions_topic=self._transactions_topic,
-            transaction_partitions=self._transaction_partitions,
-            markers=self._markers,
-            convert=self._convert,
-            fetch_sessions=FetchSessionCache(
-                self._replicas,
-                self._config.max_incremental_fetch_session_cache_slots,
-                lambda: self._loop.time() * 1000,
+    def _api_contexts(self, apis: Sequence[Api[Any]]) -> tuple[object, ...]:
+        """What the handlers of each family of APIs are given."""
+        configs, metadata, features = self._configs, self._metadata, self._features()
+        return (
+            NoContext(),
+            self._record_context(),
+            GroupContext(
+                metadata, self._groups, self._consumer_groups, self._offsets_topic, features
             ),
-            api_ranges=tuple(api.range for api in apis),
-            features=self._features(),
+            TransactionContext(
+                metadata,
+                self._transactions,
+                self._transactions_topic,
+                self._producer_ids,
+                self._markers,
+                self._offsets_topic,
+            ),
+            TransactionalOffsetsContext(
+                metadata,
+                self._replicas,
+                self._groups,
+                self._offsets_topic,
+                self._transaction_partitions,
+            ),
+            MetadataContext(
+                configs,
+                metadata,
+                self._offsets_topic,
+                self._transactions_topic,
+                self._create_topic,
+            ),
+            FeatureContext(metadata, tuple(api.range for api in apis), features),
+            ControllerContext(configs, metadata, self._controller),
+            ConfigContext(configs, metadata, self._topic_configs, self._group_configs, self._users),
+            ControlledContext(self._state_changes.obey),
+        )
+
+    def _record_context(self) -> RecordContext:
+        sessions = FetchSessionCache(
+            self._replicas,
+            self._config.max_incremental_fetch_session_cache_slots,
+            lambda: self._loop.time() * 1000,
+        )
+        return RecordContext(
+            self._configs,
+            self._metadata,
+            self._replicas,
+            sessions,
+            self._transaction_partitions,
+            self._convert,
         )
 
     def _features(self) -> Mapping[str, int]:

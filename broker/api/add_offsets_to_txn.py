@@ -8,8 +8,9 @@ from kafka.errors import BrokerResponseError, InvalidProducerEpochError, Produce
 from kafka.protocol.producer import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.metadata import CONSUMER_OFFSETS
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -17,7 +18,7 @@ from broker.coordinator.state_records import ProducerIdAndEpoch
 _FENCED_VERSION = 2
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionContext) -> Response:
     wanted = request.decode(AddOffsetsToTxnRequest)
     error: BrokerResponseError | None = None
     try:
@@ -37,4 +38,4 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return AddOffsetsToTxnResponse(error_code=code_of(error))
 
 
-API = Api(key=25, min_version=0, max_version=4, handle=handle)
+API = Api(key=25, min_version=0, max_version=4, handle=handle, context=TransactionContext)

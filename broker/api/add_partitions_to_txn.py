@@ -21,8 +21,9 @@ from kafka.errors import (
 from kafka.protocol.producer import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -36,7 +37,7 @@ _PARTITION = _TOPIC.AddPartitionsToTxnPartitionResult
 _Errors = Mapping[TopicPartition, BrokerResponseError | None]
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionContext) -> Response:
     wanted = request.decode(AddPartitionsToTxnRequest)
     if request.version >= _BATCH_VERSION:
         return await _answer_brokers(wanted, request.version, context)
@@ -58,7 +59,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 
 async def _answer_brokers(
-    wanted: AddPartitionsToTxnRequest, version: int, context: ApiContext
+    wanted: AddPartitionsToTxnRequest, version: int, context: TransactionContext
 ) -> Response:
     """All are done before any is waited for, which are so together."""
     topic = context.transactions_topic
@@ -107,7 +108,7 @@ def _add(
     producer: ProducerIdAndEpoch,
     topic_partitions: list[TopicPartition],
     version: int,
-    context: ApiContext,
+    context: TransactionContext,
 ) -> _Errors:
     """Raises why none is added."""
     refused = _refused(topic_partitions, version, context)
@@ -125,7 +126,7 @@ def _verify(
     producer: ProducerIdAndEpoch,
     topic_partitions: list[TopicPartition],
     version: int,
-    context: ApiContext,
+    context: TransactionContext,
 ) -> _Errors:
     """Raises why none is verified."""
     refused = _refused(topic_partitions, version, context)
@@ -137,7 +138,7 @@ def _verify(
 
 
 def _refused(
-    topic_partitions: list[TopicPartition], version: int, context: ApiContext
+    topic_partitions: list[TopicPartition], version: int, context: TransactionContext
 ) -> dict[TopicPartition, BrokerResponseError]:
     """The partitions that nobody could write to."""
     refused: dict[TopicPartition, BrokerResponseError] = {}
@@ -161,4 +162,4 @@ def _topics(errors: _Errors) -> list[object]:
     return [_TOPIC(name=name, results_by_partition=parts) for name, parts in topics.items()]
 
 
-API = Api(key=24, min_version=0, max_version=5, handle=handle)
+API = Api(key=24, min_version=0, max_version=5, handle=handle, context=TransactionContext)

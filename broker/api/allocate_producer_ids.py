@@ -5,8 +5,9 @@ They are the broker's to give away; nobody else has them, whatever becomes of it
 
 from kafka.errors import BrokerResponseError
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.isr_messages import (
     ALLOCATE_PRODUCER_IDS_VERSION,
@@ -15,7 +16,7 @@ from broker.cluster.isr_messages import (
 )
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     asked = request.decode(AllocateProducerIdsRequest)
     block, error = range(0), None
     try:
@@ -30,4 +31,6 @@ async def handle(request: Request, context: ApiContext) -> Response:
     )
 
 
-API = Api(67, ALLOCATE_PRODUCER_IDS_VERSION, ALLOCATE_PRODUCER_IDS_VERSION, handle)
+API = Api(
+    67, ALLOCATE_PRODUCER_IDS_VERSION, ALLOCATE_PRODUCER_IDS_VERSION, handle, ControllerContext
+)

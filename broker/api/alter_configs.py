@@ -8,13 +8,14 @@ from kafka.errors import InvalidRequestError
 from kafka.protocol.admin import AlterConfigsRequest, AlterConfigsResponse
 
 from broker.api.config_resources import Change, alter_each, check_names
-from broker.api.request import Api, ApiContext, Request
+from broker.api.contexts import ConfigContext
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _RESULT = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ConfigContext) -> Response:
     wanted = request.decode(AlterConfigsRequest)
     responses = await alter_each(wanted, _replacement, _RESULT, context)
     return AlterConfigsResponse(responses=responses)
@@ -30,4 +31,4 @@ def _replacement(ask: "AlterConfigsRequest.AlterConfigsResource") -> Change:
     return lambda _: replacement
 
 
-API = Api(key=33, min_version=0, max_version=2, handle=handle)
+API = Api(key=33, min_version=0, max_version=2, handle=handle, context=ConfigContext)

@@ -2,13 +2,8 @@
 
 from kafka.errors import BrokerResponseError
 
-from broker.api.request import (
-    MAX_BROKER_ELEMENTS,
-    MAX_BROKER_REQUEST_BYTES,
-    Api,
-    ApiContext,
-    Request,
-)
+from broker.api.contexts import ControllerContext
+from broker.api.request import MAX_BROKER_ELEMENTS, MAX_BROKER_REQUEST_BYTES, Api, Request
 from broker.api.response import Response
 from broker.cluster.isr_messages import (
     ALTER_PARTITION_VERSION,
@@ -18,7 +13,7 @@ from broker.cluster.isr_messages import (
 )
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     asked = alter_partition_in(request.decode(AlterPartitionRequest, MAX_BROKER_ELEMENTS))
     try:
         return alter_partition_response(asked, await context.controller.alter_partitions(asked))
@@ -31,5 +26,6 @@ API = Api(
     ALTER_PARTITION_VERSION,
     ALTER_PARTITION_VERSION,
     handle,
+    ControllerContext,
     max_request_bytes=MAX_BROKER_REQUEST_BYTES,
 )

@@ -13,15 +13,16 @@ from kafka.protocol.admin import (
 )
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _TOPIC = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _PARTITION = _TOPIC.ReassignablePartitionResponse
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(AlterPartitionReassignmentsRequest)
     any_count = request.version == 0 or wanted.allow_replication_factor_change
     asked = {
@@ -64,4 +65,4 @@ def _answer(topic_partition: TopicPartition, error: BrokerResponseError | None) 
     )
 
 
-API = Api(key=45, min_version=0, max_version=1, handle=handle)
+API = Api(key=45, min_version=0, max_version=1, handle=handle, context=ControllerContext)

@@ -15,18 +15,20 @@ from kafka.errors import (
 from kafka.protocol.admin import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _TOPIC = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 _PARTITION = _TOPIC.AlterReplicaLogDirPartitionResult
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: RecordContext) -> Response:
     wanted = request.decode(AlterReplicaLogDirsRequest)
     directories = {
-        directory.absolute(): set(logs) for directory, logs in context.replicas.log_sizes().items()
+        directory.absolute(): set(logs or ())
+        for directory, logs in context.replicas.log_sizes().items()
     }
     by_topic: dict[str, list[object]] = {}
     for ask in wanted.dirs or ():
@@ -53,4 +55,4 @@ def _error(
     return UnknownTopicOrPartitionError()
 
 
-API = Api(key=34, min_version=0, max_version=2, handle=handle)
+API = Api(key=34, min_version=0, max_version=2, handle=handle, context=RecordContext)

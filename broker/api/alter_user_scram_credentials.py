@@ -20,8 +20,9 @@ from kafka.protocol.admin import (
     AlterUserScramCredentialsResponse,
 )
 
+from broker.api.contexts import ConfigContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.scram import LEAST_ITERATIONS, MECHANISMS, MOST_ITERATIONS, dump_credential
 from broker.cluster.entity_configs import Configs
@@ -29,7 +30,7 @@ from broker.cluster.entity_configs import Configs
 _RESULT = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ConfigContext) -> Response:
     wanted = request.decode(AlterUserScramCredentialsRequest)
     asks: dict[str, list[Any]] = {}
     for ask in (*(wanted.deletions or ()), *(wanted.upsertions or ())):
@@ -51,7 +52,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return AlterUserScramCredentialsResponse(results=results)
 
 
-def _change(ask: Any, context: ApiContext) -> Callable[[Configs], Configs]:
+def _change(ask: Any, context: ConfigContext) -> Callable[[Configs], Configs]:
     """What one deletion or setting makes of a user's credentials. Raises why it is refused, in
     Apache Kafka's words."""
     mechanism = MECHANISMS.get(ask.mechanism)
@@ -73,4 +74,4 @@ def _change(ask: Any, context: ApiContext) -> Callable[[Configs], Configs]:
     return lambda kept: {**kept, mechanism: text}
 
 
-API = Api(key=51, min_version=0, max_version=0, handle=handle)
+API = Api(key=51, min_version=0, max_version=0, handle=handle, context=ConfigContext)

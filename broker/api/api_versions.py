@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from kafka.errors import InvalidRequestError, UnsupportedVersionError
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from broker.api.request import Api, ApiContext, ApiRange, Request
+from broker.api.contexts import FeatureContext
+from broker.api.request import Api, ApiRange, Request
 from broker.api.response import Response
 
 GROUP_VERSION = "group.version"
@@ -30,7 +31,7 @@ _SOFTWARE_VERSION = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: FeatureContext) -> Response:
     wanted = request.decode(ApiVersionsRequest)
     if request.version >= _SOFTWARE_VERSION:
         for text in (wanted.client_software_name, wanted.client_software_version):
@@ -74,4 +75,4 @@ def _response(error_code: int, ranges: tuple[ApiRange, ...]) -> ApiVersionsRespo
     )
 
 
-API = Api(key=18, min_version=0, max_version=4, handle=handle)
+API = Api(key=18, min_version=0, max_version=4, handle=handle, context=FeatureContext)

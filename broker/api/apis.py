@@ -1,5 +1,7 @@
 """The APIs that this broker speaks, each in the versions that its own module names."""
 
+from typing import Any
+
 from broker.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -55,7 +57,7 @@ from broker.api import (
 )
 from broker.api.request import Api
 
-APIS: tuple[Api, ...] = (
+APIS: tuple[Api[Any], ...] = (
     produce.API,
     fetch.API,
     list_offsets.API,

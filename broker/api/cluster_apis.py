@@ -1,5 +1,7 @@
 """The APIs that brokers of a cluster speak with each other, beside those that clients speak too."""
 
+from typing import Any
+
 from broker.api import (
     allocate_producer_ids,
     alter_partition,
@@ -10,7 +12,7 @@ from broker.api import (
 )
 from broker.api.request import Api
 
-CLUSTER_APIS: tuple[Api, ...] = (
+CLUSTER_APIS: tuple[Api[Any], ...] = (
     leader_and_isr.API,
     stop_replica.API,
     update_metadata.API,

@@ -12,8 +12,8 @@ from typing import Any
 
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicOrPartitionError
 
+from broker.api.contexts import ConfigContext
 from broker.api.errors import wire_error
-from broker.api.request import ApiContext
 from broker.api.topic_names import check_topic_name
 from broker.config.definition import ConfigError
 from broker.config.group import check_group_config
@@ -28,7 +28,7 @@ async def alter_each(
     wanted: Any,
     change_of: Callable[[Any], Change],
     result_class: Any,
-    context: ApiContext,
+    context: ConfigContext,
     alter_logger: Callable[[Any], None] | None = None,
 ) -> list[Any]:
     """Answers either request: each of its resources succeeds or fails alone.
@@ -65,7 +65,7 @@ async def alter_each(
 
 
 async def _alter(
-    resource_type: int, name: str, change: Change, context: ApiContext, *, validate_only: bool
+    resource_type: int, name: str, change: Change, context: ConfigContext, *, validate_only: bool
 ) -> None:
     if resource_type == TOPIC:
         await _alter_topic(name, change, context, validate_only=validate_only)
@@ -78,7 +78,7 @@ async def _alter(
 
 
 async def _alter_topic(
-    name: str, change: Change, context: ApiContext, *, validate_only: bool
+    name: str, change: Change, context: ConfigContext, *, validate_only: bool
 ) -> None:
     if not name:
         raise InvalidRequestError("Default topic resources are not allowed.")
@@ -98,7 +98,7 @@ async def _alter_topic(
 
 
 async def _alter_group(
-    name: str, change: Change, context: ApiContext, *, validate_only: bool
+    name: str, change: Change, context: ConfigContext, *, validate_only: bool
 ) -> None:
     if not name:
         raise InvalidRequestError("Default group resources are not allowed.")
@@ -115,7 +115,7 @@ async def _alter_group(
 
 
 async def _alter_broker(
-    name: str, change: Change, context: ApiContext, *, validate_only: bool
+    name: str, change: Change, context: ConfigContext, *, validate_only: bool
 ) -> None:
     check_broker_name(name, context)
     all_brokers = not name
@@ -127,7 +127,7 @@ async def _alter_broker(
         raise InvalidRequestError(error.args[0]) from error
 
 
-def check_broker_name(name: str, context: ApiContext) -> None:
+def check_broker_name(name: str, context: ConfigContext) -> None:
     """Raises InvalidRequestError unless it is this broker's id, or empty."""
     node_id = context.metadata.broker.node_id
     if not name:

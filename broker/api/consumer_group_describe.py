@@ -10,9 +10,10 @@ from typing import Any
 
 from kafka.errors import BrokerResponseError
 
+from broker.api.contexts import GroupContext
 from broker.api.describe_groups import GROUP_OPERATIONS
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
 from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
@@ -29,7 +30,7 @@ _OPERATIONS = sum(1 << operation for operation in GROUP_OPERATIONS)
 _NO_OPERATIONS = -(2**31)
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(ConsumerGroupDescribeRequest)
     operations = _OPERATIONS if wanted.include_authorized_operations else _NO_OPERATIONS
     described = []
@@ -43,7 +44,7 @@ def handle(request: Request, context: ApiContext) -> Response:
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-def _described(group: ConsumerGroup, context: ApiContext, operations: int) -> Any:
+def _described(group: ConsumerGroup, context: GroupContext, operations: int) -> Any:
     return _GROUP(
         error_code=0,
         error_message=None,
@@ -57,7 +58,7 @@ def _described(group: ConsumerGroup, context: ApiContext, operations: int) -> An
     )
 
 
-def _member(group: ConsumerGroup, member: ConsumerMember, context: ApiContext) -> Any:
+def _member(group: ConsumerGroup, member: ConsumerMember, context: GroupContext) -> Any:
     subscription, current = member.subscription, member.current
     target = group.targets.get(member.member_id, ())
     return _MEMBER(
@@ -75,7 +76,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, context: ApiContext) -
     )
 
 
-def _assignment(partitions: Iterable[TopicIdPartition], context: ApiContext) -> Any:
+def _assignment(partitions: Iterable[TopicIdPartition], context: GroupContext) -> Any:
     topics = []
     for topic_id, numbers in by_topic(partitions).items():
         topic = context.metadata.topic_by_id(topic_id)
@@ -103,4 +104,4 @@ def _absent(group_id: str, error: BrokerResponseError) -> Any:
     )
 
 
-API = Api(key=69, min_version=0, max_version=1, handle=handle)
+API = Api(key=69, min_version=0, max_version=1, handle=handle, context=GroupContext)

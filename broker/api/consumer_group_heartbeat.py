@@ -11,8 +11,9 @@ from typing import Any
 from kafka.errors import BrokerResponseError, UnsupportedVersionError
 
 from broker.api.api_versions import GROUP_VERSION
+from broker.api.contexts import GroupContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.consumer_group_records import TopicIdPartition, by_topic
 from broker.coordinator.consumer_groups import HeartbeatAnswer, HeartbeatAsk
@@ -24,7 +25,7 @@ from pyspark_kafkalog.protocol.consumer_groups import (
 _ASSIGNMENT = ConsumerGroupHeartbeatResponse.Assignment
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     ask = _ask(request)
     try:
         if GROUP_VERSION not in context.features:
@@ -81,4 +82,4 @@ def _response(answer: HeartbeatAnswer) -> Any:
     )
 
 
-API = Api(key=68, min_version=0, max_version=1, handle=handle)
+API = Api(key=68, min_version=0, max_version=1, handle=handle, context=GroupContext)

@@ -8,12 +8,13 @@ from typing import Any
 
 from kafka.errors import BrokerResponseError
 
-from broker.api.request import MAX_BROKER_ELEMENTS, ApiContext, Request
+from broker.api.contexts import ControlledContext
+from broker.api.request import MAX_BROKER_ELEMENTS, Request
 from broker.api.response import Response
 from broker.cluster.control_messages import request_of, response_to
 
 
-async def answer(request: Request, context: ApiContext, message_class: Any) -> Response:
+async def answer(request: Request, context: ControlledContext, message_class: Any) -> Response:
     """What became of each partition, or why nothing was done."""
     wanted = request_of(request.decode(message_class, MAX_BROKER_ELEMENTS))
     try:

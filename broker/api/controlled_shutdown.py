@@ -6,8 +6,9 @@ else can lead.
 
 from kafka.errors import BrokerResponseError
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.isr_messages import (
     CONTROLLED_SHUTDOWN_VERSION,
@@ -16,7 +17,7 @@ from broker.cluster.isr_messages import (
 )
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     asked = request.decode(ControlledShutdownRequest)
     try:
         remaining = await context.controller.shut_down(asked.broker_id, asked.broker_epoch)
@@ -32,4 +33,4 @@ async def handle(request: Request, context: ApiContext) -> Response:
     )
 
 
-API = Api(7, CONTROLLED_SHUTDOWN_VERSION, CONTROLLED_SHUTDOWN_VERSION, handle)
+API = Api(7, CONTROLLED_SHUTDOWN_VERSION, CONTROLLED_SHUTDOWN_VERSION, handle, ControllerContext)

@@ -3,12 +3,13 @@
 from kafka.errors import SecurityDisabledError
 from kafka.protocol.admin import CreateAclsRequest, CreateAclsResponse
 
+from broker.api.contexts import NoContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: NoContext) -> Response:
     wanted = request.decode(CreateAclsRequest)
     code, message = wire_error(SecurityDisabledError("No Authorizer is configured."))
     results = [
@@ -18,4 +19,4 @@ def handle(request: Request, context: ApiContext) -> Response:
     return CreateAclsResponse(results=results)
 
 
-API = Api(key=30, min_version=0, max_version=3, handle=handle)
+API = Api(key=30, min_version=0, max_version=3, handle=handle, context=NoContext)

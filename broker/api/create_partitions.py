@@ -16,16 +16,17 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
 
+from broker.api.contexts import ControllerContext
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.topic_assignments import check_assignment
 
 _RESULT = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(CreatePartitionsRequest)
     names = Counter(topic.name for topic in wanted.topics or ())
     asks = {topic.name: topic for topic in wanted.topics or ()}
@@ -48,7 +49,9 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return CreatePartitionsResponse(results=results)
 
 
-def _additional(ask: "CreatePartitionsRequest.CreatePartitionsTopic", context: ApiContext) -> int:
+def _additional(
+    ask: "CreatePartitionsRequest.CreatePartitionsTopic", context: ControllerContext
+) -> int:
     """How many partitions are to be added. Raises BrokerResponseError when that cannot be."""
     topic = context.metadata.topic(ask.name)
     if topic is None:
@@ -81,4 +84,4 @@ def _assignment(
     return [tuple(assignment.broker_ids) for assignment in ask.assignments]
 
 
-API = Api(key=37, min_version=0, max_version=3, handle=handle)
+API = Api(key=37, min_version=0, max_version=3, handle=handle, context=ControllerContext)

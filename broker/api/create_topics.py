@@ -20,8 +20,9 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.topic_assignments import check_assignment
 from broker.api.topic_names import check_no_collision, check_topic_name
@@ -41,7 +42,7 @@ class _Plan(NamedTuple):
     configs: Mapping[str, str]
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(CreateTopicsRequest)
     times = Counter(topic.name for topic in wanted.topics or ())
     partition_count = 0
@@ -65,7 +66,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return CreateTopicsResponse(topics=results)
 
 
-def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext) -> _Plan:
+def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ControllerContext) -> _Plan:
     """Everything that can be wrong with a topic is found here. Raises BrokerResponseError."""
     check_topic_name(topic.name)
     context.controller.check_absent(topic.name)
@@ -81,7 +82,7 @@ def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext) -> _
     return _Plan(assignment, configs)
 
 
-def _partition_count(wanted: int, context: ApiContext) -> int:
+def _partition_count(wanted: int, context: ControllerContext) -> int:
     if wanted == _BROKER_DEFAULT:
         return context.config.num_partitions
     if wanted <= 0:
@@ -93,7 +94,7 @@ def _partition_count(wanted: int, context: ApiContext) -> int:
     return wanted
 
 
-def _replication_factor(wanted: int, context: ApiContext) -> int:
+def _replication_factor(wanted: int, context: ControllerContext) -> int:
     factor = context.config.default_replication_factor if wanted == _BROKER_DEFAULT else wanted
     if factor <= 0:
         raise InvalidReplicationFactorError(
@@ -103,7 +104,7 @@ def _replication_factor(wanted: int, context: ApiContext) -> int:
 
 
 def _manual_assignment(
-    topic: "CreateTopicsRequest.CreatableTopic", context: ApiContext
+    topic: "CreateTopicsRequest.CreatableTopic", context: ControllerContext
 ) -> Assignment:
     """As the client wants it: brokers that are there, as many for each partition."""
     if topic.num_partitions != _BROKER_DEFAULT:
@@ -137,7 +138,9 @@ def _configs(topic: "CreateTopicsRequest.CreatableTopic") -> Mapping[str, str]:
     return configs
 
 
-def _created(name: str, plan: _Plan, created: TopicMetadata | None, context: ApiContext) -> object:
+def _created(
+    name: str, plan: _Plan, created: TopicMetadata | None, context: ControllerContext
+) -> object:
     """`created`: None where it was only to be checked."""
     entries = describe_topic(context.config, context.config.log_config(plan.configs))
     config_class = CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
@@ -174,4 +177,4 @@ def _failed(name: str, error: BrokerResponseError) -> object:
     )
 
 
-API = Api(key=19, min_version=0, max_version=7, handle=handle)
+API = Api(key=19, min_version=0, max_version=7, handle=handle, context=ControllerContext)

@@ -3,12 +3,13 @@
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(DeleteGroupsRequest)
     results = []
     for group_id in dict.fromkeys(wanted.groups_names):
@@ -24,4 +25,4 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return DeleteGroupsResponse(results=results)
 
 
-API = Api(key=42, min_version=0, max_version=2, handle=handle)
+API = Api(key=42, min_version=0, max_version=2, handle=handle, context=GroupContext)

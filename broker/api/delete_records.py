@@ -13,8 +13,9 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.replica.delayed import DelayedDeleteRecords
 from broker.replica.later import when_done
@@ -25,7 +26,7 @@ _PARTITION = _TOPIC.DeleteRecordsPartitionResult
 _INVALID_LOW_WATERMARK = -1
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: RecordContext) -> Response:
     wanted = request.decode(DeleteRecordsRequest)
     offsets = {
         TopicPartition(topic.name, ask.partition_index): ask.offset
@@ -54,7 +55,9 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 
 async def _low_watermarks(
-    moved: Mapping[TopicPartition, int | BrokerResponseError], timeout_ms: int, context: ApiContext
+    moved: Mapping[TopicPartition, int | BrokerResponseError],
+    timeout_ms: int,
+    context: RecordContext,
 ) -> Mapping[TopicPartition, int | BrokerResponseError]:
     """Of logs that begin where they should, when their followers' do, too."""
     starts: dict[TopicPartition, tuple[Partition, int]] = {}
@@ -80,4 +83,4 @@ def _answer(partition: int, outcome: int | BrokerResponseError) -> object:
     )
 
 
-API = Api(key=21, min_version=0, max_version=2, handle=handle)
+API = Api(key=21, min_version=0, max_version=2, handle=handle, context=RecordContext)

@@ -13,15 +13,16 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.metadata import TopicMetadata
 
 _STATE = DeleteTopicsRequest.DeleteTopicState
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(DeleteTopicsRequest)
     if request.version >= 6:
         asks = list(wanted.topics or ())
@@ -40,7 +41,9 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return DeleteTopicsResponse(responses=responses)
 
 
-def _look_up(ask: "DeleteTopicsRequest.DeleteTopicState", context: ApiContext) -> TopicMetadata:
+def _look_up(
+    ask: "DeleteTopicsRequest.DeleteTopicState", context: ControllerContext
+) -> TopicMetadata:
     """Raises BrokerResponseError when there is no such topic, or it may not be deleted."""
     if not context.config.delete_topic_enable:
         raise TopicDeletionDisabledError("Topic deletion is disabled.")
@@ -71,4 +74,4 @@ def _result(
     )
 
 
-API = Api(key=20, min_version=0, max_version=6, handle=handle)
+API = Api(key=20, min_version=0, max_version=6, handle=handle, context=ControllerContext)

@@ -9,8 +9,9 @@ from typing import Any
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnsupportedVersionError
 from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
+from broker.api.contexts import NoContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _ENTITIES = ("user", "client-id", "ip")
@@ -18,7 +19,7 @@ _EXACT, _DEFAULT, _ANY = range(3)
 _MATCHES = {_EXACT: "EXACT", _DEFAULT: "DEFAULT", _ANY: "SPECIFIED"}
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: NoContext) -> Response:
     wanted = request.decode(DescribeClientQuotasRequest)
     error: BrokerResponseError | None = None
     try:
@@ -71,4 +72,4 @@ def _check_match(component: Any) -> None:
         )
 
 
-API = Api(key=48, min_version=0, max_version=1, handle=handle)
+API = Api(key=48, min_version=0, max_version=1, handle=handle, context=NoContext)

@@ -11,15 +11,16 @@ from kafka.errors import (
 )
 from kafka.protocol.admin import DescribeClusterRequest, DescribeClusterResponse
 
+from broker.api.contexts import MetadataContext
 from broker.api.errors import wire_error
 from broker.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: MetadataContext) -> Response:
     wanted = request.decode(DescribeClusterRequest)
     metadata = context.metadata
     code, message = wire_error(_refusal(wanted.endpoint_type))
@@ -58,4 +59,4 @@ def _refusal(endpoint_type: int) -> BrokerResponseError | None:
     return UnsupportedEndpointTypeError("Unsupported endpoint type " + str(endpoint_type))
 
 
-API = Api(key=60, min_version=0, max_version=2, handle=handle)
+API = Api(key=60, min_version=0, max_version=2, handle=handle, context=MetadataContext)

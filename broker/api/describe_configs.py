@@ -15,8 +15,9 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 
 from broker.api.broker_loggers import describe_loggers
 from broker.api.config_resources import BROKER, BROKER_LOGGER, GROUP, TOPIC
+from broker.api.contexts import ConfigContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.config.definition import ConfigEntry, ConfigSource
@@ -28,7 +29,7 @@ _ENTRY = _RESULT.DescribeConfigsResourceResult
 _SYNONYM = _ENTRY.DescribeConfigsSynonym
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ConfigContext) -> Response:
     wanted = request.decode(DescribeConfigsRequest)
     results = []
     # Each resource once, however often it is named: an entry of the answer is a thousand times
@@ -61,7 +62,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return DescribeConfigsResponse(results=results)
 
 
-async def _entries(resource_type: int, name: str, context: ApiContext) -> Sequence[ConfigEntry]:
+async def _entries(resource_type: int, name: str, context: ConfigContext) -> Sequence[ConfigEntry]:
     if resource_type == TOPIC:
         check_topic_name(name)
         if context.metadata.topic(name) is None:
@@ -103,4 +104,4 @@ def _described(entry: ConfigEntry, wanted: "DescribeConfigsRequest") -> object:
     )
 
 
-API = Api(key=32, min_version=0, max_version=4, handle=handle)
+API = Api(key=32, min_version=0, max_version=4, handle=handle, context=ConfigContext)

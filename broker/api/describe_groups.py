@@ -8,8 +8,9 @@ answered once.
 from kafka.errors import BrokerResponseError, GroupIdNotFoundError
 from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.group_metadata import GroupMetadata, GroupState
 
@@ -19,7 +20,7 @@ _NOT_FOUND_VERSION = 6
 _GROUP = DescribeGroupsResponse.DescribedGroup
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(DescribeGroupsRequest)
     described = []
     for group_id in dict.fromkeys(wanted.groups):
@@ -74,4 +75,4 @@ def _absent(group_id: str, state: str, error: BrokerResponseError | None) -> obj
     )
 
 
-API = Api(key=15, min_version=0, max_version=6, handle=handle)
+API = Api(key=15, min_version=0, max_version=6, handle=handle, context=GroupContext)

@@ -11,7 +11,8 @@ from kafka.errors import KafkaStorageError
 from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafka.structs import TopicPartition
 
-from broker.api.request import Api, ApiContext, Request
+from broker.api.contexts import RecordContext
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _DIRECTORY = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -19,7 +20,7 @@ _TOPIC = _DIRECTORY.DescribeLogDirsTopic
 _PARTITION = _TOPIC.DescribeLogDirsPartition
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: RecordContext) -> Response:
     wanted = request.decode(DescribeLogDirsRequest)
     only = None
     if wanted.topics is not None:
@@ -71,4 +72,4 @@ def _topics(logs: dict[TopicPartition, int]) -> list[object]:
     return [_TOPIC(name=name, partitions=found) for name, found in by_topic.items()]
 
 
-API = Api(key=35, min_version=0, max_version=5, handle=handle)
+API = Api(key=35, min_version=0, max_version=5, handle=handle, context=RecordContext)

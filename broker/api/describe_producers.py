@@ -4,8 +4,9 @@ from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.log.producer_state import ProducerStateEntry
@@ -15,7 +16,7 @@ _PARTITION = _TOPIC.PartitionResponse
 _PRODUCER = _PARTITION.ProducerState
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: RecordContext) -> Response:
     wanted = request.decode(DescribeProducersRequest)
     topics = [
         _TOPIC(
@@ -29,7 +30,7 @@ def handle(request: Request, context: ApiContext) -> Response:
     return DescribeProducersResponse(topics=topics)
 
 
-def _answer(topic: str, index: int, context: ApiContext) -> object:
+def _answer(topic: str, index: int, context: RecordContext) -> object:
     producers: list[object] = []
     error: BrokerResponseError | None = None
     try:
@@ -59,4 +60,4 @@ def _producer(producer_id: int, entry: ProducerStateEntry) -> object:
     )
 
 
-API = Api(key=61, min_version=0, max_version=0, handle=handle)
+API = Api(key=61, min_version=0, max_version=0, handle=handle, context=RecordContext)

@@ -9,8 +9,9 @@ from typing import Any
 from kafka.errors import UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeQuorumRequest, DescribeQuorumResponse
 
+from broker.api.contexts import MetadataContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _METADATA_TOPIC = "__cluster_metadata"
@@ -21,7 +22,7 @@ _REPLICA = _PARTITION.ReplicaState
 _NODE = DescribeQuorumResponse.Node
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: MetadataContext) -> Response:
     wanted = request.decode(DescribeQuorumRequest)
     asked = [
         (topic.topic_name, [part.partition_index for part in topic.partitions or ()])
@@ -88,4 +89,4 @@ def _unknown(index: int, node_id: int) -> Any:
     )
 
 
-API = Api(key=55, min_version=0, max_version=2, handle=handle)
+API = Api(key=55, min_version=0, max_version=2, handle=handle, context=MetadataContext)

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Set
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
+from broker.api.contexts import MetadataContext
 from broker.api.errors import code_of
 from broker.api.metadata import TOPIC_OPERATIONS
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.cluster.control import NO_LEADER
@@ -25,7 +26,7 @@ _NO_OPERATIONS = -(2**31)
 _CURSOR = DescribeTopicPartitionsResponse.Cursor
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: MetadataContext) -> Response:
     wanted = request.decode(DescribeTopicPartitionsRequest)
     asked = {topic.name for topic in wanted.topics or ()}
     cursor = wanted.cursor
@@ -105,4 +106,4 @@ def _answer(request: Request, topics: list[object], cursor: object | None) -> Re
     return response
 
 
-API = Api(key=75, min_version=0, max_version=0, handle=handle)
+API = Api(key=75, min_version=0, max_version=0, handle=handle, context=MetadataContext)

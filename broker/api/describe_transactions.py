@@ -9,8 +9,9 @@ from collections.abc import Collection
 from kafka.errors import BrokerResponseError
 from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 from broker.coordinator.transaction_metadata import (
     NO_PRODUCER_EPOCH,
@@ -21,7 +22,7 @@ from broker.coordinator.transaction_metadata import (
 _STATE = DescribeTransactionsResponse.TransactionState
 
 
-def handle(request: Request, context: ApiContext) -> Outcome:
+def handle(request: Request, context: TransactionContext) -> Outcome:
     wanted = request.decode(DescribeTransactionsRequest)
     states = {}
     uncommitted = []
@@ -40,7 +41,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
 
 
 async def _answer_when_committed(
-    states: dict[str, object], uncommitted: Collection[str], context: ApiContext
+    states: dict[str, object], uncommitted: Collection[str], context: TransactionContext
 ) -> Response:
     failures = await context.transactions_topic.failures(uncommitted)
     for transactional_id, error in failures.items():
@@ -84,4 +85,4 @@ def _failed(transactional_id: str, error: BrokerResponseError) -> object:
     )
 
 
-API = Api(key=65, min_version=0, max_version=0, handle=handle)
+API = Api(key=65, min_version=0, max_version=0, handle=handle, context=TransactionContext)

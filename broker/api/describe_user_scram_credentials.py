@@ -9,8 +9,9 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsResponse,
 )
 
+from broker.api.contexts import ConfigContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.scram import MECHANISMS, iterations_of
 
@@ -18,7 +19,7 @@ _RESULT = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResul
 _INFO = _RESULT.CredentialInfo
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: ConfigContext) -> Response:
     wanted = request.decode(DescribeUserScramCredentialsRequest)
     counts = Counter(user.name for user in wanted.users or ())
     names = counts or Counter(context.users.names)
@@ -30,7 +31,7 @@ def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-def _result(name: str, count: int, context: ApiContext) -> Any:
+def _result(name: str, count: int, context: ConfigContext) -> Any:
     credentials = context.users.of(name)
     error: BrokerResponseError | None = None
     if count > 1:
@@ -50,4 +51,4 @@ def _result(name: str, count: int, context: ApiContext) -> Any:
     return _RESULT(user=name, error_code=code, error_message=message or "", credential_infos=infos)
 
 
-API = Api(key=50, min_version=0, max_version=0, handle=handle)
+API = Api(key=50, min_version=0, max_version=0, handle=handle, context=ConfigContext)

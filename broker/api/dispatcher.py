@@ -7,14 +7,14 @@ which tells the client what to speak. A request that cannot be decoded closes it
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from kafka.errors import KafkaProtocolError
 
 from broker.api import api_versions
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.request_stats import ApiStats, RequestStats
 from broker.api.response import Response, count_errors, encode_response, is_response
 from broker.network.connection import Answer, BrokerConnection, CloseConnection
@@ -28,16 +28,36 @@ _KEY_AND_VERSION: Final = struct.Struct(">i")
 _KEY_VERSION_ID: Final = struct.Struct(">hhi")
 
 
+class _Route:
+    """Of an API in one version: what its handler is given, and what is counted."""
+
+    __slots__ = ("api", "context", "stats")
+
+    def __init__(self, api: Api[Any], context: object, stats: ApiStats) -> None:
+        self.api = api
+        self.context = context
+        self.stats = stats
+
+
 class Dispatcher:
     """Answers frames: the `handler` of a NetworkServer."""
 
     def __init__(
-        self, apis: Sequence[Api], context: ApiContext, loop: asyncio.AbstractEventLoop
+        self,
+        apis: Sequence[Api[Any]],
+        contexts: Iterable[object],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._context = context
+        """`contexts`: one of each class that an API names."""
         self._loop = loop
         self._keys = {api.key for api in apis}
         self.stats = RequestStats(apis)
+        by_class = {type(context): context for context in contexts}
+        self._routes = {
+            head: _Route(stats.api, by_class[stats.api.context], stats)
+            for head, stats in self.stats.by_head.items()
+        }
+        """By what a request begins with, as `RequestStats.by_head`."""
 
     def __call__(
         self, frame: memoryview, connection: BrokerConnection
@@ -47,15 +67,15 @@ class Dispatcher:
         try:
             if len(frame) < _KEY_VERSION_ID.size:
                 raise CloseConnection(f"a request of {len(frame)} bytes")
-            stats = self.stats.by_head.get(_KEY_AND_VERSION.unpack_from(frame)[0])
-            if stats is None:
+            route = self._routes.get(_KEY_AND_VERSION.unpack_from(frame)[0])
+            if route is None:
                 return self._answer_unknown(frame)
-            api = stats.api
+            api = route.api
             if len(frame) > api.max_request_bytes:
                 raise CloseConnection(f"a request of {len(frame)} bytes for api key {api.key}")
             header = decode_request_header(frame)
             request = Request(header, frame[header.body_position :], connection.peer)
-            outcome = api.handle(request, self._context)
+            outcome = api.handle(request, route.context)
         except CloseConnection:
             self.stats.refused += 1
             raise
@@ -64,10 +84,10 @@ class Dispatcher:
             raise CloseConnection(f"malformed request, api key {api.key}: {error}") from None
         if is_response(outcome):  # most of all requests
             answer = self._answer(outcome, header)
-            stats.answered_at_once(began_s, len(frame), answer)
+            route.stats.answered_at_once(began_s, len(frame), answer)
             return answer
         later = outcome if isinstance(outcome, asyncio.Future) else self._loop.create_task(outcome)
-        return self._answer_later(later, header, stats, began_s, len(frame))
+        return self._answer_later(later, header, route.stats, began_s, len(frame))
 
     def _answer_unknown(self, frame: memoryview) -> Answer:
         """ApiVersions in any version is answered; whatever else is not spoken is refused."""

@@ -18,8 +18,8 @@ from typing import TypeAlias
 from kafka.errors import BrokerResponseError
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
-from broker.api.request import ApiContext
 from broker.api.response import Response
 from broker.log.conversion import message_set_of
 from broker.replica.delayed import DelayedFetch
@@ -41,7 +41,7 @@ _FIRST_VERSION_WITH_WHOLE_MESSAGE = 3
 _Read: TypeAlias = PartitionRead | BrokerResponseError
 
 
-async def answer(wanted: FetchRequest, context: ApiContext) -> Response:
+async def answer(wanted: FetchRequest, context: RecordContext) -> Response:
     """The answer, after waiting for records where there are none."""
     fetch = _OldFetch(wanted, context)
     await fetch.run()
@@ -56,7 +56,7 @@ class _OldFetch:
 
     __slots__ = ("_context", "_deadline_s", "_max_bytes", "_wanted", "found")
 
-    def __init__(self, wanted: FetchRequest, context: ApiContext) -> None:
+    def __init__(self, wanted: FetchRequest, context: RecordContext) -> None:
         self._wanted = wanted
         self._context = context
         self._max_bytes = min(wanted.max_bytes, context.config.fetch_max_bytes)

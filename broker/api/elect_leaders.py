@@ -16,8 +16,9 @@ from kafka.errors import (
 from kafka.protocol.admin import ElectLeadersRequest, ElectLeadersResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import code_of, wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.controller.leaders import Election
 
@@ -25,7 +26,7 @@ _TOPIC = ElectLeadersResponse.ReplicaElectionResult
 _PARTITION = _TOPIC.PartitionResult
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(ElectLeadersRequest)
     named = None
     if wanted.topic_partitions is not None:
@@ -67,7 +68,7 @@ def _kind(number: int) -> Election:
 
 
 def _answer(
-    topic_partition: TopicPartition, error: BrokerResponseError | None, context: ApiContext
+    topic_partition: TopicPartition, error: BrokerResponseError | None, context: ControllerContext
 ) -> object:
     if isinstance(error, UnknownTopicOrPartitionError):
         topic, partition = topic_partition
@@ -80,4 +81,4 @@ def _answer(
     )
 
 
-API = Api(key=43, min_version=0, max_version=2, handle=handle)
+API = Api(key=43, min_version=0, max_version=2, handle=handle, context=ControllerContext)

@@ -7,8 +7,9 @@ Answered when the decision is written down; markers follow. From version 5 on (t
 from kafka.errors import BrokerResponseError, InvalidProducerEpochError, ProducerFencedError
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import (
@@ -21,7 +22,7 @@ _FENCED_VERSION = 2
 _EPOCH_BUMP_REQUEST = 5
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionContext) -> Response:
     wanted = request.decode(EndTxnRequest)
     producer = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     error: BrokerResponseError | None = None
@@ -45,4 +46,4 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-API = Api(key=26, min_version=0, max_version=5, handle=handle)
+API = Api(key=26, min_version=0, max_version=5, handle=handle, context=TransactionContext)

@@ -25,6 +25,7 @@ from kafka.errors import (
 )
 
 from broker.api import down_conversion
+from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
 from broker.api.fetch_session import (
     FINAL_EPOCH,
@@ -35,7 +36,7 @@ from broker.api.fetch_session import (
     name_topic,
 )
 from broker.api.leader_hints import current_leader, endpoints
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 from broker.replica.delayed import DelayedFetch
 from broker.replica.later import when_done
@@ -64,26 +65,20 @@ _Told: TypeAlias = Iterable[tuple[FetchPartition, PartitionRead | BrokerResponse
 
 
 class _Fetch:
-    """One fetch, from its request to its answer."""
+    """One fetch, from its request to its answer. The request's frame is let go meanwhile."""
 
     __slots__ = (
         "_cached",
         "_context",
         "_epoch",
         "_limits",
-        "_request",
         "_session",
         "_wanted",
     )
 
     def __init__(
-        self,
-        request: Request,
-        context: ApiContext,
-        wanted: FetchRequest,
-        session: FetchSession | None,
+        self, wanted: FetchRequest, session: FetchSession | None, context: RecordContext
     ) -> None:
-        self._request = request
         self._context = context
         self._wanted = wanted
         self._session = session
@@ -92,14 +87,14 @@ class _Fetch:
         self._limits = FetchLimits(
             max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
             isolation=_isolation(wanted),
-            zstd=request.version >= _ZSTD_VERSION,
+            zstd=wanted.version >= _ZSTD_VERSION,
             follower_id=wanted.replica_id,
             rack=wanted.rack_id if self._may_read_followers else None,
         )
 
     @property
     def _may_read_followers(self) -> bool:
-        return self._wanted.replica_id < 0 and self._request.version >= _FOLLOWERS_VERSION
+        return self._wanted.replica_id < 0 and self._wanted.version >= _FOLLOWERS_VERSION
 
     @property
     def min_bytes(self) -> int:
@@ -122,8 +117,6 @@ class _Fetch:
     def wait(self, missing_bytes: int) -> "asyncio.Future[Response]":
         """Waits from this instant on: what is appended before the loop turns must not be missed."""
         context, session = self._context, self._session
-        # The frame is let go while its answer is waited for.
-        self._request = Request(self._request.header, memoryview(b""), self._request.peer)
         keys: list[Hashable] = [session]
         if session is None:
             node_id = self._wanted.replica_id
@@ -163,17 +156,17 @@ class _Fetch:
                 if cached.told(read)
             )
         session_id = NO_SESSION if session is None else session.session_id
-        return _response(self._request, self._context, told, session_id)
+        return _response(self._wanted.version, told, session_id, self._context)
 
 
-def handle(request: Request, context: ApiContext) -> Outcome:
+def handle(request: Request, context: RecordContext) -> Outcome:
     wanted = decode_fetch_request(request.body, request.version)
     try:
-        if wanted.replica_id >= 0 and request.version <= MAX_VERSION_WITH_NAMES:
+        if wanted.replica_id >= 0 and wanted.version <= MAX_VERSION_WITH_NAMES:
             raise InvalidRequestError("brokers fetch by topic ids")
-        if request.version < down_conversion.RECORD_BATCH_VERSION:
+        if wanted.version < down_conversion.RECORD_BATCH_VERSION:
             return down_conversion.answer(wanted, context)
-        fetch = _Fetch(request, context, wanted, _session(wanted, context))
+        fetch = _Fetch(wanted, _session(wanted, context), context)
     except BrokerResponseError as refusal:
         return _refused(refusal)
     result = fetch.read()
@@ -188,7 +181,7 @@ def _isolation(wanted: FetchRequest) -> Isolation:
     return Isolation.LOG_END if wanted.replica_id >= 0 else Isolation.of(wanted.isolation_level)
 
 
-def _session(wanted: FetchRequest, context: ApiContext) -> FetchSession | None:
+def _session(wanted: FetchRequest, context: RecordContext) -> FetchSession | None:
     """The session that an incremental fetch goes on with. Raises BrokerResponseError."""
     sessions = context.fetch_sessions
     if wanted.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -205,12 +198,7 @@ def _refused(refusal: BrokerResponseError) -> FetchResponse:
     return FetchResponse([], error_code=code_of(refusal))
 
 
-def _response(
-    request: Request,
-    context: ApiContext,
-    told: _Told,
-    session_id: int,
-) -> Response:
+def _response(version: int, told: _Told, session_id: int, context: RecordContext) -> Response:
     response = FetchResponse([], session_id=session_id)
     partitions = response.partitions
     leaders = []
@@ -218,7 +206,7 @@ def _response(
         found = _fetched(wanted, read)
         if wanted.topic_id is not None:
             found.topic_id = wanted.topic_id
-            if isinstance(read, _WRONG_LEADER) and request.version >= _CURRENT_LEADER_VERSION:
+            if isinstance(read, _WRONG_LEADER) and version >= _CURRENT_LEADER_VERSION:
                 found.current_leader = current_leader(found.topic, found.partition, context)
                 leaders.append(found.current_leader)
         partitions.append(found)
@@ -247,4 +235,11 @@ def _fetched(wanted: FetchPartition, read: PartitionRead | BrokerResponseError) 
     )
 
 
-API = Api(key=1, min_version=0, max_version=18, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)
+API = Api(
+    key=1,
+    min_version=0,
+    max_version=18,
+    handle=handle,
+    context=RecordContext,
+    max_request_bytes=_MAX_REQUEST_BYTES,
+)

@@ -8,8 +8,9 @@ since version 4. Left out: the share groups of version 6.
 from kafka.errors import BrokerResponseError, InvalidRequestError
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
+from broker.api.contexts import MetadataContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.metadata import BrokerNode
 from broker.coordinator.offsets import OffsetsTopic
@@ -20,7 +21,7 @@ _BATCH_VERSION = 4
 _NOBODY = BrokerNode(-1, "", -1)
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: MetadataContext) -> Response:
     wanted = request.decode(FindCoordinatorRequest)
     topic: OffsetsTopic | TransactionsTopic | None = None
     if wanted.key_type == _GROUP:
@@ -63,4 +64,4 @@ def _found(
     }
 
 
-API = Api(key=10, min_version=0, max_version=6, handle=handle)
+API = Api(key=10, min_version=0, max_version=6, handle=handle, context=MetadataContext)

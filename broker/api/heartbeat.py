@@ -3,12 +3,13 @@
 from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(HeartbeatRequest)
     error: BrokerResponseError | None = None
     try:
@@ -23,4 +24,4 @@ def handle(request: Request, context: ApiContext) -> Response:
     return HeartbeatResponse(error_code=code_of(error))
 
 
-API = Api(key=12, min_version=0, max_version=4, handle=handle)
+API = Api(key=12, min_version=0, max_version=4, handle=handle, context=GroupContext)

@@ -21,7 +21,8 @@ from broker.api.config_resources import (
     alter_each,
     check_names,
 )
-from broker.api.request import Api, ApiContext, Request
+from broker.api.contexts import ConfigContext
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.config.broker import broker_config_key
 from broker.config.definition import ConfigEntry, ConfigKey, ConfigType
@@ -39,7 +40,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _VERBS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ConfigContext) -> Response:
     wanted = request.decode(IncrementalAlterConfigsRequest)
     node_id = context.metadata.broker.node_id
 
@@ -68,7 +69,7 @@ def _check_names_and_values(configs: Sequence[Any]) -> None:
             raise InvalidRequestError(f"Null value not supported for : {config.name}")
 
 
-def _change(ask: Any, context: ApiContext) -> Change:
+def _change(ask: Any, context: ConfigContext) -> Change:
     configs = ask.configs or ()
     _check(configs)
 
@@ -86,7 +87,7 @@ def _change(ask: Any, context: ApiContext) -> Change:
     return change
 
 
-def _edited(resource_type: int, config: Any, current: Configs, context: ApiContext) -> str:
+def _edited(resource_type: int, config: Any, current: Configs, context: ConfigContext) -> str:
     """A list with elements added or taken away. Raises InvalidConfigurationError."""
     name = config.name
     key = _KEYS[resource_type](name) if resource_type in _KEYS else None
@@ -113,4 +114,4 @@ def _values(entries: Sequence[ConfigEntry]) -> Mapping[str, str | None]:
     return {entry.name: entry.value for entry in entries}
 
 
-API = Api(key=44, min_version=0, max_version=1, handle=handle)
+API = Api(key=44, min_version=0, max_version=1, handle=handle, context=ConfigContext)

@@ -16,8 +16,9 @@ from kafka.errors import (
 )
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import (
@@ -29,7 +30,7 @@ from broker.coordinator.transaction_metadata import (
 _FENCED_VERSION = 4
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionContext) -> Response:
     wanted = request.decode(InitProducerIdRequest)
     producer = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     error: BrokerResponseError | None = None
@@ -50,7 +51,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 
 async def _initialize(
-    wanted: InitProducerIdRequest, version: int, context: ApiContext
+    wanted: InitProducerIdRequest, version: int, context: TransactionContext
 ) -> ProducerIdAndEpoch:
     has_id, has_epoch = False, False
     expected = None
@@ -72,4 +73,4 @@ async def _initialize(
     return producer
 
 
-API = Api(key=22, min_version=0, max_version=5, handle=handle)
+API = Api(key=22, min_version=0, max_version=5, handle=handle, context=TransactionContext)

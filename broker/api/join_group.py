@@ -13,8 +13,9 @@ import functools
 from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request, settle
+from broker.api.request import Api, Request, settle
 from broker.api.response import Response
 from broker.coordinator.group import JoinAsk
 from broker.coordinator.group_metadata import JoinResult, MemberProtocol
@@ -23,7 +24,7 @@ from broker.coordinator.group_metadata import JoinResult, MemberProtocol
 _MAX_REQUEST_BYTES = 16 << 20
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     ask = _ask(request)
     answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
     context.groups.join(ask, functools.partial(settle, answer))
@@ -80,4 +81,11 @@ def _ask(request: Request) -> JoinAsk:
     )
 
 
-API = Api(key=11, min_version=0, max_version=9, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)
+API = Api(
+    key=11,
+    min_version=0,
+    max_version=9,
+    handle=handle,
+    context=GroupContext,
+    max_request_bytes=_MAX_REQUEST_BYTES,
+)

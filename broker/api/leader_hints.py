@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 from kafka.structs import TopicPartition
 
-from broker.api.request import ApiContext
+from broker.api.contexts import RecordContext
 from broker.cluster.control import NO_LEADER
 from broker.replica.partition import NO_EPOCH
 from pyspark_kafkalog.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
 
-def current_leader(topic: str, partition: int, context: ApiContext) -> LeaderIdAndEpoch:
+def current_leader(topic: str, partition: int, context: RecordContext) -> LeaderIdAndEpoch:
     topic_partition = TopicPartition(topic, partition)
     kept = context.replicas.kept(topic_partition)
     if kept is not None:
@@ -27,7 +27,7 @@ def current_leader(topic: str, partition: int, context: ApiContext) -> LeaderIdA
     return LeaderIdAndEpoch(state.leader, state.leader_epoch)
 
 
-def endpoints(leaders: Iterable[LeaderIdAndEpoch], context: ApiContext) -> list[NodeEndpoint]:
+def endpoints(leaders: Iterable[LeaderIdAndEpoch], context: RecordContext) -> list[NodeEndpoint]:
     """Where these are reached."""
     wanted = {leader.leader_id for leader in leaders}
     return [

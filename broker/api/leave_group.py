@@ -10,8 +10,9 @@ from typing import TypeAlias
 from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 
 _BATCH_VERSION = 3
@@ -20,7 +21,7 @@ _Identities: TypeAlias = Sequence[tuple[str, str | None]]
 _Errors: TypeAlias = Sequence[BrokerResponseError | None]
 
 
-def handle(request: Request, context: ApiContext) -> Outcome:
+def handle(request: Request, context: GroupContext) -> Outcome:
     wanted = request.decode(LeaveGroupRequest)
     if request.version < _BATCH_VERSION:
         identities: _Identities = [(wanted.member_id, None)]
@@ -43,7 +44,7 @@ async def _answer_when_committed(
     group_id: str,
     identities: _Identities,
     errors: _Errors,
-    context: ApiContext,
+    context: GroupContext,
 ) -> Response:
     try:
         await context.offsets_topic.wait_committed(group_id)
@@ -74,4 +75,4 @@ def _answer(
     )
 
 
-API = Api(key=13, min_version=0, max_version=5, handle=handle)
+API = Api(key=13, min_version=0, max_version=5, handle=handle, context=GroupContext)

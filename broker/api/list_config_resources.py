@@ -7,15 +7,16 @@ from kafka.errors import UnsupportedVersionError
 from kafka.protocol.admin import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from broker.api.contexts import ConfigContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _ALL = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 _RESOURCE = ListConfigResourcesResponse.ConfigResource
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: ConfigContext) -> Response:
     wanted = request.decode(ListConfigResourcesRequest)
     kinds = set(wanted.resource_types or _ALL) if request.version else {CLIENT_METRICS}
     error = None if kinds <= set(_ALL) else UnsupportedVersionError()
@@ -29,7 +30,7 @@ def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-def _names(kind: int, context: ApiContext) -> list[str]:
+def _names(kind: int, context: ConfigContext) -> list[str]:
     if kind == TOPIC:
         return [topic.name for topic in context.metadata.topics()]
     if kind in (BROKER, BROKER_LOGGER):
@@ -37,4 +38,4 @@ def _names(kind: int, context: ApiContext) -> list[str]:
     return context.group_configs.names if kind == GROUP else []
 
 
-API = Api(key=74, min_version=0, max_version=1, handle=handle)
+API = Api(key=74, min_version=0, max_version=1, handle=handle, context=ConfigContext)

@@ -7,8 +7,9 @@ are being loaded the list has an error beside what is known already.
 from kafka.errors import CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.group_metadata import GroupMetadata
 
@@ -16,7 +17,7 @@ _CONSUMER = "consumer"
 _CLASSIC = "classic"
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(ListGroupsRequest)
     states = {state.lower() for state in wanted.states_filter}
     types = {type_name.lower() for type_name in wanted.types_filter}
@@ -40,4 +41,4 @@ def _type(group: GroupMetadata) -> str:
     return _CLASSIC if group.consumer is None else _CONSUMER
 
 
-API = Api(key=16, min_version=0, max_version=5, handle=handle)
+API = Api(key=16, min_version=0, max_version=5, handle=handle, context=GroupContext)

@@ -21,8 +21,9 @@ from kafka.errors import (
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 from broker.replica.partition import (
     EARLIEST,
@@ -50,7 +51,7 @@ _SINCE_VERSION = {
 }
 
 
-def handle(request: Request, context: ApiContext) -> Outcome:
+def handle(request: Request, context: RecordContext) -> Outcome:
     wanted = request.decode(ListOffsetsRequest)
     asked = [ask.timestamp for topic in wanted.topics or () for ask in topic.partitions or ()]
     if all(timestamp < 0 and timestamp != MAX_TIMESTAMP for timestamp in asked):
@@ -58,12 +59,12 @@ def handle(request: Request, context: ApiContext) -> Outcome:
     return _search(request, context, wanted)
 
 
-async def _search(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Response:
+async def _search(request: Request, context: RecordContext, wanted: ListOffsetsRequest) -> Response:
     """Batches are opened and searched, which may be long work: not on the event loop."""
     return await context.convert(functools.partial(_answer_all, request, context, wanted))
 
 
-def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsRequest) -> Response:
+def _answer_all(request: Request, context: RecordContext, wanted: ListOffsetsRequest) -> Response:
     counts = Counter(
         (topic.name, ask.partition_index)
         for topic in wanted.topics or ()
@@ -92,7 +93,7 @@ def _answer_all(request: Request, context: ApiContext, wanted: ListOffsetsReques
 
 def _answer(
     request: Request,
-    context: ApiContext,
+    context: RecordContext,
     topic_partition: TopicPartition,
     ask: "ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition",
     isolation: Isolation,
@@ -130,7 +131,7 @@ def _answer(
 
 
 def _old_style(
-    context: ApiContext,
+    context: RecordContext,
     topic_partition: TopicPartition,
     ask: "ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition",
     found: OffsetFound,
@@ -144,4 +145,4 @@ def _old_style(
     return offsets[: max(ask.max_num_offsets, 0)]
 
 
-API = Api(key=2, min_version=0, max_version=11, handle=handle)
+API = Api(key=2, min_version=0, max_version=11, handle=handle, context=RecordContext)

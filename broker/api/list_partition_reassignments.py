@@ -12,8 +12,9 @@ from kafka.protocol.admin import (
 )
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import ControllerContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.control import Partitions
 
@@ -21,7 +22,7 @@ _TOPIC = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 _PARTITION = _TOPIC.OngoingPartitionReassignment
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(ListPartitionReassignmentsRequest)
     moving: Partitions = {}
     refusal: BrokerResponseError | None = None
@@ -60,4 +61,4 @@ def handle(request: Request, context: ApiContext) -> Response:
     )
 
 
-API = Api(key=46, min_version=0, max_version=0, handle=handle)
+API = Api(key=46, min_version=0, max_version=0, handle=handle, context=ControllerContext)

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from kafka.errors import BrokerResponseError, CoordinatorLoadInProgressError
 from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.topic_regex import check_regex, resolve
 from broker.coordinator.transaction_metadata import TransactionMetadata, TransactionState
@@ -23,7 +24,7 @@ _PATTERN_VERSION = 2
 _STATES = {state.text for state in TransactionState}
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionContext) -> Response:
     wanted = request.decode(ListTransactionsRequest)
     unknown = [state for state in wanted.state_filters if state not in _STATES]
     if context.transactions.is_loading_any:
@@ -82,4 +83,4 @@ def _response(code: int, unknown: list[str], found: list[object]) -> ListTransac
     )
 
 
-API = Api(key=66, min_version=0, max_version=2, handle=handle)
+API = Api(key=66, min_version=0, max_version=2, handle=handle, context=TransactionContext)

@@ -15,9 +15,10 @@ from kafka.errors import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from broker.api.contexts import MetadataContext
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 from broker.api.topic_names import check_no_collision, check_topic_name
 from broker.cluster.control import NO_LEADER
@@ -34,7 +35,7 @@ CLUSTER_OPERATIONS = frozenset((5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: None = None
 
 
-def handle(request: Request, context: ApiContext) -> Outcome:
+def handle(request: Request, context: MetadataContext) -> Outcome:
     wanted = request.decode(MetadataRequest)
     if wanted.topics is None or (not wanted.topics and request.version == 0):
         return _answer(
@@ -56,7 +57,7 @@ def handle(request: Request, context: ApiContext) -> Outcome:
 
 
 async def _create_and_answer(
-    request: Request, context: ApiContext, wanted: MetadataRequest, missing: list[str]
+    request: Request, context: MetadataContext, wanted: MetadataRequest, missing: list[str]
 ) -> Response:
     refused: dict[str, BrokerResponseError] = {}
     most_topics = max(1, MAX_PARTITIONS_PER_REQUEST // context.config.num_partitions)
@@ -80,7 +81,7 @@ async def _create_and_answer(
     return _answer(request, context, wanted, topics)
 
 
-async def _auto_create(name: str, context: ApiContext) -> None:
+async def _auto_create(name: str, context: MetadataContext) -> None:
     if name == CONSUMER_OFFSETS:
         await context.offsets_topic.ensure()
         return
@@ -93,7 +94,7 @@ async def _auto_create(name: str, context: ApiContext) -> None:
     await context.create_topic(name, config.num_partitions, config.default_replication_factor, {})
 
 
-def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext) -> object:
+def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: MetadataContext) -> object:
     if topic.name is not None:
         found = context.metadata.topic(topic.name)
         if found is not None:
@@ -109,7 +110,7 @@ def _look_up(topic: "MetadataRequest.MetadataRequestTopic", context: ApiContext)
     return _failed(topic, UnknownTopicIdError()) if found is None else _found(found, context)
 
 
-def _found(topic: TopicMetadata, context: ApiContext) -> object:
+def _found(topic: TopicMetadata, context: MetadataContext) -> object:
     """Nobody leads a partition for clients whose leader is not there: they know it no more."""
     partition_class = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
     live = context.metadata.live
@@ -147,7 +148,7 @@ def _failed(topic: "MetadataRequest.MetadataRequestTopic", error: BrokerResponse
 
 
 def _answer(
-    request: Request, context: ApiContext, wanted: MetadataRequest, topics: list[object]
+    request: Request, context: MetadataContext, wanted: MetadataRequest, topics: list[object]
 ) -> Response:
     if wanted.include_topic_authorized_operations:
         for topic in topics:
@@ -169,4 +170,4 @@ def _answer(
     return response
 
 
-API = Api(key=3, min_version=0, max_version=13, handle=handle)
+API = Api(key=3, min_version=0, max_version=13, handle=handle, context=MetadataContext)

@@ -9,8 +9,9 @@ are honoured. Left out: version 10 (topic ids).
 from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
@@ -21,11 +22,11 @@ _TOPIC = OffsetCommitResponse.OffsetCommitResponseTopic
 _GROUP_ID_NOT_FOUND_VERSION = 9
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(OffsetCommitRequest)
     errors = await commit_existing(
         wanted,
-        context,
+        context.metadata,
         lambda part, topic: _commit(wanted, part, topic),
         lambda offsets: _commit_all(request, context, wanted, offsets),
     )
@@ -35,7 +36,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 async def _commit_all(
     request: Request,
-    context: ApiContext,
+    context: GroupContext,
     wanted: OffsetCommitRequest,
     offsets: Offsets,
 ) -> Errors:
@@ -71,4 +72,4 @@ def _commit(
     )
 
 
-API = Api(key=8, min_version=0, max_version=9, handle=handle)
+API = Api(key=8, min_version=0, max_version=9, handle=handle, context=GroupContext)

@@ -11,7 +11,7 @@ from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from broker.api.errors import code_of
-from broker.api.request import ApiContext
+from broker.cluster.cache import MetadataCache
 from broker.cluster.metadata import TopicMetadata
 from broker.coordinator.offset_records import CommittedOffset
 
@@ -21,7 +21,7 @@ Errors: TypeAlias = list[BrokerResponseError | None]
 
 async def commit_existing(
     wanted: Any,
-    context: ApiContext,
+    metadata: MetadataCache,
     commit_of: Callable[[Any, TopicMetadata], CommittedOffset],
     commit: Callable[[Offsets], Awaitable[Errors]],
 ) -> Mapping[TopicPartition, BrokerResponseError | None]:
@@ -30,7 +30,7 @@ async def commit_existing(
     errors: dict[TopicPartition, BrokerResponseError | None] = {}
     offsets: Offsets = []
     for topic in wanted.topics:
-        known = context.metadata.topic(topic.name)
+        known = metadata.topic(topic.name)
         for part in topic.partitions:
             topic_partition = TopicPartition(topic.name, part.partition_index)
             if known is None or not 0 <= topic_partition.partition < len(known.partitions):

@@ -7,12 +7,13 @@ from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(OffsetDeleteRequest)
     group_id = wanted.group_id
     errors: dict[TopicPartition, BrokerResponseError | None] = {}
@@ -31,7 +32,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return _answer(errors, request)
 
 
-def _exists(topic_partition: TopicPartition, context: ApiContext) -> bool:
+def _exists(topic_partition: TopicPartition, context: GroupContext) -> bool:
     topic = context.metadata.topic(topic_partition.topic)
     return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
@@ -52,4 +53,4 @@ def _answer(errors: dict[TopicPartition, BrokerResponseError | None], request: R
     return response
 
 
-API = Api(key=47, min_version=0, max_version=0, handle=handle)
+API = Api(key=47, min_version=0, max_version=0, handle=handle, context=GroupContext)

@@ -15,8 +15,9 @@ from kafka.errors import BrokerResponseError, UnstableOffsetCommitError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.offset_records import NO_EPOCH, CommittedOffset
 
@@ -32,7 +33,7 @@ _Committed = Mapping[TopicPartition, CommittedOffset]
 _Offsets = dict[str, dict[int, CommittedOffset | None]]
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(OffsetFetchRequest)
     if request.version >= _GROUPS_VERSION:
         return await _groups(context, wanted)
@@ -51,7 +52,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-async def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetchResponse:
+async def _groups(context: GroupContext, wanted: OffsetFetchRequest) -> OffsetFetchResponse:
     groups = []
     for group in {group.group_id: group for group in wanted.groups}.values():
         topics: list[object] = []
@@ -76,7 +77,7 @@ async def _groups(context: ApiContext, wanted: OffsetFetchRequest) -> OffsetFetc
     return OffsetFetchResponse(groups=groups)
 
 
-async def _found(context: ApiContext, wanted: OffsetFetchRequest, group: Any) -> _Offsets:
+async def _found(context: GroupContext, wanted: OffsetFetchRequest, group: Any) -> _Offsets:
     """What one group has committed, once no other coordinator could tell otherwise; `group` has its
     id and the topics asked for."""
     committed = context.groups.committed(group.group_id)
@@ -136,4 +137,4 @@ def _fields(
     }
 
 
-API = Api(key=9, min_version=0, max_version=9, handle=handle)
+API = Api(key=9, min_version=0, max_version=9, handle=handle, context=GroupContext)

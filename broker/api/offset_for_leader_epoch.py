@@ -8,8 +8,9 @@ from kafka.errors import BrokerResponseError
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 
@@ -17,7 +18,7 @@ _TOPIC = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _PARTITION = _TOPIC.EpochEndOffset
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: RecordContext) -> Response:
     wanted = request.decode(OffsetForLeaderEpochRequest)
     topics = [
         _TOPIC(
@@ -32,7 +33,7 @@ def handle(request: Request, context: ApiContext) -> Response:
 def _answer(
     topic: str,
     ask: "OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition",
-    context: ApiContext,
+    context: RecordContext,
 ) -> object:
     epoch, end_offset = UNDEFINED_EPOCH, UNDEFINED_OFFSET
     error: BrokerResponseError | None = None
@@ -50,4 +51,4 @@ def _answer(
     )
 
 
-API = Api(key=23, min_version=0, max_version=4, handle=handle)
+API = Api(key=23, min_version=0, max_version=4, handle=handle, context=RecordContext)

@@ -33,9 +33,10 @@ from kafka.errors import (
     UnsupportedCompressionTypeError,
 )
 
+from broker.api.contexts import RecordContext
 from broker.api.errors import wire_error
 from broker.api.leader_hints import current_leader, endpoints
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 from broker.api.transactional_produce import Joining, refuse, refuse_ended, to_join, watched
 from broker.cluster.metadata import INTERNAL_TOPICS
@@ -82,7 +83,7 @@ _Kept: TypeAlias = "list[tuple[int, Appended]]"
 the flush policy wants it, and in all replicas in sync up to an offset; 0 where they are there."""
 
 
-def handle(request: Request, context: ApiContext) -> Outcome:
+def handle(request: Request, context: RecordContext) -> Outcome:
     wanted = decode_produce_request(request.body, request.header.api_version)
     now_ms = system_clock_ms()
     places: list[_Place] = []
@@ -115,7 +116,7 @@ async def _convert_and_append(
     to_convert: list[int],
     transactional: list[int],
     now_ms: int,
-    context: ApiContext,
+    context: RecordContext,
 ) -> Response:
     for index in to_convert:
         part, place = wanted.partitions[index], places[index]
@@ -141,7 +142,7 @@ async def _convert_and_append(
     return await outcome if isinstance(outcome, Coroutine) else outcome
 
 
-def _look_again(wanted: ProduceRequest, places: list[_Place], context: ApiContext) -> None:
+def _look_again(wanted: ProduceRequest, places: list[_Place], context: RecordContext) -> None:
     """After a wait: topics may have gone meanwhile, and others have their names."""
     for index, place in enumerate(places):
         if isinstance(place, Partition):
@@ -152,7 +153,7 @@ def _look_again(wanted: ProduceRequest, places: list[_Place], context: ApiContex
 
 
 def _join_and_append(
-    wanted: ProduceRequest, places: list[_Place], transactional: list[int], context: ApiContext
+    wanted: ProduceRequest, places: list[_Place], transactional: list[int], context: RecordContext
 ) -> _Outcome:
     """The parts numbered `transactional` become part of their producer's transaction first. From
     there to the append nobody must come between who could end it, unless in a greater epoch."""
@@ -172,7 +173,7 @@ def _join_and_append(
 
 
 async def _append_when_joined(
-    wanted: ProduceRequest, places: list[_Place], joining: Joining, context: ApiContext
+    wanted: ProduceRequest, places: list[_Place], joining: Joining, context: RecordContext
 ) -> Response:
     """What is to be in a transaction is written after the transaction's record is committed. Whose
     transaction ends meanwhile, in an epoch that does not tell, tries again."""
@@ -186,7 +187,7 @@ async def _append_when_joined(
 
 
 def _append_large_aside(
-    wanted: ProduceRequest, places: list[_Place], peer: str, context: ApiContext
+    wanted: ProduceRequest, places: list[_Place], peer: str, context: RecordContext
 ) -> _Outcome:
     """Large batches are appended in threads where that is a gain, the others at once.
 
@@ -209,7 +210,7 @@ def _append_large_aside(
 def _append_all(
     wanted: ProduceRequest,
     places: list[_Place],
-    context: ApiContext,
+    context: RecordContext,
     *,
     transactional: bool = False,
     appending: "Mapping[int, asyncio.Future[LogAppendInfo]] | None" = None,
@@ -257,7 +258,7 @@ async def _answer_when_appended(
     results: list[ProducedPartition],
     to_keep: _Kept,
     appending: "Mapping[int, asyncio.Future[LogAppendInfo]]",
-    context: ApiContext,
+    context: RecordContext,
 ) -> Response:
     """Where its connection closes nobody waits for the answer, and the appends are done no less."""
     for index, each in appending.items():
@@ -276,7 +277,7 @@ async def _answer_when_appended(
 
 
 async def _answer_when_kept(
-    results: list[ProducedPartition], to_keep: _Kept, wanted: ProduceRequest, context: ApiContext
+    results: list[ProducedPartition], to_keep: _Kept, wanted: ProduceRequest, context: RecordContext
 ) -> Response:
     """What is not on disk, or not in all replicas in sync, is not acknowledged."""
     loop = asyncio.get_running_loop()
@@ -299,7 +300,7 @@ async def _answer_when_kept(
 
 
 def _answer(
-    results: list[ProducedPartition], wanted: ProduceRequest, context: ApiContext
+    results: list[ProducedPartition], wanted: ProduceRequest, context: RecordContext
 ) -> Response:
     if wanted.acks != _NO_ANSWER:
         response = ProduceResponse(results)
@@ -312,7 +313,7 @@ def _answer(
     return None
 
 
-def _tell_leaders(response: ProduceResponse, context: ApiContext) -> None:
+def _tell_leaders(response: ProduceResponse, context: RecordContext) -> None:
     """Where records came to the wrong broker."""
     leaders = []
     for result in response.partitions:
@@ -350,7 +351,7 @@ def _is_transactional(records: memoryview) -> bool:
     )
 
 
-def _partition(part: ProducePartition, wanted: ProduceRequest, context: ApiContext) -> Partition:
+def _partition(part: ProducePartition, wanted: ProduceRequest, context: RecordContext) -> Partition:
     """Where the part goes, if it may."""
     if wanted.acks not in _ACKS:
         raise InvalidRequiredAcksError()
@@ -358,7 +359,7 @@ def _partition(part: ProducePartition, wanted: ProduceRequest, context: ApiConte
     return _served(part, context)
 
 
-def _served(part: ProducePartition, context: ApiContext) -> Partition:
+def _served(part: ProducePartition, context: RecordContext) -> Partition:
     """Where the part goes now. Gives a topic that has an id its name."""
     if part.topic_id is not None:
         part.topic = _name_of(part.topic_id, context)
@@ -369,7 +370,7 @@ def _served(part: ProducePartition, context: ApiContext) -> Partition:
     return context.replicas.partition_of(part.topic, part.partition)
 
 
-def _name_of(topic_id: UUID, context: ApiContext) -> str:
+def _name_of(topic_id: UUID, context: RecordContext) -> str:
     topic = context.metadata.topic_by_id(topic_id)
     if topic is None:
         raise UnknownTopicIdError("This server does not host this topic ID.")
@@ -381,7 +382,7 @@ def _append(
     partition: Partition,
     acks: int,
     transactional: bool,
-    context: ApiContext,
+    context: RecordContext,
 ) -> LogAppendInfo | None:
     """None where there are no records."""
     records = _view(part)
@@ -422,4 +423,11 @@ def _check_records(part: ProducePartition, version: int) -> None:
         raise UnsupportedCompressionTypeError(f"version {version} of Produce takes no zstd")
 
 
-API: Final = Api(key=0, min_version=0, max_version=13, handle=handle, max_request_bytes=2**31)
+API: Final = Api(
+    key=0,
+    min_version=0,
+    max_version=13,
+    handle=handle,
+    context=RecordContext,
+    max_request_bytes=2**31,
+)

@@ -1,4 +1,4 @@
-"""What an API's handler is given: a request, and the parts of the broker that answer it.
+"""What an API's handler is given, a request; and how an API is registered.
 
 Owns: the decoding of requests by `kafka.protocol`, made safe for bytes from anyone: what those
 decoders do not check (numbers and arrays without end, a null where none may be) is checked here.
@@ -8,36 +8,21 @@ Called by: the event loop's thread only.
 import asyncio
 import functools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kafka.protocol.data_container import DataContainer
 
 from broker.api.caller import ANONYMOUS, Caller
-from broker.api.fetch_session import FetchSessionCache
 from broker.api.response import Outcome
-from broker.cluster.broker_configs import ConfigManager
-from broker.cluster.cache import MetadataCache
-from broker.cluster.changes import RunBlocking
-from broker.cluster.entity_configs import EntityConfigs
-from broker.config.broker import BrokerConfig
-from broker.controller.controller import Controller
-from broker.controller.local_channel import Obey
-from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
-from broker.coordinator.group import GroupCoordinator
-from broker.coordinator.offsets import OffsetsTopic
-from broker.coordinator.producer_ids import ProducerIds
-from broker.coordinator.state_topic import CreateTopic
-from broker.coordinator.transaction_markers import MarkerWriter
-from broker.coordinator.transaction_partitions import TransactionPartitions
-from broker.coordinator.transactions import TransactionCoordinator, TransactionsTopic
 from broker.network.connection import CloseConnection
 from broker.network.peer import Peer
-from broker.replica.manager import ReplicaManager
 from pyspark_kafkalog.protocol.frames import RequestHeader
 
 T = TypeVar("T")
+C = TypeVar("C")
+"""A value of `broker.api.contexts`."""
 
 # A request that is no bulk data: ten thousand topics of usual names fit. Both bounds keep the event
 # loop's others from waiting more than some tenths of a second for one request.
@@ -72,45 +57,6 @@ class ApiRange:
     max_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ApiContext:
-    """The broker, as handlers see it. `users`: their credentials. `obey` does what a controller
-    says; `create_topic` asks the cluster's controller. `convert` is for work on single records: one
-    at a time. `features`: those that are finalized, and their levels."""
-
-    configs: ConfigManager
-    topic_configs: EntityConfigs
-    group_configs: EntityConfigs
-    users: EntityConfigs
-    metadata: MetadataCache
-    controller: Controller
-    create_topic: CreateTopic
-    obey: Obey
-    replicas: ReplicaManager
-    producer_ids: ProducerIds
-    groups: GroupCoordinator
-    consumer_groups: ConsumerGroupCoordinator
-    offsets_topic: OffsetsTopic
-    transactions: TransactionCoordinator
-    transactions_topic: TransactionsTopic
-    transaction_partitions: TransactionPartitions
-    markers: MarkerWriter
-    convert: RunBlocking
-    fetch_sessions: FetchSessionCache
-    api_ranges: tuple[ApiRange, ...]
-    features: Mapping[str, int]
-
-    @property
-    def config(self) -> BrokerConfig:
-        """As it is now."""
-        return self.configs.current
-
-    def longest_wait_ms(self, max_wait_ms: int) -> int:
-        """How long a fetch may really wait: no connection lives longer than its idle time."""
-        max_idle_ms = self.config.connections_max_idle_ms
-        return max_wait_ms if max_idle_ms < 0 else min(max_wait_ms, max_idle_ms)
-
-
 @dataclass(slots=True)  # not frozen: that takes three times as long to make
 class Request:
     """One request: `body` is what follows the header, a writable view of the received frame."""
@@ -143,13 +89,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
-    """One API: which versions of it are spoken, and by whom it is answered."""
+class Api(Generic[C]):
+    """One API: which versions of it are spoken, by whom it is answered, and what of the broker that
+    one is given."""
 
     key: int
     min_version: int
     max_version: int
-    handle: Callable[[Request, ApiContext], Outcome]
+    handle: Callable[[Request, C], Outcome]
+    context: type[C]
     max_request_bytes: int = MAX_CONTROL_REQUEST_BYTES
 
     @property

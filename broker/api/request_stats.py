@@ -7,6 +7,7 @@ that counting is a few additions.
 from collections import Counter
 from collections.abc import Iterable
 from time import perf_counter
+from typing import Any
 
 from broker.api.request import Api
 from broker.histogram import Histogram
@@ -29,7 +30,7 @@ class ApiStats:
         "version",
     )
 
-    def __init__(self, api: Api, version: int) -> None:
+    def __init__(self, api: Api[Any], version: int) -> None:
         self.api = api
         self.version = version
         self.count = 0
@@ -68,7 +69,7 @@ class ApiStats:
 class RequestStats:
     """All requests since the start."""
 
-    def __init__(self, apis: Iterable[Api]) -> None:
+    def __init__(self, apis: Iterable[Api[Any]]) -> None:
         self.by_head = {
             api.key << 16 | version: ApiStats(api, version)
             for api in apis

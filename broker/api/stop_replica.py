@@ -1,12 +1,13 @@
 """StopReplica (key 5), version 4: a controller says: keep these partitions no more."""
 
+from broker.api.contexts import ControlledContext
 from broker.api.control_requests import answer
-from broker.api.request import MAX_BROKER_REQUEST_BYTES, Api, ApiContext, Request
+from broker.api.request import MAX_BROKER_REQUEST_BYTES, Api, Request
 from broker.api.response import Response
 from broker.cluster.control_messages import STOP_REPLICA_VERSION, StopReplicaRequest
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: ControlledContext) -> Response:
     return await answer(request, context, StopReplicaRequest)
 
 
@@ -15,5 +16,6 @@ API = Api(
     STOP_REPLICA_VERSION,
     STOP_REPLICA_VERSION,
     handle,
+    ControlledContext,
     max_request_bytes=MAX_BROKER_REQUEST_BYTES,
 )

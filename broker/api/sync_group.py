@@ -10,8 +10,9 @@ import functools
 from kafka.errors import BrokerResponseError, InconsistentGroupProtocolError
 from kafka.protocol.consumer import SyncGroupRequest, SyncGroupResponse
 
+from broker.api.contexts import GroupContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request, settle
+from broker.api.request import Api, Request, settle
 from broker.api.response import Response
 from broker.coordinator.group import SyncAsk
 from broker.coordinator.group_metadata import SyncResult
@@ -20,7 +21,7 @@ from broker.coordinator.group_metadata import SyncResult
 _MAX_REQUEST_BYTES = 16 << 20
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: GroupContext) -> Response:
     wanted = request.decode(SyncGroupRequest)
     if request.version >= 5 and (wanted.protocol_type is None or wanted.protocol_name is None):
         return _answer(SyncResult(InconsistentGroupProtocolError()), request)
@@ -54,4 +55,11 @@ def _answer(synced: SyncResult, request: Request) -> Response:
     return response
 
 
-API = Api(key=14, min_version=0, max_version=5, handle=handle, max_request_bytes=_MAX_REQUEST_BYTES)
+API = Api(
+    key=14,
+    min_version=0,
+    max_version=5,
+    handle=handle,
+    context=GroupContext,
+    max_request_bytes=_MAX_REQUEST_BYTES,
+)

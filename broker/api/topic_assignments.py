@@ -2,10 +2,10 @@
 
 from kafka.errors import InvalidReplicationAssignmentError
 
-from broker.api.request import ApiContext
+from broker.api.contexts import ControllerContext
 
 
-def check_assignment(broker_ids: list[int] | None, context: ApiContext) -> None:
+def check_assignment(broker_ids: list[int] | None, context: ControllerContext) -> None:
     """Raises InvalidReplicationAssignmentError unless the replicas are brokers, each once."""
     if not broker_ids:
         raise InvalidReplicationAssignmentError(

@@ -19,8 +19,9 @@ from kafka.errors import (
 from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import TransactionalOffsetsContext
 from broker.api.offset_commits import Errors, Offsets, commit_existing, told_topics
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.cluster.metadata import CONSUMER_OFFSETS, TopicMetadata
 from broker.coordinator.group import CommitAsk, new_commit
@@ -38,10 +39,13 @@ _IMPLICIT_ADD_VERSION = 5
 _BROKERS_RETENTION = -1
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionalOffsetsContext) -> Response:
     wanted = request.decode(TxnOffsetCommitRequest)
     errors = await commit_existing(
-        wanted, context, _commit, lambda offsets: _commit_all(request, context, wanted, offsets)
+        wanted,
+        context.metadata,
+        _commit,
+        lambda offsets: _commit_all(request, context, wanted, offsets),
     )
     topics = told_topics(errors, _TOPIC, _TOPIC.TxnOffsetCommitResponsePartition)
     return TxnOffsetCommitResponse(topics=topics)
@@ -49,7 +53,7 @@ async def handle(request: Request, context: ApiContext) -> Response:
 
 async def _commit_all(
     request: Request,
-    context: ApiContext,
+    context: TransactionalOffsetsContext,
     wanted: TxnOffsetCommitRequest,
     offsets: Offsets,
 ) -> Errors:
@@ -77,7 +81,7 @@ async def _join(
     wanted: TxnOffsetCommitRequest,
     producer: ProducerIdAndEpoch,
     version: int,
-    context: ApiContext,
+    context: TransactionalOffsetsContext,
 ) -> None:
     """The group's partition is part of the transaction when this returns. Raises why it is not."""
     group_id = wanted.group_id
@@ -122,4 +126,4 @@ def _commit(part: TxnOffsetCommitRequest, topic: TopicMetadata) -> CommittedOffs
     )
 
 
-API = Api(key=28, min_version=0, max_version=5, handle=handle)
+API = Api(key=28, min_version=0, max_version=5, handle=handle, context=TransactionalOffsetsContext)

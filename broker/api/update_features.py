@@ -10,8 +10,9 @@ from typing import Any
 from kafka.errors import BrokerResponseError, InvalidUpdateVersionError
 from kafka.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
 
+from broker.api.contexts import FeatureContext
 from broker.api.errors import wire_error
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
@@ -19,7 +20,7 @@ _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 _ALL_OR_NONE_VERSION = 2
 
 
-def handle(request: Request, context: ApiContext) -> Response:
+def handle(request: Request, context: FeatureContext) -> Response:
     wanted = request.decode(UpdateFeaturesRequest)
     updates = wanted.feature_updates or ()
     error: BrokerResponseError | None = None
@@ -44,7 +45,7 @@ def handle(request: Request, context: ApiContext) -> Response:
     return response
 
 
-def _refusal(update: Any, version: int, context: ApiContext) -> str | None:
+def _refusal(update: Any, version: int, context: FeatureContext) -> str | None:
     node_id, level = context.metadata.broker.node_id, update.max_version_level
     current = context.features.get(update.feature)
     is_typed = version == 0 or _UPGRADE <= update.upgrade_type <= _UNSAFE_DOWNGRADE
@@ -67,4 +68,4 @@ def _refusal(update: Any, version: int, context: ApiContext) -> str | None:
     return "This broker keeps each feature at its last level."
 
 
-API = Api(key=57, min_version=0, max_version=2, handle=handle)
+API = Api(key=57, min_version=0, max_version=2, handle=handle, context=FeatureContext)

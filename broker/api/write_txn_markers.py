@@ -18,8 +18,9 @@ from kafka.errors import (
 from kafka.protocol.producer import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka.structs import TopicPartition
 
+from broker.api.contexts import TransactionContext
 from broker.api.errors import code_of
-from broker.api.request import Api, ApiContext, Request
+from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -35,7 +36,7 @@ _Key: TypeAlias = tuple[int, TopicPartition]
 """A marker of the request, by its number, and a partition that it goes to."""
 
 
-async def handle(request: Request, context: ApiContext) -> Response:
+async def handle(request: Request, context: TransactionContext) -> Response:
     wanted = request.decode(WriteTxnMarkersRequest)
     has_version = request.version >= _TRANSACTION_VERSION_REQUEST
     errors: dict[_Key, BrokerResponseError | None] = {}
@@ -92,4 +93,4 @@ def _answer(
     return WriteTxnMarkersResponse(markers=results)
 
 
-API = Api(key=27, min_version=1, max_version=2, handle=handle)
+API = Api(key=27, min_version=1, max_version=2, handle=handle, context=TransactionContext)

@@ -188,17 +188,17 @@ class ReplicatedBroker:
 
     # Requests.
 
-    def send(self, api: Api, message: Any, version: int) -> Any:
+    def send(self, api: Api[Any], message: Any, version: int) -> Any:
         """What the handler returns: an answer, or what it is awaited by."""
         body = message if isinstance(message, bytes) else bytes(message.encode(version=version))
         return api.handle(request_of(api.key, version, body), self.context)
 
-    async def ask(self, api: Api, message: Any, version: int) -> Any:
+    async def ask(self, api: Api[Any], message: Any, version: int) -> Any:
         """The answer, when it comes."""
         outcome = self.send(api, message, version)
         return await outcome if isinstance(outcome, Awaitable) else outcome
 
-    async def begin(self, api: Api, message: Any, version: int) -> "asyncio.Task[Any]":
+    async def begin(self, api: Api[Any], message: Any, version: int) -> "asyncio.Task[Any]":
         """The answer, which waits, or is there."""
         task = asyncio.get_running_loop().create_task(self.ask(api, message, version))
         await settle()
