@@ -50,7 +50,7 @@ from broker.config.log import (
     check_segment_bytes,
 )
 from broker.config.no_effect import check_protection, warn_of_no_effect
-from broker.config.other_properties import other_properties, without_listener
+from broker.config.other_properties import other_property, without_listener
 from broker.properties import parse_properties
 
 __all__ = ["BROKER_FIELDS", "BROKER_KEYS", "RACK_AWARE", "BrokerConfig", "broker_config_key"]
@@ -1020,7 +1020,7 @@ def broker_config_key(name: str) -> ConfigKey | None:
     """None for what is no property of a broker of Kafka's."""
     if name in BROKER_FIELDS:
         return BROKER_KEYS[BROKER_FIELDS[name]]
-    other = other_properties().get(name)
+    other = other_property(name)
     return None if other is None else other.key
 
 

@@ -14,7 +14,7 @@ from broker.config.definition import (
 )
 from broker.config.dynamic import is_dynamic
 from broker.config.log import LOG_KEYS, LogConfig
-from broker.config.other_properties import other_properties, without_listener
+from broker.config.other_properties import other_names, other_property, without_listener
 
 __all__ = ["describe_broker", "describe_default", "describe_topic", "synonyms_of", "value_of"]
 
@@ -36,7 +36,7 @@ def describe_broker(config: BrokerConfig) -> list[ConfigEntry]:
         if key.alias:
             entries.append(replace(entry, name=key.alias))
     known = {entry.name for entry in entries}
-    names = [*other_properties(), *sorted({*config.dynamic_default, *config.dynamic} - known)]
+    names = [*other_names(), *sorted({*config.dynamic_default, *config.dynamic} - known)]
     entries += [_other_entry(config, name) for name in dict.fromkeys(names)]
     return entries
 
@@ -82,7 +82,9 @@ def value_of(config: BrokerConfig, name: str) -> Value:
     if name in BROKER_FIELDS:
         value: Value = getattr(config, BROKER_FIELDS[name])
         return value
-    key = other_properties()[name].key
+    other = other_property(name)
+    assert other is not None, name
+    key = other.key
     for configs in (config.dynamic, config.dynamic_default, config.given):
         if name in configs:
             return key.parse(configs[name])

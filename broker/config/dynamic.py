@@ -13,7 +13,8 @@ from broker.config.other_properties import (
     ALL_BROKERS,
     ONE_BROKER,
     ONE_LISTENER,
-    other_properties,
+    other_names,
+    other_property,
     without_listener,
 )
 
@@ -104,12 +105,12 @@ def _update_mode(name: str) -> str:
         return ALL_BROKERS
     if name in BROKER_FIELDS or any(name == key.alias for key in BROKER_KEYS.values()):
         return ""
-    other = other_properties().get(name)
+    other = other_property(name)
     return ALL_BROKERS if other is None else other.mode
 
 
 def is_dynamic(name: str) -> bool:
-    is_kafkas = name in BROKER_FIELDS or name in other_properties()
+    is_kafkas = name in BROKER_FIELDS or name in other_names()
     return is_kafkas and bool(_update_mode(name))
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from broker.config.definition import ConfigError
-from broker.config.other_properties import other_properties, without_listener
+from broker.config.other_properties import other_names, without_listener
 
 __all__ = ["LATER_BROKER_CONFIGS", "check_protection", "warn_of_no_effect"]
 
@@ -40,7 +40,7 @@ def warn_of_no_effect(entity: str, names: Iterable[str]) -> None:
     idle = sorted(
         name
         for name in names
-        if without_listener(name) in other_properties() and not _BOUND_OF_GROUPS.match(name)
+        if without_listener(name) in other_names() and not _BOUND_OF_GROUPS.match(name)
     )
     if idle:
         _log.warning("config.without_effect entity=%s names=%r", entity, ",".join(idle))

@@ -2,7 +2,7 @@
 
 They are checked, kept and described as Kafka does it, so that files, tools and clients that set
 them work here unchanged. Who sets one is told in the log that it has no effect. Values only: any
-thread. The table is read when it is first asked.
+thread. A line is parsed when its property is asked for: all of them would be a tenth of a start.
 
 A line is NAME|TYPE|DEFAULT|LEGAL|MODE, as Apache Kafka 4.3 has it. DEFAULT ~ is none. LEGAL is
 LEAST..MOST, the words that are allowed (after ~: in any case), or + for some text. MODE says what
@@ -12,7 +12,7 @@ for one of its listeners; nothing for what may not.
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,10 +34,15 @@ class OtherProperty:
     mode: str
 
 
-@functools.cache
-def other_properties() -> Mapping[str, OtherProperty]:
-    """By name, in Kafka's order."""
-    return {each.key.name: each for each in map(_parsed, _TABLE.split())}
+def other_names() -> KeysView[str]:
+    """In Kafka's order."""
+    return _lines().keys()
+
+
+def other_property(name: str) -> OtherProperty | None:
+    """None where it is none of these."""
+    line = _lines().get(name)
+    return None if line is None else _parsed(line)
 
 
 def without_listener(name: str) -> str:
@@ -46,6 +51,12 @@ def without_listener(name: str) -> str:
     return name if match is None else match[1]
 
 
+@functools.cache
+def _lines() -> Mapping[str, str]:
+    return {line.partition("|")[0]: line for line in _TABLE.split()}
+
+
+@functools.cache
 def _parsed(line: str) -> OtherProperty:
     name, type_name, default, allowed, mode = line.split("|")
     key = ConfigKey(name, ConfigType[type_name], None, _DOC, _legal(allowed))
