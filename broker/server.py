@@ -156,7 +156,8 @@ class BrokerServer:
     def _open(self) -> tuple[Endpoint, ...]:
         advertised = self._config.advertised_endpoints[0]
         bound = self._network.bind(self._config.endpoints)
-        self._config.data_dirs[0].mkdir(parents=True, exist_ok=True)
+        if not self._is_member:
+            self._config.data_dirs[0].mkdir(parents=True, exist_ok=True)
         self._store = self._open_store()
         self._records = MetadataRecords(self._store)
         self._records.prepare()

@@ -30,10 +30,10 @@ async def handle(request: Request, context: RecordContext) -> Response:
     volumes = await loop.run_in_executor(None, lambda: {path: _volume(path) for path in sizes})
     results = []
     for directory, logs in sizes.items():
-        volume = volumes[directory]
+        volume = None if logs is None else volumes[directory]
         kept = {
             topic_partition: size
-            for topic_partition, size in logs.items()
+            for topic_partition, size in (logs or {}).items()
             if only is None or topic_partition in only
         }
         results.append(

@@ -22,7 +22,10 @@ def cluster_id_of_member(config: BrokerConfig, records: MetadataRecords) -> str:
     if known is not None:
         return known
     for directory in config.data_dirs:
-        if (ours := read_cluster_id(directory, DiskFiles())) is not None:
+        ours = None
+        with suppress(OSError):  # whether it can do without is told when its logs are opened
+            ours = read_cluster_id(directory, DiskFiles())
+        if ours is not None:
             raise InconsistentClusterIdError(
                 f"{directory} belongs to cluster {ours}, and there is none at "
                 f"zookeeper.connect={config.zookeeper_connect}: check the address and its path"

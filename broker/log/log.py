@@ -125,7 +125,7 @@ class Log:
         """Opens the log in `directory`, which exists; recovers it unless it `was_clean`.
 
         `on_flush_due` is called in the appending thread when the log rolled or `flush_messages` is
-        reached; `on_refused` in any, each time that the disk refuses a change. Raises OSError, and
+        reached; `on_refused` in any, each time that the disk refuses. Raises OSError, and
         UnsupportedForMessageFormatError for a log in an old format.
         """
         self.directory = directory
@@ -563,14 +563,17 @@ class Log:
         (it may begin below it); none that reaches `upper_bound_offset`, the last perhaps cut off.
         With `min_one_batch` the first batch comes whole even if it is larger.
 
-        Raises OffsetOutOfRangeError outside log start..log end offset, and CorruptRecordError when
-        the headers on disk make no sense.
+        Raises OffsetOutOfRangeError outside log start..log end offset, CorruptRecordError when the
+        headers on disk make no sense, and KafkaStorageError when the disk refuses.
         """
         bound = min(upper_bound_offset, self._next_offset)
-        for segment in self._segments_from(offset, bound):
-            found = segment.locate(offset)
-            if found is not None:
-                return self._slice(segment, found, bound, max_bytes, min_one_batch)
+        try:
+            for segment in self._segments_from(offset, bound):
+                found = segment.locate(offset)
+                if found is not None:
+                    return self._slice(segment, found, bound, max_bytes, min_one_batch)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
         return None
 
     def read_committed(
@@ -581,14 +584,18 @@ class Log:
         # The same segments for both: the cleaner may put others in their place, without the records
         # of a transaction that are still in the old ones.
         segments = self._segments_from(offset, bound)
-        for segment in segments:
-            found = segment.locate(offset)
-            if found is not None:
-                records = self._slice(segment, found, bound, max_bytes, min_one_batch)
-                if records is None:
-                    break
-                end = segment.offset_index.upper_bound(found.position + records.size_bytes)
-                return records, _aborted_between(segments, offset, bound if end is None else end)
+        try:
+            for segment in segments:
+                found = segment.locate(offset)
+                if found is not None:
+                    records = self._slice(segment, found, bound, max_bytes, min_one_batch)
+                    if records is None:
+                        break
+                    end = segment.offset_index.upper_bound(found.position + records.size_bytes)
+                    bound = bound if end is None else end
+                    return records, _aborted_between(segments, offset, bound)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
         return None, ()
 
     def _segments_from(self, offset: int, bound: int) -> tuple[LogSegment, ...]:
@@ -626,7 +633,8 @@ class Log:
         return segment.size_bytes - first.position
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that has `timestamp_ms` or a later one."""
+        """(offset, timestamp) of the first record that has `timestamp_ms` or a later one. Raises
+        KafkaStorageError."""
         for segment in self._segments.snapshot():
             if segment.max_timestamp.timestamp_ms < timestamp_ms:
                 continue
@@ -637,7 +645,8 @@ class Log:
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with the largest timestamp of the log."""
+        """(offset, timestamp) of the first record with the largest timestamp of the log. Raises
+        KafkaStorageError."""
         newest = TimestampOffset(NO_TIMESTAMP, 0)
         for segment in self._segments.snapshot():
             if segment.max_timestamp.timestamp_ms > newest.timestamp_ms:
@@ -650,6 +659,14 @@ class Log:
         return self._search(holder, newest.offset, newest.timestamp_ms)
 
     def _search(
+        self, segment: LogSegment, offset: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        try:
+            return self._search_in(segment, offset, timestamp_ms)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+
+    def _search_in(
         self, segment: LogSegment, offset: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
         batch = segment.locate(offset)
@@ -889,7 +906,7 @@ class Log:
         if self._reported != (action, str(error)):
             self._reported = action, str(error)
             _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
-        if self._on_refused is not None and action not in _AS_GOOD_WITHOUT:
+        if self._on_refused is not None and action not in _AS_GOOD_WITHOUT and not self._closed:
             self._on_refused(self)
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
 

@@ -18,12 +18,13 @@ own threads and processes. Never appends or reads a record.
 """
 
 import contextlib
+import errno
 import logging
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,9 @@ from broker.log.cleaner import CleanerSettings
 from broker.log.cleaner_manager import CleanerWorker, LogCleaner
 from broker.log.cleaner_process import CleanerProcess
 from broker.log.clock import Clock, system_clock_ms
+from broker.log.data_directories import DataDirectories
 from broker.log.delayed import Delayed
-from broker.log.files import DirectoryLock, DiskFiles, Files
+from broker.log.files import DiskFiles, Files
 from broker.log.log import Log
 from broker.log.maintenance import LogMaintenance, MaintenanceTask
 from broker.log.meta_properties import claim, new_id, read_cluster_id
@@ -59,7 +61,6 @@ from broker.log.partition_metadata import read_topic_id, write_topic_id
 _log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-LOCK_FILE = ".lock"
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 _TICK_MS = 1000
 # The log of Kafka's own controllers, in a data directory that one of them wrote: no topic.
@@ -110,8 +111,9 @@ class LogManager:
     ) -> None:
         """`topic_overrides`: what is set on a topic, asked for at load and creation.
         `high_watermark_of`: up to where retention may delete; with one replica, the log's end.
-        `on_failed`: a log is offline from here on, as its disk has refused a change; called in any
-        thread. None: such a log stays, and is changed again, as nobody else has it."""
+        `on_failed`: logs are offline from here on, as their disk has refused a change, or cannot be
+        read; called in any thread. None: they stay, and are changed again, as nobody else has
+        them."""
         self._config = config
         self._topic_overrides = topic_overrides
         self._high_watermark_of = high_watermark_of
@@ -123,14 +125,15 @@ class LogManager:
         self._offline: dict[TopicPartition, _OfflineLog] = {}
         self._on_failed = on_failed
         self._failed: set[TopicPartition] = set()
+        """Those too that were asked for, and may lie in a directory that is lost."""
         self._trash: Delayed[Path] = Delayed()
         # Logs that are gone, but perhaps not from the checkpoint files yet.
         self._departed: set[TopicPartition] = set()
-        self._directory_locks: list[DirectoryLock] = []
+        self._directories = DataDirectories(config.data_dirs, self._files, on_failed)
         self._maintenance: LogMaintenance | None = None
         self.cleaner = LogCleaner(
             config,
-            self.all_logs,
+            self._logs_left,
             high_watermark_of,
             self.checkpoint_cleaner_offsets,
             new_cleaner_worker,
@@ -148,31 +151,30 @@ class LogManager:
         recovery. A log that cannot be opened is offline: logged, and refused when asked for.
 
         Raises ConfigError (a directory is in use, or another broker's),
-        InconsistentClusterIdError and OSError.
+        InconsistentClusterIdError, and OSError where there is no directory left.
         """
-        directories = self._config.data_dirs
         began_s = time.monotonic()
         try:
-            self._open(directories)
+            self._open()
+            self._directories.check_any_left()
             self.load_time_ms = (time.monotonic() - began_s) * 1000
         except BaseException:
-            self._release_locks()
+            self._directories.release()
             raise
 
-    def _open(self, directories: Sequence[Path]) -> None:
-        for directory in directories:
-            self._files.make_directory(directory)
-            self._directory_locks.append(self._lock_directory(directory))
-        self.cluster_id = self._agree_on_cluster_id(directories)
-        for directory in directories:
-            claim(
-                directory,
-                self._config.broker_id,
-                self.cluster_id,
-                self._files,
-                is_member=self._config.is_member,
-            )
-            self._load_directory(directory)
+    def _open(self) -> None:
+        self._directories.claim()
+        self.cluster_id = self._agree_on_cluster_id()
+        for directory in self._directories.live:
+            with self._directories.using(directory):
+                claim(
+                    directory,
+                    self._config.broker_id,
+                    self.cluster_id,
+                    self._files,
+                    is_member=self._config.is_member,
+                )
+                self._load_directory(directory)
 
     def start(self) -> None:
         """Begins the upkeep in a thread of its own."""
@@ -213,7 +215,7 @@ class LogManager:
             closed = dict(zip(self._logs, pool.map(_close, self._logs.values()), strict=True))
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
-        for directory in self._config.data_dirs:
+        for directory in self._directories.live:
             # The mark counts for all logs here: also for one that awaits its recovery offline.
             unclean = [
                 topic_partition
@@ -226,9 +228,10 @@ class LogManager:
                 if not log.was_clean
             ]
             if not unclean:
-                self._files.replace(directory / CLEAN_SHUTDOWN_FILE, _CLEAN_SHUTDOWN_TEXT)
+                with self._directories.using(directory):
+                    self._files.replace(directory / CLEAN_SHUTDOWN_FILE, _CLEAN_SHUTDOWN_TEXT)
         self._logs = {}
-        self._release_locks()
+        self._directories.release()
 
     # Logs.
 
@@ -238,34 +241,44 @@ class LogManager:
         if log is None and topic_partition in self._offline:
             reason = self._offline[topic_partition].reason
             raise KafkaStorageError(f"{directory_name(topic_partition)} is offline: {reason}")
-        if topic_partition in self._failed:
+        if topic_partition in self._failed or (log is not None and self._is_lost(log)):
             raise KafkaStorageError(f"{directory_name(topic_partition)} is offline since it failed")
         return log
 
     def all_logs(self) -> dict[TopicPartition, Log]:
         return dict(self._logs)
 
-    def sizes(self) -> dict[Path, dict[TopicPartition, int]]:
-        """Data directory to its logs and their sizes in bytes."""
-        found: dict[Path, dict[TopicPartition, int]] = {path: {} for path in self._config.data_dirs}
-        for topic_partition, log in self._logs.items():
-            found[log.directory.parent][topic_partition] = log.size_bytes
+    def _logs_left(self) -> dict[TopicPartition, Log]:
+        """But for those in directories that are lost."""
+        return {each: log for each, log in self._logs.items() if not self._is_lost(log)}
+
+    def _is_lost(self, log: Log) -> bool:
+        return self._directories.is_lost(log.directory.parent)
+
+    def sizes(self) -> dict[Path, dict[TopicPartition, int] | None]:
+        """Data directory to its logs and their sizes in bytes; None where it is lost."""
+        found: dict[Path, dict[TopicPartition, int] | None]
+        found = dict.fromkeys(self._directories.lost)
+        for directory in self._directories.live:
+            found[directory] = {
+                each: self._logs[each].size_bytes for each in self._logs_in(directory)
+            }
         return found
 
     @property
     def offline_count(self) -> int:
-        """Logs on disk that could not be opened, or that the disk has refused a change since. Any
-        thread."""
-        logs = self._logs
-        failed = {each for each in [*self._failed] if each in logs}
-        failed.update(each for each, log in logs.items() if log.has_failed)
+        """Logs that could not be opened, or that failed since. Any thread."""
+        failed = {*self._failed}
+        for topic_partition, log in self._logs.items():
+            if log.has_failed or self._is_lost(log):
+                failed.add(topic_partition)
         return len(self._offline) + len(failed)
 
     @property
     def offline_directory_count(self) -> int:
-        """Data directories all of whose logs have failed."""
-        health: dict[Path, bool] = {}
-        for topic_partition, log in self._logs.items():
+        """Data directories that are lost, or all of whose logs have failed."""
+        health: dict[Path, bool] = dict.fromkeys(self._directories.lost, False)
+        for topic_partition, log in self._logs_left().items():
             parent = log.directory.parent
             has_failed = log.has_failed or topic_partition in self._failed
             health[parent] = health.get(parent, False) or not has_failed
@@ -276,8 +289,15 @@ class LogManager:
         log = self._logs[topic_partition]
         return read_topic_id(log.directory, self._files)
 
-    def create(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None = None) -> Log:
-        """The log, made in the data directory with the fewest logs if it does not exist.
+    def create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID | None = None,
+        *,
+        is_new: bool = True,
+    ) -> Log:
+        """The log, made in the data directory with the fewest logs if it does not exist. `is_new`:
+        it never was here; one that may have been is not made anew while a directory is lost.
 
         Raises KafkaStorageError when it is offline or the disk refuses.
         """
@@ -285,6 +305,9 @@ class LogManager:
             log = self.get(topic_partition)
             if log is not None:
                 return log
+            if self._directories.lost and not is_new:
+                self._failed.add(topic_partition)
+                raise KafkaStorageError(_may_be_lost(topic_partition))
             try:
                 log = self._create(topic_partition, topic_id)
             except OSError as error:
@@ -301,6 +324,8 @@ class LogManager:
             log = self._logs.get(topic_partition)
             owner = log or self._offline.get(topic_partition)
             if owner is None:
+                if topic_partition in self._failed:
+                    raise KafkaStorageError(_may_be_lost(topic_partition))
                 return
             self._logs = {
                 each: kept for each, kept in self._logs.items() if each != topic_partition
@@ -343,7 +368,7 @@ class LogManager:
     def flush_pass(self) -> None:
         """Syncs the logs whose flush policy asks for it."""
         flushed = 0
-        for log in self._logs.values():
+        for log in self._logs_left().values():
             if log.is_flush_due:
                 with _reported("flush", log):
                     log.flush()
@@ -354,7 +379,7 @@ class LogManager:
     def retention_pass(self) -> None:
         """Drops the segments that are too old or too many."""
         deleted = 0
-        for topic_partition, log in self._logs.items():
+        for topic_partition, log in self._logs_left().items():
             with _reported("retention", log):
                 deleted += log.delete_old_segments(self._high_watermark_of(topic_partition, log))
         if deleted:
@@ -362,13 +387,14 @@ class LogManager:
 
     def delete_pass(self) -> None:
         """Removes the files of segments and logs whose delay is over."""
-        for log in self._logs.values():
+        for log in self._logs_left().values():
             if log.has_deleted_files:
                 log.remove_deleted_files()
         with self._lock:
             due = self._trash.take_due(self._clock())
         for path in due:
-            self._files.remove_tree(path)
+            with self._directories.using(path.parent):
+                self._files.remove_tree(path)
 
     def expire_producers_pass(self) -> None:
         for log in self._logs.values():
@@ -382,9 +408,10 @@ class LogManager:
 
     def checkpoint_cleaner_offsets(self) -> None:
         with self._checkpoint_lock:
-            for directory in self._config.data_dirs:
+            for directory in self._directories.live:
                 offsets = self._cleaner_offsets(directory)
-                self._checkpoint_file(directory, CLEANER_OFFSETS).write(offsets)
+                with self._directories.using(directory):
+                    self._checkpoint_file(directory, CLEANER_OFFSETS).write(offsets)
 
     def _cleaner_offsets(self, directory: Path) -> dict[TopicPartition, int]:
         """Of the compacted logs in `directory`."""
@@ -401,8 +428,9 @@ class LogManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """As they were last written down."""
         offsets: dict[TopicPartition, int] = {}
-        for directory in self._config.data_dirs:
-            offsets |= self._checkpoint_file(directory, HIGH_WATERMARKS).read()
+        for directory in self._directories.live:
+            with self._directories.using(directory):
+                offsets |= self._checkpoint_file(directory, HIGH_WATERMARKS).read()
         return offsets
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -418,20 +446,11 @@ class LogManager:
         asked = [config.log_flush_scheduler_interval_ms, config.log_flush_interval_ms or _TICK_MS]
         return max(1, min(_TICK_MS, *asked))
 
-    def _release_locks(self) -> None:
-        while self._directory_locks:
-            self._directory_locks.pop().release()
-
-    def _lock_directory(self, directory: Path) -> DirectoryLock:
-        try:
-            return self._files.lock(directory / LOCK_FILE)
-        except BlockingIOError:
-            raise KafkaStorageError(
-                f"{directory} is in use by another broker: stop it or set another log.dirs"
-            ) from None
-
-    def _agree_on_cluster_id(self, directories: Sequence[Path]) -> str:
-        known = [read_cluster_id(directory, self._files) for directory in directories]
+    def _agree_on_cluster_id(self) -> str:
+        known = []
+        for directory in self._directories.live:
+            with self._directories.using(directory):
+                known.append(read_cluster_id(directory, self._files))
         return self._config.cluster_id or next(filter(None, known), None) or new_id()
 
     def _load_directory(self, directory: Path) -> None:
@@ -502,8 +521,17 @@ class LogManager:
             self.checkpoint_log_start_offsets()
             self.checkpoint_cleaner_offsets()
             self._departed.clear()
-        parents = self._config.data_dirs
-        parent = min(parents, key=lambda each: len(self._logs_in(each)))
+        trouble = OSError(errno.EIO, "no data directory is left")
+        for parent in sorted(self._directories.live, key=lambda each: len(self._logs_in(each))):
+            try:
+                return self._create_in(parent, topic_partition, topic_id)
+            except OSError as error:
+                trouble = error
+        raise trouble
+
+    def _create_in(
+        self, parent: Path, topic_partition: TopicPartition, topic_id: uuid.UUID | None
+    ) -> Log:
         directory = parent / directory_name(topic_partition)
         is_new = not self._files.exists(directory)
         self._files.make_directory(directory)
@@ -541,7 +569,7 @@ class LogManager:
         if topic_partition is None or topic_partition in self._failed:
             return
         self._failed.add(topic_partition)
-        _log.error("log.offline dir=%s reason='the disk refused a change'", log.directory)
+        _log.error("log.offline dir=%s reason='its disk has failed'", log.directory)
         if self._on_failed is not None:
             self._on_failed()
 
@@ -571,14 +599,15 @@ class LogManager:
             )
 
     def _write_checkpoints(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        for directory in self._config.data_dirs:
+        for directory in self._directories.live:
             here = self._logs_in(directory)
             rows = {
                 topic_partition: offsets[topic_partition]
                 for topic_partition in here
                 if topic_partition in offsets
             }
-            self._checkpoint_file(directory, name).write(rows)
+            with self._directories.using(directory):
+                self._checkpoint_file(directory, name).write(rows)
 
     def _checkpoint_file(self, directory: Path, name: str) -> OffsetCheckpointFile:
         return OffsetCheckpointFile(directory / name, self._files)
@@ -591,6 +620,10 @@ def _reported(task: str, log: Log) -> Iterator[None]:
         yield
     except KafkaStorageError as error:
         _log.error("upkeep.failed task=%s dir=%s reason=%r", task, log.directory, str(error))
+
+
+def _may_be_lost(topic_partition: TopicPartition) -> str:
+    return f"{directory_name(topic_partition)} may be in a data directory that is offline"
 
 
 def _close(log: Log) -> bool:

@@ -160,13 +160,16 @@ class ReplicaManager:
     def has_log(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._logs.all_logs()
 
-    def make_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+    def make_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, *, is_new: bool = True
+    ) -> None:
         """Makes the log if it is missing; one of another topic of that name, which is gone, is
-        given up. Blocks: for a thread. Raises KafkaStorageError and OSError."""
+        given up. `is_new`: it never was here. Blocks: for a thread. Raises KafkaStorageError and
+        OSError."""
         is_there = topic_partition in self._logs.all_logs()
         if is_there and self._logs.topic_id(topic_partition) not in (None, topic_id):
             self._logs.delete(topic_partition)
-        self._logs.create(topic_partition, topic_id)
+        self._logs.create(topic_partition, topic_id, is_new=is_new)
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Gives the log up for deletion. Blocks: for a thread, after `stop`. Raises OSError."""
@@ -623,8 +626,8 @@ class ReplicaManager:
         else:
             self._wake(partition)
 
-    def log_sizes(self) -> dict[Path, dict[TopicPartition, int]]:
-        """Data directory to its logs and their sizes in bytes."""
+    def log_sizes(self) -> dict[Path, dict[TopicPartition, int] | None]:
+        """Data directory to its logs and their sizes in bytes; None where it is lost."""
         return self._logs.sizes()
 
     def set_broker_config(self, config: BrokerConfig) -> None:

@@ -176,7 +176,11 @@ class StateChanges:
         failures: dict[TopicPartition, BrokerResponseError] = {}
         for topic_partition in changed:
             try:
-                self._replicas.make_log(topic_partition, request.topic_ids[topic_partition.topic])
+                self._replicas.make_log(
+                    topic_partition,
+                    request.topic_ids[topic_partition.topic],
+                    is_new=topic_partition in request.created,
+                )
             except (OSError, KafkaStorageError) as error:
                 _log.error("log.not_made topic=%r partition=%d reason=%r", *topic_partition, error)
                 failures[topic_partition] = KafkaStorageError(str(error))
@@ -208,7 +212,7 @@ class StateChanges:
         for topic_partition in going:
             try:
                 self._replicas.delete_log(topic_partition)
-            except OSError as error:
+            except (OSError, KafkaStorageError) as error:
                 failures[topic_partition] = KafkaStorageError(str(error))
         return failures
 

@@ -207,7 +207,7 @@ def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KafkaStorageError("x")])
 def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise error
 
     async def scenario() -> None:
@@ -308,10 +308,10 @@ def test_more_partitions(world):
 def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
     create = world.logs.create
 
-    def full(topic_partition: TopicPartition, topic_id: UUID) -> None:
+    def full(topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
         if topic_partition.partition == 2:
             raise OSError(28, "No space left on device")
-        create(topic_partition, topic_id)
+        create(topic_partition, topic_id, is_new=is_new)
 
     async def scenario() -> None:
         topic = await world.create("t")
@@ -332,11 +332,11 @@ def test_partitions_are_taken_back_before_others_are_added(world, monkeypatch):
     """Those of a client whose turn comes while the first one's logs find no space."""
     create = world.logs.create
 
-    def full(topic_partition: TopicPartition, topic_id: UUID) -> None:
+    def full(topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
         if topic_partition.partition == 2:
             monkeypatch.undo()
             raise OSError(28, "No space left on device")
-        create(topic_partition, topic_id)
+        create(topic_partition, topic_id, is_new=is_new)
 
     async def scenario() -> None:
         await world.create("t")

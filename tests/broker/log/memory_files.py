@@ -41,6 +41,8 @@ class MemoryFile:
         return len(self._inode.data)
 
     def pread(self, size_bytes: int, position: int) -> bytes:
+        if self._files.takes_failure("pread"):
+            raise OSError(errno.EIO, "Input/output error")
         return bytes(self._inode.data[position : position + size_bytes])
 
     def pread_into(self, buffer: memoryview, position: int) -> int:

@@ -1,0 +1,146 @@
+"""Data directories that are lost, at start or later: logs elsewhere go on."""
+
+import pytest
+from kafka.errors import KafkaStorageError
+from kafka.structs import TopicPartition
+
+from broker.config.broker import BrokerConfig
+from broker.log.files import DiskFiles
+from broker.log.manager import CLEAN_SHUTDOWN_FILE, LogManager
+from tests.broker.log.batches import batch, contents
+from tests.broker.log.memory_files import MemoryFiles
+
+FIRST, SECOND, THIRD = (TopicPartition("t", index) for index in range(3))
+
+
+class Disks:
+    """Two directories, the second of which can be lost."""
+
+    def __init__(self, tmp_path):
+        self.first, self.second = tmp_path / "first", tmp_path / "second"
+        self.aside = tmp_path / "aside"
+        self.told = []
+
+    def open(self, is_member=True):
+        config = BrokerConfig.from_properties({"log.dirs": f"{self.first},{self.second}"})
+        on_failed = (lambda: self.told.append("failed")) if is_member else None
+        manager = LogManager(config, files=DiskFiles(), on_failed=on_failed)
+        manager.open()
+        return manager
+
+    def lose(self, path):
+        """Descriptors of its files stay good, as where a network file system is away."""
+        path.rename(self.aside / path.name)
+        path.write_text("no directory")
+
+    def bring_back(self, path):
+        path.unlink()
+        (self.aside / path.name).rename(path)
+
+
+@pytest.fixture
+def disks(tmp_path):
+    made = Disks(tmp_path)
+    made.aside.mkdir()
+    manager = made.open()
+    for place in (FIRST, SECOND):
+        manager.create(place).append(batch([b"a"]), 0)
+    assert [log.directory.parent for log in manager.all_logs().values()] == [
+        made.first,
+        made.second,
+    ]
+    manager.close()
+    return made
+
+
+def test_one_that_is_lost_at_start_is_done_without(disks):
+    """Nothing that may lie there is made anew elsewhere, or said to be gone."""
+    disks.lose(disks.second)
+    manager = disks.open()
+    assert disks.told == ["failed"]
+    assert contents(manager.get(FIRST)) == {0: b"a"}
+    for ask in (lambda: manager.create(SECOND, is_new=False), lambda: manager.delete(SECOND)):
+        with pytest.raises(KafkaStorageError, match="may be in a data directory that is offline"):
+            ask()
+    with pytest.raises(KafkaStorageError):
+        manager.get(SECOND)
+    assert (manager.offline_count, manager.offline_directory_count) == (1, 1)
+    assert manager.sizes()[disks.second] is None
+    assert manager.create(FIRST, is_new=False) is manager.get(FIRST)
+    assert manager.create(THIRD, is_new=True).directory.parent == disks.first
+    manager.close()
+    disks.bring_back(disks.second)
+    again = disks.open()
+    assert contents(again.get(SECOND)) == {0: b"a"}
+    assert again.offline_directory_count == 0
+    again.close()
+
+
+def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks):
+    manager = disks.open()
+    disks.lose(disks.second)
+    for _ in range(2):
+        manager.checkpoint_high_watermarks({FIRST: 1, SECOND: 1})
+    assert disks.told == ["failed"]
+    assert manager.high_watermarks() == {FIRST: 1}
+    with pytest.raises(KafkaStorageError):
+        manager.get(SECOND)
+    assert contents(manager.get(FIRST)) == {0: b"a"}
+    assert (manager.offline_count, manager.offline_directory_count) == (1, 1)
+    # What is done for all logs is done for those that are left.
+    for upkeep in (manager.flush_pass, manager.retention_pass, manager.delete_pass):
+        upkeep()
+    assert manager.create(THIRD).directory.parent == disks.first
+    manager.close()
+    assert disks.told == ["failed"]
+    assert (disks.first / CLEAN_SHUTDOWN_FILE).exists()
+    assert not (disks.aside / "second" / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_a_log_is_made_where_there_is_a_directory_that_takes_it(disks):
+    manager = disks.open(is_member=False)
+    (disks.first / "t-2").write_text("in its way")
+    assert manager.create(THIRD).directory.parent == disks.second
+    manager.close()
+
+
+def test_without_any_no_broker_starts_and_one_alone_needs_all(disks):
+    disks.lose(disks.second)
+    with pytest.raises(OSError, match="second"):
+        disks.open(is_member=False)
+    disks.lose(disks.first)
+    with pytest.raises(OSError, match="first"):
+        disks.open()
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda log: log.read(1, 1000, 2),
+        lambda log: log.read_committed(1, 1000, 2),
+        lambda log: log.offset_for_timestamp(1),
+        lambda log: log.offset_of_max_timestamp(),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_offline_where_others_have_it(is_member, read):
+    told = []
+    files = MemoryFiles()
+    on_failed = (lambda: told.append("failed")) if is_member else None
+    config = BrokerConfig.from_properties({"log.dirs": "/data"})
+    manager = LogManager(config, files=files, on_failed=on_failed)
+    manager.open()
+    log = manager.create(FIRST)
+    for _ in range(2):
+        log.append(batch([b"a"]), 0)
+    read(log)
+    files.fail_next("pread")
+    with pytest.raises(KafkaStorageError, match="read failed"):
+        read(log)
+    assert told == ["failed"] * is_member
+    if is_member:
+        with pytest.raises(KafkaStorageError):
+            manager.get(FIRST)
+    else:
+        assert manager.get(FIRST) is log
+    manager.close()
