@@ -4,7 +4,7 @@ A page ends after `response_partition_limit` partitions (at least 1, at most
 `max.request.partition.size.limit`); the answer's cursor says where the next one begins.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 
 from kafka.errors import BrokerResponseError, InvalidRequestError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -15,6 +15,7 @@ from broker.api.metadata import TOPIC_OPERATIONS
 from broker.api.request import Api, Request
 from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
+from broker.cluster.cache import MetadataCache
 from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import TopicMetadata
 
@@ -50,14 +51,14 @@ def handle(request: Request, context: MetadataContext) -> Response:
             continue
         begin = start if name == first else 0
         end = min(begin + left, len(topic.partitions))
-        topics.append(_described(topic, range(begin, end), context.metadata.live))
+        topics.append(_described(topic, range(begin, end), context.metadata))
         if end < len(topic.partitions):
             return _answer(request, topics, _CURSOR(topic_name=name, partition_index=end))
         left -= max(0, end - begin)
     return _answer(request, topics, None)
 
 
-def _described(topic: TopicMetadata, indexes: Iterable[int], live: Set[int]) -> object:
+def _described(topic: TopicMetadata, indexes: Iterable[int], metadata: MetadataCache) -> object:
     return _TOPIC(
         error_code=0,
         name=topic.name,
@@ -67,13 +68,13 @@ def _described(topic: TopicMetadata, indexes: Iterable[int], live: Set[int]) -> 
             _PARTITION(
                 error_code=0,
                 partition_index=index,
-                leader_id=partition.leader if partition.leader in live else NO_LEADER,
+                leader_id=partition.leader if partition.leader in metadata.live else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[each for each in partition.replicas if each not in live],
+                offline_replicas=metadata.offline_replicas(partition),
             )
             for index in indexes
             for partition in (topic.partitions[index],)

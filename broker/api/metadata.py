@@ -122,7 +122,7 @@ def _found(topic: TopicMetadata, context: MetadataContext) -> object:
             leader_epoch=partition.leader_epoch,
             replica_nodes=partition.replicas,
             isr_nodes=partition.isr,
-            offline_replicas=[each for each in partition.replicas if each not in live],
+            offline_replicas=context.metadata.offline_replicas(partition),
         )
         for index, partition in enumerate(topic.partitions)
     ]

@@ -64,6 +64,14 @@ class MetadataCache:
         topic = self._topics.get(topic_partition.topic)
         return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
+    def offline_replicas(self, partition: PartitionMetadata) -> list[int]:
+        """Those whose brokers are not there, or whose disks have failed."""
+        return [
+            node_id
+            for node_id in partition.replicas
+            if node_id not in self.live or node_id in partition.failed
+        ]
+
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]

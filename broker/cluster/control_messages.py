@@ -5,7 +5,7 @@ cluster over ZooKeeper talk to each other. Pure functions between messages and t
 `control`: any thread.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from itertools import groupby
 from typing import Any, Final
 
@@ -90,7 +90,8 @@ def request_of(message: Any) -> ControlRequest:
         for state in topic.partition_states
     }
     if isinstance(message, UpdateMetadataRequest):
-        partitions = {each: _metadata_in(state) for each, state in states.items()}
+        live = {each.id for each in message.live_brokers}
+        partitions = {each: _metadata_in(state, live) for each, state in states.items()}
         brokers = [broker for each in message.live_brokers for broker in _broker_in(each)]
         return UpdateMetadata(stamp, brokers, partitions, topic_ids)
     return LeaderAndIsr(
@@ -228,7 +229,7 @@ def _update_metadata_message(request: UpdateMetadata) -> Any:
                         offline_replicas=[
                             node_id
                             for node_id in request.partitions[each].replicas
-                            if node_id not in live
+                            if node_id not in live or node_id in request.partitions[each].failed
                         ],
                     )
                     for each in topic_partitions
@@ -254,13 +255,15 @@ def _update_metadata_message(request: UpdateMetadata) -> Any:
     )
 
 
-def _metadata_in(state: Any) -> PartitionMetadata:
+def _metadata_in(state: Any, live: Set[int]) -> PartitionMetadata:
     return PartitionMetadata(
         tuple(state.replicas),
         state.leader,
         state.leader_epoch,
         tuple(state.isr),
         state.zk_version,
+        # Who is not there may be before more is said of the partition.
+        failed=tuple(node_id for node_id in state.offline_replicas if node_id in live),
     )
 
 

@@ -39,7 +39,9 @@ class LiveBroker:
 class PartitionMetadata:
     """Who keeps a partition, and who leads it since which epoch. `partition_epoch` counts the
     changes of all that: the version of its state's node. While replicas move, those that come and
-    go are among `replicas`. `is_recovering`: led by one that was not in sync (KIP-704)."""
+    go are among `replicas`. `is_recovering`: led by one that was not in sync (KIP-704). `failed`:
+    where clients are to be told of it, the replicas whose disks have failed on brokers that are
+    there."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -49,6 +51,7 @@ class PartitionMetadata:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     is_recovering: bool = False
+    failed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

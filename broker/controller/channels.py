@@ -113,6 +113,7 @@ class Channels:
         """Tells every live broker (of `to`) who is there, and what partitions are now."""
         brokers = [broker.node for _, broker in sorted(self._context.brokers.items())]
         topic_ids = self._topic_ids(changed)
+        changed = self._context.with_failed(changed)
         return {
             node_id: self._channels[node_id].send(
                 UpdateMetadata(self._stamp(node_id), brokers, changed, topic_ids)

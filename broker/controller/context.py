@@ -8,6 +8,7 @@ from uuid import UUID
 from kafka.errors import UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
+from broker.cluster.control import Partitions
 from broker.cluster.metadata import LiveBroker, PartitionMetadata, TopicMetadata
 
 
@@ -124,6 +125,16 @@ class ControllerContext:
             return self.is_online(node_id) and not has_failed
 
         return is_online
+
+    def with_failed(self, changed: Partitions) -> Partitions:
+        """These partitions, as clients are to be told of them."""
+        if not self.failed:
+            return changed
+        told = dict(changed)
+        for node_id, places in self.failed.items():
+            for place in places & changed.keys():
+                told[place] = replace(told[place], failed=(*told[place].failed, node_id))
+        return told
 
     def names_by_id(self) -> dict[UUID, str]:
         """Of all topics: made anew, for a request about many."""

@@ -367,11 +367,13 @@ class Controller:
                 return
             _log.info("controller.brokers gone=%s new=%s", sorted(gone), sorted(new))
             await self._channels.close(gone)
+            had_failed: set[TopicPartition] = set()
             for node_id in gone:
                 del known[node_id]
                 self._context.shutting_down.discard(node_id)
-                self._context.failed.pop(node_id, None)
-            changed = dict(await self._turns.write_states(self._without(gone)))
+                had_failed |= self._context.failed.pop(node_id, set())
+            changed = self._context.states(filter(self._context.state, had_failed))
+            changed |= await self._turns.write_states(self._without(gone))
             for node_id in sorted(new):
                 known[node_id] = found[node_id]
                 self._channels.open(found[node_id])

@@ -3,8 +3,9 @@
 A broker whose disk has failed leaves a node below /log_dir_event_notification, which says no more
 than that. It is asked then, by being told again what to lead and follow, and answers
 KAFKA_STORAGE_ERROR for what it cannot; so it does whenever it is told. Others lead and are in sync
-instead, until it says otherwise, or is started again. What only one replica keeps stays as it is:
-clients hear from its leader what is wrong. Called by: the event loop's thread.
+instead, until it says otherwise, or is started again, and clients are told which replicas are
+offline. What only one replica keeps stays as it is: clients hear from its leader what is wrong.
+Called by: the event loop's thread.
 """
 
 import asyncio
@@ -53,18 +54,17 @@ class FailedReplicas:
         failed = {
             place
             for place, error in failures.items()
-            if isinstance(error, KafkaStorageError)
-            if place in told and len(told[place].replicas) > 1
+            if isinstance(error, KafkaStorageError) and place in told
         }
         known = self._turns.context.failed.get(node_id, set())
-        new = failed - known
-        known = (known - (told.keys() - failures.keys())) | failed
-        if known:
-            self._turns.context.failed[node_id] = known
+        now = (known - (told.keys() - failures.keys())) | failed
+        if now:
+            self._turns.context.failed[node_id] = now
         else:
             self._turns.context.failed.pop(node_id, None)
-        if new and self._turns.is_active:
-            self._turns.changes.begin("failed replicas", self._until_written(node_id, new))
+        if now != known and self._turns.is_active:
+            changed = now ^ known
+            self._turns.changes.begin("failed replicas", self._until_written(node_id, changed))
 
     async def _until_written(self, node_id: int, places: Collection[TopicPartition]) -> None:
         """Nobody else would ask for it again. Raises NotControllerError."""
@@ -78,17 +78,20 @@ class FailedReplicas:
     async def _do_without(self, node_id: int, places: Collection[TopicPartition]) -> None:
         context, channels = self._turns.context, self._turns.channels
         async with self._turns.turn():
+            failed = context.failed.get(node_id, set()).intersection(places)
+            there = {place: state for place in places if (state := context.state(place))}
             changed = {}
-            for place in context.failed.get(node_id, set()).intersection(places):
-                state = context.state(place)
-                if state is None:
+            for place in failed & there.keys():
+                state = there[place]
+                if len(state.replicas) == 1:
                     continue
                 if state.leader == node_id:
                     changed[place] = self._elect_offline(place, state)
                 elif others := elect_without(state, {node_id}, context.online(place)):
                     changed[place] = others
             written = await self._turns.write_states(changed)
-            _log.warning("replicas.failed broker=%d partitions=%d", node_id, len(written))
+            if failed:
+                _log.warning("replicas.failed broker=%d partitions=%d", node_id, len(failed))
             channels.lead_and_follow(written, to=context.brokers.keys() - {node_id})
             channels.stop_replicas(written, delete=False, to={node_id})
-            channels.update_metadata(written)
+            channels.update_metadata({**there, **written})

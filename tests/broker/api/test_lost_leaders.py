@@ -27,6 +27,7 @@ def context():
         TopicPartition("t", 0): PartitionMetadata((1, 2), 1, 5, (1, 2), 0),
         TopicPartition("t", 1): PartitionMetadata((2, 1), 2, 6, (2, 1), 0),
         TopicPartition("t", 2): PartitionMetadata((2,), -1, 7, (2,), 0),
+        TopicPartition("t", 3): PartitionMetadata((1, 2), 1, 8, (1,), 0, failed=(1,)),
     }
     cache.update(UpdateMetadata(Stamp(1, 1, 1), [ONE, TWO], states, {"t": uuid.uuid4()}))
     # As a controller tells it first: who is there, and after that what comes of it.
@@ -51,11 +52,21 @@ def test_metadata(context):
     wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
     (topic,) = ask(metadata, 3, 12, wanted, context).topics
     assert topic.error_code == 0
-    assert told(topic.partitions) == [(0, 1, 5, [2]), (LOST, -1, 6, [2]), (LOST, -1, 7, [2])]
+    assert told(topic.partitions) == [
+        (0, 1, 5, [2]),
+        (LOST, -1, 6, [2]),
+        (LOST, -1, 7, [2]),
+        (0, 1, 8, [1, 2]),
+    ]
 
 
 def test_described_partitions(context):
     topic_class = DescribeTopicPartitionsRequest.TopicRequest
     wanted = DescribeTopicPartitionsRequest(topics=[topic_class(name="t")], cursor=None)
     (topic,) = ask(describe_topic_partitions, 75, 0, wanted, context).topics
-    assert told(topic.partitions) == [(0, 1, 5, [2]), (0, -1, 6, [2]), (0, -1, 7, [2])]
+    assert told(topic.partitions) == [
+        (0, 1, 5, [2]),
+        (0, -1, 6, [2]),
+        (0, -1, 7, [2]),
+        (0, 1, 8, [1, 2]),
+    ]

@@ -1,6 +1,7 @@
 """What controllers tell brokers, there and back again over the wire."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -110,8 +111,11 @@ def test_replicas_of_brokers_that_are_gone_are_said_to_be_offline():
     place = TopicPartition("a", 0)
     state = PartitionMetadata((1, 2, 3), 1, 4, (1,), 7)
     here = [BrokerNode(1, "h", 1), BrokerNode(3, "h", 3)]
-    message = message_of(UpdateMetadata(Stamp(1, 2, 3), here, {place: state}, IDS))
-    assert message.topic_states[0].partition_states[0].offline_replicas == [2]
+    for failed, offline in (((), [2]), ((3,), [2, 3])):
+        told = UpdateMetadata(Stamp(1, 2, 3), here, {place: replace(state, failed=failed)}, IDS)
+        message = message_of(told)
+        assert message.topic_states[0].partition_states[0].offline_replicas == offline
+        assert request_of(message).partitions == told.partitions
 
 
 def test_the_bytes_are_those_of_apache_kafka():

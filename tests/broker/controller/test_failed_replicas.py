@@ -1,11 +1,12 @@
 """Replicas whose disks fail: who leads and is in sync then, and when they may again."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from broker.cluster import znodes
-from broker.cluster.control import NO_LEADER, StopReplica
+from broker.cluster.control import NO_LEADER, StopReplica, UpdateMetadata
 from broker.cluster.store import Create
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import eventually
@@ -58,6 +59,34 @@ def test_others_lead_and_are_in_sync_where_a_disk_has_failed(cluster):
     asyncio.run(scenario())
 
 
+def test_clients_are_told_which_replicas_are_offline(cluster):
+    """Also of what only one replica keeps, and who is in sync nowhere; and when they are back."""
+
+    def offline() -> dict[int, tuple[int, ...]]:
+        return {
+            node_id: request.partitions[P0].failed
+            for node_id, request in cluster.told
+            if isinstance(request, UpdateMetadata) and P0 in request.partitions
+        }
+
+    async def scenario() -> None:
+        await cluster.start((1, 2))
+        await cluster.in_sync(1)
+        await fail(cluster, 2, P0)
+        assert offline() == dict.fromkeys(range(1, 6), (2,))
+        await fail(cluster, 1, P0)
+        assert offline() == dict.fromkeys(range(1, 6), (2, 1))
+        cluster.failed.clear()
+        await cluster.lose(2)
+        assert offline() == {**dict.fromkeys(range(1, 6), (1,)), 2: (2, 1)}
+        await cluster.find(2)
+        assert offline()[2] == (1,)
+        await tell(cluster, znodes.dump_log_dir_event(1))
+        assert offline() == dict.fromkeys(range(1, 6), ())
+
+    asyncio.run(scenario())
+
+
 def test_who_has_failed_leads_again_when_it_says_so_or_is_started_again(cluster):
     async def scenario() -> None:
         await cluster.start((1, 2))
@@ -86,6 +115,12 @@ def test_the_only_replica_stays_and_nonsense_is_forgotten(cluster):
         before = cluster.state(P0)
         await fail(cluster, 1, P0, P1)
         assert cluster.state(P0) == before
+        (last,) = {
+            request.partitions[P0]
+            for _, request in cluster.told
+            if isinstance(request, UpdateMetadata)
+        }
+        assert last == replace(before, failed=(1,))
         for value in (b"", b"[]", b'{"version":1}', b'{"broker":[]}', b'{"version":1,"broker":77}'):
             await tell(cluster, value)
         assert cluster.state(P0) == before
