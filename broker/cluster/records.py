@@ -96,22 +96,16 @@ class MetadataRecords:
             )
 
     def prepare(self) -> None:
-        """Makes the folders of the tree."""
-        for path in (
-            znodes.BROKERS,
-            znodes.TOPICS,
-            znodes.entity_configs(znodes.TOPIC_ENTITIES),
-            znodes.entity_configs(znodes.BROKER_ENTITIES),
-            znodes.entity_configs(znodes.GROUPS),
-            znodes.entity_configs(znodes.USERS),
-            znodes.CONFIG_CHANGES,
-            znodes.DELETED_TOPICS,
-            znodes.LOG_DIR_EVENTS,
-        ):
+        """Makes the folders of the tree, and what else is there from a cluster's first start."""
+        for path in znodes.FOLDERS:
             self._store.ensure(path)
-        if not self._store.exists(znodes.CONTROLLER_EPOCH):
-            with contextlib.suppress(NodeExistsError):
-                self._store.commit([Create(znodes.CONTROLLER_EPOCH, b"0")])
+        for path, value in (
+            (znodes.CONTROLLER_EPOCH, b"0"),
+            (znodes.FEATURES, znodes.dump_no_features()),
+        ):
+            if not self._store.exists(path):
+                with contextlib.suppress(NodeExistsError):
+                    self._store.commit([Create(path, value)])
 
     def become_controller(self, node_id: int) -> None:
         """Elects this broker; raises NodeExistsError or BadVersionError where another one is, or
@@ -417,8 +411,8 @@ class MetadataRecords:
         them one by one."""
         paths = [
             znodes.partitions(name),
-            znodes.topic_config(name),
             znodes.topic(name),
+            znodes.topic_config(name),
             znodes.deleted_topic(name),
         ]
         with contextlib.suppress(NoNodeError):
@@ -442,8 +436,8 @@ class MetadataRecords:
             operations.append(Delete(znodes.partition(name, index), ANY_VERSION))
         for path in (
             znodes.partitions(name),
-            znodes.topic_config(name),
             znodes.topic(name),
+            znodes.topic_config(name),
             znodes.deleted_topic(name),
         ):
             operations.append(Delete(path, ANY_VERSION))
@@ -451,12 +445,14 @@ class MetadataRecords:
 
     def _creations(self, topic: TopicMetadata, first: int) -> list[Operation]:
         """What makes the nodes of the partitions from `first` on."""
-        operations: list[Operation] = []
-        for index, partition in enumerate(topic.partitions[first:], first):
-            path = znodes.partition_state(topic.name, index)
-            operations.append(Create(znodes.partition(topic.name, index)))
-            operations.append(Create(path, self._state(partition)))
-        return operations
+        added = dict(enumerate(topic.partitions[first:], first))
+        return [
+            *(Create(znodes.partition(topic.name, index)) for index in added),
+            *(
+                Create(znodes.partition_state(topic.name, index), self._state(partition))
+                for index, partition in added.items()
+            ),
+        ]
 
     def _state(self, partition: PartitionMetadata) -> bytes:
         return znodes.dump_partition_state(partition, self._controller_epoch)

@@ -17,6 +17,7 @@
     /log_dir_event_notification/log_dir_event_N
                                           {"version": 1, "broker", "event": 1}: has failed logs
     /latest_producer_id_block             {"broker", "block_start", "block_end"}
+    /feature                              {"features": {}, "version": 2, "status": 1}: none is set
 
 As Kafka 3.9 writes them in ZooKeeper mode, so that tools and old clients that read ZooKeeper can.
 Pure functions between bytes and values: any thread. Never touches a store.
@@ -48,6 +49,26 @@ REASSIGNMENTS = "/admin/reassign_partitions"
 PREFERRED_ELECTIONS = "/admin/preferred_replica_election"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURES = "/feature"
+FOLDERS = (
+    BROKERS,
+    TOPICS,
+    "/brokers/seqid",
+    "/config/topics",
+    "/config/brokers",
+    "/config/clients",
+    "/config/groups",
+    "/config/ips",
+    "/config/users",
+    CONFIG_CHANGES,
+    DELETED_TOPICS,
+    "/isr_change_notification",
+    LOG_DIR_EVENTS,
+    PRODUCER_ID_BLOCK,
+    "/consumers",
+)
+"""There in every cluster. All but /config/groups are Kafka's: its brokers, tools and clients expect
+them, those too that only they write to."""
 
 
 def broker(node_id: int) -> str:
@@ -190,6 +211,11 @@ def dump_controller(node_id: int, elected_ms: int) -> bytes:
             "kraftControllerEpoch": -1,
         }
     )
+
+
+def dump_no_features() -> bytes:
+    """As a controller of Kafka 3.9 finds it, or makes it."""
+    return dump({"features": {}, "version": 2, "status": 1})
 
 
 def dump_config(config: Mapping[str, str]) -> bytes:
