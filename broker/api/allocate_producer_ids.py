@@ -24,7 +24,6 @@ async def handle(request: Request, context: ControllerContext) -> Response:
     except BrokerResponseError as raised:
         error = raised
     return AllocateProducerIdsResponse(
-        throttle_time_ms=0,
         error_code=code_of(error),
         producer_id_start=block.start,
         producer_id_len=len(block),

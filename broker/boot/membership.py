@@ -157,6 +157,10 @@ class Membership:
                 except (MetadataStoreError, BrokerResponseError, OSError) as error:
                     _log.warning("membership.held_up at=%s reason=%r", changed.name, str(error))
                     self._note(changed)
+                except Exception:
+                    # A bug at one: without this task nobody would hear of any.
+                    _log.exception("membership.held_up at=%s", changed.name)
+                    self._note(changed)
             if self._changed:
                 await asyncio.sleep(_RETRY_S)
 

@@ -16,7 +16,12 @@ from kafka.errors import (
     RequestTimedOutError,
 )
 
-from broker.cluster.store import CommitTooLargeError, SessionExpiredError, StoreConnectionError
+from broker.cluster.store import (
+    CommitTooLargeError,
+    MetadataStoreError,
+    SessionExpiredError,
+    StoreConnectionError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +42,9 @@ class Changes:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def finish(self, name: str, change: Coroutine[Any, Any, T]) -> T:
-        """What the `change` of `name` returns. Raises what it does; KafkaStorageError for OSError,
-        PolicyViolationError for what is too large for the store, and RequestTimedOutError or
-        NotControllerError where the store was not reached.
+        """What the `change` of `name` returns. Raises what it does; PolicyViolationError for what
+        is too large for the store, RequestTimedOutError or NotControllerError where the store was
+        not reached, and KafkaStorageError for its other errors and for OSError.
 
         Logs what went wrong, unless it was only refused: nobody may be waiting any more.
         """
@@ -54,6 +59,8 @@ class Changes:
         except StoreConnectionError as error:
             # It may be done or not.
             raise RequestTimedOutError(str(error)) from error
+        except MetadataStoreError as error:
+            raise KafkaStorageError(str(error)) from error
 
     def begin(self, name: str, change: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """The `change` of `name`, which goes on by itself. Logs as `finish`."""

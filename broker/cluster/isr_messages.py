@@ -106,7 +106,6 @@ def alter_partition_response(
     topic_class = AlterPartitionResponse.TopicData
     answered = [] if error else list(zip(request.changes, answers, strict=True))
     return AlterPartitionResponse(
-        throttle_time_ms=0,
         error_code=code_of(error),
         topics=[
             topic_class(

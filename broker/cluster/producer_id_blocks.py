@@ -15,6 +15,7 @@ from broker.cluster.store import (
     MetadataStore,
     NodeExistsError,
     NoNodeError,
+    NonsenseError,
     Operation,
     Set,
 )
@@ -49,7 +50,11 @@ def _following_block(store: MetadataStore, node_id: int, first_id: int) -> tuple
         block = range(first_id, first_id + BLOCK_SIZE)
         return block, Create(znodes.PRODUCER_ID_BLOCK, _dump(block, node_id))
     # Apache Kafka makes the node before there is a block.
-    next_id = int(znodes.load(node.value)["block_end"]) + 1 if node.value else 0
+    try:
+        next_id = int(znodes.load(node.value)["block_end"]) + 1 if node.value else 0
+    except (LookupError, TypeError, ValueError) as error:
+        # A guess might give away ids that are somebody's.
+        raise NonsenseError(f"{znodes.PRODUCER_ID_BLOCK} holds nonsense: {error!r}") from error
     first = max(next_id, first_id)
     block = range(first, min(first + BLOCK_SIZE, _MAX_PRODUCER_ID))
     return block, Set(znodes.PRODUCER_ID_BLOCK, _dump(block, node_id), node.version)

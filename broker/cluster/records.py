@@ -1,12 +1,15 @@
 """The cluster's nodes in a MetadataStore, as values: what `metadata` names. Configs are
 `config_records`'s, but for those that a topic is made with.
 
-Every method blocks: called from a thread. Whoever changes something writes it here first.
+Every method blocks: called from a thread. Whoever changes something writes it here first. What
+others have written in nonsense raises NonsenseError, or is left out with an error in the log where
+the rest can do without: a broker's registration, a topic.
 """
 
 import contextlib
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -39,6 +42,7 @@ from broker.cluster.store import (
     Node,
     NodeExistsError,
     NoNodeError,
+    NonsenseError,
     Operation,
     Result,
     SessionExpiredError,
@@ -46,6 +50,8 @@ from broker.cluster.store import (
     StoreConnectionError,
 )
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
+
+_log = logging.getLogger(__name__)
 
 # So many partitions are made or forgotten by one commit: far less than a store refuses.
 _AT_ONCE = 200
@@ -78,7 +84,9 @@ class MetadataRecords:
         """None before the cluster's first start."""
         if not self._store.exists(znodes.CLUSTER_ID):
             return None
-        return str(znodes.load(self._store.get(znodes.CLUSTER_ID).value)["id"])
+        value = self._store.get(znodes.CLUSTER_ID).value
+        with _meaning(znodes.CLUSTER_ID):
+            return str(znodes.load(value)["id"])
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Writes down the cluster's id at the first start.
@@ -111,7 +119,8 @@ class MetadataRecords:
         """Elects this broker; raises NodeExistsError or BadVersionError where another one is, or
         was faster."""
         before = self._store.get(znodes.CONTROLLER_EPOCH)
-        epoch, version = int(before.value) + 1, before.version + 1
+        with _meaning(znodes.CONTROLLER_EPOCH):
+            epoch, version = int(before.value) + 1, before.version + 1
         elected_ms = time.time_ns() // 1_000_000
         try:
             self._store.commit(
@@ -137,9 +146,11 @@ class MetadataRecords:
     def controller_id(self) -> int | None:
         """The elected controller's; None where there is none."""
         try:
-            return int(znodes.load(self._store.get(znodes.CONTROLLER).value)["brokerid"])
+            value = self._store.get(znodes.CONTROLLER).value
         except NoNodeError:
             return None
+        with _meaning(znodes.CONTROLLER):
+            return int(znodes.load(value)["brokerid"])
 
     def _commit(self, operations: Sequence[Operation]) -> list[Result]:
         assert self._is_controller is not None, "elect this broker first"
@@ -173,16 +184,23 @@ class MetadataRecords:
     def brokers(self) -> dict[int, LiveBroker]:
         """Those that are there, by their ids."""
         found = {}
-        for node_id in map(int, self._store.children(znodes.BROKERS)):
+        for name in self._store.children(znodes.BROKERS):
             with contextlib.suppress(NoNodeError):  # gone just now
-                found[node_id] = self._broker(node_id)
+                try:
+                    broker = self._broker(name)
+                except NonsenseError as error:
+                    _log.error("broker.ignored reason=%r", str(error))
+                else:
+                    found[broker.node.node_id] = broker
         return found
 
-    def _broker(self, node_id: int) -> LiveBroker:
-        node = self._store.get(znodes.broker(node_id))
-        value = znodes.load(node.value)
-        broker = BrokerNode(node_id, value["host"], value["port"], value.get("rack"))
-        return LiveBroker(broker, node.czxid)
+    def _broker(self, name: str) -> LiveBroker:
+        path = f"{znodes.BROKERS}/{name}"
+        node = self._store.get(path)
+        with _meaning(path):
+            value = znodes.load(node.value)
+            host, port = str(value["host"]), int(value["port"])
+            return LiveBroker(BrokerNode(int(name), host, port, value.get("rack")), node.czxid)
 
     def register(self, broker: BrokerNode) -> int:
         """Announces this broker: its epoch. NodeExistsError when its id is taken by a live one."""
@@ -219,23 +237,25 @@ class MetadataRecords:
     ) -> list[TopicMetadata]:
         names = [*names]
         nodes = self._store.get_each([znodes.topic(name) for name in names])
-        # None: gone just now.
-        placed = [
-            _topic_in(name, node)
-            for name, node in zip(names, nodes, strict=True)
-            if node is not None
-        ]
-        places = [place for topic in placed for place in topic.topic_partitions()]
-        states = iter(self._store.get_each([znodes.partition_state(*place) for place in places]))
+        placed = []
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:  # else gone just now
+                with _ignored("topic"):
+                    placed.append(_topic_in(name, node))
+        topic_partitions = [each for topic in placed for each in topic.topic_partitions()]
+        states = iter(
+            self._store.get_each([znodes.partition_state(*each) for each in topic_partitions])
+        )
         found = []
         for topic in placed:
-            partitions = []
-            for place, partition in zip(topic.topic_partitions(), topic.partitions, strict=True):
-                if (node := next(states)) is not None:
-                    partition = _state_in(node, partition)
-                    written[place] = node.mzxid
-                partitions.append(partition)
-            found.append(replace(topic, partitions=tuple(partitions)))
+            own = {each: next(states) for each in topic.topic_partitions()}
+            with _ignored("topic"):
+                partitions = [
+                    partition if node is None else _state_in(each, node, partition)
+                    for (each, node), partition in zip(own.items(), topic.partitions, strict=True)
+                ]
+                found.append(replace(topic, partitions=tuple(partitions)))
+                written |= {each: node.mzxid for each, node in own.items() if node is not None}
         return found
 
     def make_partitions(self, states: Partitions) -> None:
@@ -331,8 +351,14 @@ class MetadataRecords:
         if not isinstance(result, BadVersionError):
             raise result
         self._check_is_controller(result)
-        node = self._store.get(znodes.partition_state(*topic_partition))
-        return _state_in(node, state)
+        path = znodes.partition_state(*topic_partition)
+        node = self._store.get(path)
+        try:
+            return _state_in(topic_partition, node, state)
+        except NonsenseError as error:
+            _log.error("state.replaced reason=%r", str(error))
+            self._commit([Set(path, self._state(state), node.version)])
+            return replace(state, partition_epoch=node.version + 1)
 
     def write_placements(self, topics: Sequence[TopicMetadata]) -> None:
         """Writes down who keeps the topics' partitions, and who is added and removed."""
@@ -461,31 +487,62 @@ class MetadataRecords:
 def _topic_in(name: str, node: Node) -> TopicMetadata:
     """Apache Kafka's brokers write a topic down alone, and leave its partitions to the controller:
     they are NOT_MADE until their states are there."""
-    value = znodes.load(node.value)
-    adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
-    keys = map(str, range(len(value["partitions"])))
-    partitions = tuple(
-        PartitionMetadata(
-            *(tuple(value["partitions"][key]), NO_LEADER, -1, (), NOT_MADE),
-            tuple(adding.get(key, ())),
-            tuple(removing.get(key, ())),
+    with _meaning(znodes.topic(name)):
+        value = znodes.load(node.value)
+        adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
+        keys = map(str, range(len(value["partitions"])))
+        partitions = tuple(
+            PartitionMetadata(
+                *(_node_ids(value["partitions"][key]), NO_LEADER, -1, (), NOT_MADE),
+                _node_ids(adding.get(key, ())),
+                _node_ids(removing.get(key, ())),
+            )
+            for key in keys
         )
-        for key in keys
-    )
-    return TopicMetadata(name, decode_uuid(value["topic_id"]), partitions)
+        if not partitions or not all(each.replicas for each in partitions):
+            raise ValueError("a topic has partitions, and these have replicas")
+        return TopicMetadata(name, decode_uuid(value["topic_id"]), partitions)
 
 
-def _state_in(node: Node, placed: PartitionMetadata) -> PartitionMetadata:
+def _state_in(
+    topic_partition: TopicPartition, node: Node, placed: PartitionMetadata
+) -> PartitionMetadata:
     """`placed`: whose replicas it is about."""
-    state = znodes.load(node.value)
-    return replace(
-        placed,
-        leader=state["leader"],
-        leader_epoch=state["leader_epoch"],
-        isr=tuple(state["isr"]),
-        partition_epoch=node.version,
-        is_recovering=bool(state.get("leader_recovery_state", 0)),
-    )
+    with _meaning(znodes.partition_state(*topic_partition)):
+        state = znodes.load(node.value)
+        return replace(
+            placed,
+            leader=int(state["leader"]),
+            leader_epoch=int(state["leader_epoch"]),
+            isr=_node_ids(state["isr"]),
+            partition_epoch=node.version,
+            is_recovering=bool(state.get("leader_recovery_state", 0)),
+        )
+
+
+def _node_ids(value: object) -> tuple[int, ...]:
+    """Raises TypeError."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, int) for each in value):
+        raise TypeError("ids of brokers are a list of numbers")
+    return tuple(value)
+
+
+@contextlib.contextmanager
+def _meaning(path: str) -> Iterator[None]:
+    """What goes wrong where the node's value is understood raises NonsenseError."""
+    try:
+        yield
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        raise NonsenseError(f"{path} holds nonsense: {error!r}") from error
+
+
+@contextlib.contextmanager
+def _ignored(what: str) -> Iterator[None]:
+    """It is left out, and said why."""
+    try:
+        yield
+    except NonsenseError as error:
+        _log.error("%s.ignored reason=%r", what, str(error))
 
 
 def _too_many(count: int, error: CommitTooLargeError) -> InvalidPartitionsError:

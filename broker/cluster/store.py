@@ -48,6 +48,10 @@ class CommitTooLargeError(MetadataStoreError):
         self.size, self.most = size, most
 
 
+class NonsenseError(MetadataStoreError):
+    """What stands in the node is not what belongs there: somebody else has written it."""
+
+
 class StoreConnectionError(MetadataStoreError):
     """The store could not be reached, or did not answer in time. A commit may be done or not: read
     back and compare."""

@@ -18,6 +18,7 @@ from kafka.errors import (
     BrokerIdNotRegisteredError,
     BrokerNotAvailableError,
     BrokerResponseError,
+    CoordinatorLoadInProgressError,
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
@@ -40,6 +41,7 @@ from broker.cluster.control import (
 )
 from broker.cluster.metadata import NOT_MADE, BrokerNode, PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
+from broker.cluster.store import MetadataStoreError
 from broker.controller.channels import Answer, BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext, ControllerFigures
 from broker.controller.elections import elect_offline, elect_without, first_state
@@ -335,7 +337,7 @@ class Controller:
             self._context.topics.update({topic.name: topic for topic in found})
             created = await self._make_partitions()
             self._turns.announce(created, created)
-            _log.info("topic.found topics=%s", sorted(new))
+            _log.info("topic.found topics=%s", [topic.name for topic in found])
 
     async def _make_partitions(self) -> Partitions:
         """Those of topics that were written down without them."""
@@ -478,7 +480,11 @@ class Controller:
                 raise BrokerIdNotRegisteredError(f"broker {node_id} is not registered")
             if broker_epoch != broker.epoch:
                 raise StaleBrokerEpochError(f"broker epoch is {broker.epoch}")
-            return await self._run_blocking(lambda: self._records.claim_producer_ids(node_id))
+            try:
+                return await self._run_blocking(lambda: self._records.claim_producer_ids(node_id))
+            except MetadataStoreError as error:
+                _log.error("producer_ids.not_claimed reason=%r", str(error))
+                raise CoordinatorLoadInProgressError(str(error)) from error
 
     async def alter_partitions(self, asked: AlterPartition) -> list[IsrAnswer]:
         """A leader asks for other ISRs: what each partition is now, or why not, in their order.
