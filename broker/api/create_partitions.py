@@ -72,7 +72,7 @@ def _additional(
                 f"{len(ask.assignments)} assignment(s) were specified."
             )
         for assignment in ask.assignments:
-            check_assignment(assignment.broker_ids, context)
+            check_assignment(assignment.broker_ids, context, len(topic.partitions[0].replicas))
     return additional
 
 

@@ -120,12 +120,10 @@ def _manual_assignment(
         raise InvalidReplicationAssignmentError(
             "partitions should be a consecutive 0-based integer sequence"
         )
+    count = None
     for replicas in assigned.values():
-        check_assignment(list(replicas), context)
-    if len({len(replicas) for replicas in assigned.values()}) > 1:
-        raise InvalidReplicationAssignmentError(
-            "All partitions should have the same number of replicas."
-        )
+        check_assignment(list(replicas), context, count)
+        count = len(replicas)
     return [assigned[index] for index in range(len(assigned))]
 
 

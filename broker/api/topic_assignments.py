@@ -5,8 +5,11 @@ from kafka.errors import InvalidReplicationAssignmentError
 from broker.api.contexts import ControllerContext
 
 
-def check_assignment(broker_ids: list[int] | None, context: ControllerContext) -> None:
-    """Raises InvalidReplicationAssignmentError unless the replicas are brokers, each once."""
+def check_assignment(
+    broker_ids: list[int] | None, context: ControllerContext, count: int | None = None
+) -> None:
+    """Raises InvalidReplicationAssignmentError unless the replicas are brokers, each once, and
+    `count` of them, as of the partitions before, where there are any."""
     if not broker_ids:
         raise InvalidReplicationAssignmentError(
             "The manual partition assignment includes an empty replica list."
@@ -22,4 +25,10 @@ def check_assignment(broker_ids: list[int] | None, context: ControllerContext) -
         twice = next(node_id for node_id in broker_ids if broker_ids.count(node_id) > 1)
         raise InvalidReplicationAssignmentError(
             f"The manual partition assignment includes the broker {twice} more than once."
+        )
+    if count is not None and len(broker_ids) != count:
+        raise InvalidReplicationAssignmentError(
+            f"The manual partition assignment includes a partition with {len(broker_ids)} "
+            "replica(s), but this is not consistent with previous partitions, which have "
+            f"{count} replica(s)."
         )
