@@ -245,6 +245,39 @@ def test_one_that_is_fenced_stops_until_a_new_epoch(pairs):
     fetching(pairs, scenario)
 
 
+def test_a_leader_that_knows_an_older_epoch_is_waited_for(pairs):
+    state = PartitionMetadata((LEADER, FOLLOWER), LEADER, 1, (LEADER,), 1)
+
+    async def scenario(leader, fetcher):
+        first = pairs[0]
+        first.follower.follow(state)
+        fetcher.add(first.follower)
+        first.append(count=2)
+        asked = sum(0 in each for each in leader.asked)
+        await eventually(lambda: sum(0 in each for each in leader.asked) > asked + 2)
+        assert not first.is_equal
+        first.leader.lead(state)
+        await until_equal(first)
+
+    fetching(pairs, scenario)
+
+
+@pytest.mark.parametrize(("cut_at", "high_watermark"), [(4, 3), (2, 2)])
+def test_what_is_cut_off_leaves_the_high_watermark_where_it_can(pairs, cut_at, high_watermark):
+    first = pairs[0]
+    first.append(0, cut_at)
+    first.append_to_follower(0, 6)
+    first.follower.advance_high_watermark(3)
+    first.begin(1)
+
+    async def scenario(leader, fetcher):
+        follower = first.follower
+        expected = cut_at, high_watermark
+        await eventually(lambda: (follower.log.log_end_offset, follower.high_watermark) == expected)
+
+    fetching(pairs, scenario)
+
+
 def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs):
     """Twice: an epoch that the leader never had is none of its answers (KIP-279)."""
     first, second = pairs

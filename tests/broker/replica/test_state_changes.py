@@ -112,6 +112,15 @@ def test_a_controller_of_the_past_is_not_obeyed(broker):
     assert broker.metadata.brokers == []
 
 
+def test_what_is_older_than_what_is_known_of_a_partition_is_passed_over(broker):
+    newer = replace(TOPIC.partitions[0], leader_epoch=3, partition_epoch=7)
+    assert broker.lead(5, {PLACES[0]: newer}) == {}
+    older = replace(newer, leader_epoch=2, partition_epoch=6, leader=2)
+    broker.lead(5, {PLACES[0]: older})
+    partition = broker.replicas.partition(PLACES[0])
+    assert (partition.leader_epoch, partition.partition_epoch) == (3, 7)
+
+
 def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path):
     """A controller that has not seen the one before go tells of changes at this one's address, as
     soon as it listens there: they are not all that there is."""
