@@ -37,6 +37,7 @@ from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.placement import Placement
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.planned_on_pickle import PlannedOnPickle
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_producer
 from pyspark_kafkalog.source.row_digest import RowDigest
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, NO_BATCH, Lead, TransactionalWrites
@@ -80,8 +81,8 @@ class WrittenRecords(WriterCommitMessage):
     owner: str = BATCH_QUERY
 
 
-class SinkWriter:
-    """What the writers of batches and streams share; made in the planner, pickled to the tasks.
+class SinkWriter(PlannedOnPickle[Lead]):
+    """What the writers of batches and streams share; the plan of a transactional one is its lead.
 
     Raises InvalidRowError, naming the column, for columns that are missing or of a wrong type.
     """
@@ -91,26 +92,21 @@ class SinkWriter:
         check_columns(schema, options.topic)
         self._options = options
         self._owner = owner
-        self._lead: Lead | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Spark also makes writers to commit and abort: only one that goes to tasks needs a lead.
-
-        Raises PrefixInUseError and the client's errors, which Spark shows as one of pickling: what
-        a task of a stream raises would not be shown at all.
-        """
-        if self._options.transactional_id_prefix is not None and self._lead is None:
-            self._lead = self._transactional_writes().take_lead(self._owner)
-        return dict(vars(self))
+    def make_plan(self) -> Lead | None:
+        """Takes the lead of the prefix. Raises PrefixInUseError and the client's errors."""
+        if self._options.transactional_id_prefix is None:
+            return None
+        return self._transactional_writes().take_lead(self._owner)
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         """Writes one task's rows; all are acknowledged when it returns."""
         freeze_imports()
-        if self._lead is None:
+        if self.plan is None:
             with kept_producer(self._options.client) as producer:
                 return WrittenRecords(_write_rows(self._options, lambda: producer, iterator))
-        return self._write_in_transaction(self._lead, iterator)
+        return self._write_in_transaction(self.plan, iterator)
 
     def _write_in_transaction(
         self, lead: Lead, iterator: Iterator[pa.RecordBatch]
@@ -142,7 +138,7 @@ class SinkWriter:
         """Where no task of a stream reported, its lead is not known here: another one may have
         taken over, whose right it is to clear away what dead tasks left."""
         lead, _, written = _reported(messages)
-        lead = lead or self._lead
+        lead = lead or self.plan
         if self._options.transactional_id_prefix is None:
             warn_of_records_that_stay(messages)
         elif lead is not None:

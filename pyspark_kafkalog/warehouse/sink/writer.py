@@ -57,6 +57,7 @@ from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offset
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
 from pyspark_kafkalog.source.partitions import OffsetRange, offsets_at
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.planned_on_pickle import PlannedOnPickle
 from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.warehouse.commit import (
     NO_IDS,
@@ -92,6 +93,7 @@ _OPTIONS = (
     "uncheckedTopicIds",
     "failOnDataLoss",
 )
+"""All that a write takes, beside Spark's own and `kafka.*`; the documentation's table, too."""
 
 _BEGIN_ANEW = (
     "read it from there (a stream with a new checkpoint, since the offsets in the old one mean "
@@ -193,8 +195,8 @@ class LoadedRows(WriterCommitMessage):
     left_out_count: int
 
 
-class LoadSinkWriter:
-    """What the writers of batches and streams share; made in the planner, pickled to the tasks."""
+class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
+    """What the writers of batches and streams share."""
 
     _knows_topics_later = False
     """Whether, of topics that are new to the name, only those are asked about that a commit brings:
@@ -207,17 +209,13 @@ class LoadSinkWriter:
         check_place_columns(schema)
         self._options = options
         self._schema = schema
-        self._plan: SinkPlan | None = None
 
-    @PlainErrors()
-    def __getstate__(self) -> dict[str, Any]:
-        """Spark also makes writers to commit and abort: only one that goes to tasks has a stage."""
-        if self._plan is None:
-            self._plan = self._planned()
-        # Tasks ask no brokers, and need no passwords.
+    def for_tasks(self) -> dict[str, Any]:
+        """Tasks ask no brokers, and need no passwords."""
         return {**vars(self), "_options": replace(self._options, client=None)}
 
-    def _planned(self) -> SinkPlan:
+    def make_plan(self) -> SinkPlan:
+        """Asks brokers and target, and makes the stage."""
         options = self._options
         schema = storable(to_arrow_schema(self._schema, timezone="UTC"))
         check_layout(options.layout, schema)
@@ -234,17 +232,17 @@ class LoadSinkWriter:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
         """Writes those of one task's rows that the target does not have; they are on disk when it
         returns."""
-        assert self._plan is not None
+        plan = self.plan
+        assert plan is not None
         freeze_imports()
         context = TaskContext.get()
         assert context is not None
-        rows = NewRows(self._plan.next_offsets)
+        rows = NewRows(plan.next_offsets)
         label = f"task-{context.partitionId()}"
-        stage, layout = self._plan.stage, self._options.layout
+        stage, layout = plan.stage, self._options.layout
         files = tuple(write_files(stage, label, rows.of(iterator), layout))
         if sum(file.records for file in files) != rows.row_count - rows.left_out_count:
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
-        plan = self._plan
         if context.partitionId():
             # A cluster may have many topics, and each task reports.
             plan = replace(plan, topic_ids=NO_IDS, earliest={})
