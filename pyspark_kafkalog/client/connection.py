@@ -80,6 +80,8 @@ class Connection:
         self._buffers = buffers or ReceiveBuffers()
         self._largest_frame_bytes = max(LARGEST_FRAME_BYTES, 2 * config.fetch_max_bytes)
         self._versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        """The cluster's finalized features and their levels, such as metadata.version (KIP-584)."""
         deadline = deadline or Deadline(config.socket_connection_setup_timeout_ms)
         self._used_s = time.monotonic()
         self._transport: Transport | None = open_transport(host, port, config, deadline)
@@ -339,6 +341,9 @@ class Connection:
             raise KafkaProtocolError(f"{self.address} refused ApiVersions with {error}.")
         self._versions = {
             api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
+        self.features = {
+            feature.name: feature.max_version_level for feature in response.finalized_features or ()
         }
 
     def _api_versions(self, version: int, deadline: Deadline) -> Any:

@@ -75,6 +75,9 @@ _INIT_MIN_VERSION_WITH_CURRENT = 3
 _ADD_MAX_VERSION = 3
 _END_MAX_VERSION = 4
 _END_AND_FENCE_VERSION = 5
+_LEVEL_WHERE_AN_END_FENCES = 2
+"""Of the feature transaction.version (KIP-1022). Apache Kafka 4 offers EndTxn 5 below it, too, and
+leaves the transaction in a state that neither ends nor takes a new epoch."""
 _LIST_MAX_VERSION = 2
 _DESCRIBE_MAX_VERSION = 0
 _MOST_AHEAD = 64
@@ -211,17 +214,18 @@ class Transactions:
         """Aborts what `producer` has open, and takes the right to write from it: returns the next
         epoch. Raises one of FENCED, and nothing has changed, where its epoch is not the newest.
 
-        One step where brokers know it (KIP-890, Kafka 4.0). Elsewhere an end and a new epoch, with
-        `timeout_ms` as in `begin`: what somebody else opens between the two is aborted.
+        One step where the cluster has it (KIP-890: transaction.version 2, of Kafka 4.0). Elsewhere
+        an end and a new epoch, with `timeout_ms` as in `begin`: what somebody else opens between
+        the two is aborted.
         """
         name = producer.transactional_id
         request = _end_request(producer, commit=False)
 
         def ask(connection: Connection, deadline: Deadline) -> ProducerIdentity | None:
-            version = connection.version(request.API_KEY, _END_AND_FENCE_VERSION)
-            if version < _END_AND_FENCE_VERSION:
+            if connection.features.get("transaction.version", 0) < _LEVEL_WHERE_AN_END_FENCES:
                 return None
-            answer = connection.call(request, self._cluster.attempt(deadline), version)
+            attempt = self._cluster.attempt(deadline)
+            answer = connection.call(request, attempt, _END_AND_FENCE_VERSION)
             if for_code(answer.error_code) is InvalidTxnStateError:
                 # Said of the epoch before one that has committed: nothing is repeated here.
                 raise ProducerFencedError(name)
@@ -257,9 +261,7 @@ class Transactions:
             for server, ids in self._by_coordinator(left).items():
                 for asked in _portions(ids):
                     request = DescribeTransactionsRequest(transactional_ids=asked)
-                    connection = self._cluster.connection_to(server, deadline)
-                    answer = self._call(connection, request, deadline, _DESCRIBE_MAX_VERSION, asked)
-                    for state in answer.transaction_states:
+                    for state in self._described(server, request, deadline).transaction_states:
                         take(state)
 
         def take(state: Any) -> None:
@@ -366,18 +368,14 @@ class Transactions:
 
         return self._cluster.retrying(attempt, Deadline(self._cluster.config.request_timeout_ms))
 
-    def _call(
-        self,
-        connection: Connection,
-        request: Any,
-        deadline: Deadline,
-        max_version: int,
-        transactional_ids: Iterable[str],
+    def _described(
+        self, server: tuple[str, int], request: DescribeTransactionsRequest, deadline: Deadline
     ) -> Any:
         try:
-            return connection.call(request, self._cluster.attempt(deadline), max_version)
+            connection = self._cluster.connection_to(server, deadline)
+            return connection.call(request, self._cluster.attempt(deadline), _DESCRIBE_MAX_VERSION)
         except _LOST:
-            for transactional_id in transactional_ids:
+            for transactional_id in request.transactional_ids:
                 self._coordinators.pop(transactional_id, None)
             raise
 

@@ -52,17 +52,26 @@ END_TXN = 26
 EACH_ROW_ONCE = Counter(itertools.chain(*ROWS))
 
 
-@pytest.fixture(scope="module", params=["kafkalog", pytest.param("kafka", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "kafkalog",
+        pytest.param("kafka", marks=pytest.mark.long),
+        pytest.param("kafka of older transactions", marks=pytest.mark.long),
+    ],
+)
 def servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Our broker, and Apache Kafka."""
+    """Our broker, and Apache Kafka, as it is made today and where it was Kafka 3 before."""
     if request.param == "kafkalog":
         with EmbeddedBroker(config=BROKER_CONFIG) as broker:
             yield broker.bootstrap_servers
         return
     require_kafka()
-    with KafkaServer(tmp_path_factory.mktemp("kafka"), BROKER_CONFIG) as kafka:
+    features = {} if request.param == "kafka" else {"transaction.version": 0}
+    directory = tmp_path_factory.mktemp("kafka")
+    with KafkaServer(directory, BROKER_CONFIG, features=features) as kafka:
         yield kafka.bootstrap_servers
 
 

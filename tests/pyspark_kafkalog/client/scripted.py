@@ -69,6 +69,8 @@ class ScriptedBroker:
         self.leaders: dict[int, int] = {}
         """The leaders of partitions that `leader` does not lead."""
         self.advertised: tuple[str, int] | None = None
+        self.features: dict[str, int] = {}
+        """The finalized ones, and their levels."""
         self.handlers: dict[int, Handler] = {
             API_VERSIONS: self.api_versions,
             METADATA: self.metadata,
@@ -124,6 +126,12 @@ class ScriptedBroker:
                 api_keys=[
                     api(api_key=key, min_version=low, max_version=high)
                     for key, (low, high) in VERSIONS.items()
+                ],
+                finalized_features=[
+                    ApiVersionsResponse.FinalizedFeatureKey(
+                        name=name, max_version_level=level, min_version_level=level
+                    )
+                    for name, level in self.features.items()
                 ],
             ).encode(version=0 if error_code else request.version)
         )

@@ -319,7 +319,7 @@ def test_a_new_epoch_fences_the_older_and_aborts_what_it_left_open(
 def way_to_fence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As brokers since Kafka 4.0 have it, and older ones."""
     if request.param == "in two steps":
-        monkeypatch.setattr(transaction, "_END_AND_FENCE_VERSION", 6)
+        monkeypatch.setattr(transaction, "_LEVEL_WHERE_AN_END_FENCES", 99)
 
 
 @pytest.mark.usefixtures("way_to_fence")
@@ -614,6 +614,40 @@ def test_an_answer_that_is_lost_does_not_use_up_the_time_of_the_next_attempt(sil
         assert transactions.describe(["mine"]).keys() == {"mine"}
         names = transactions.ongoing("mine-[12]")
         assert names == ["mine-1", "mine-2"]
+
+
+@pytest.mark.parametrize(
+    ("level", "ends", "begins"), [(None, [4], 1), (0, [4], 1), (1, [4], 1), (2, [5], 0)]
+)
+def test_an_end_fences_where_the_cluster_has_finalized_that(
+    monkeypatch: pytest.MonkeyPatch, level: int | None, ends: list[int], begins: int
+) -> None:
+    """Apache Kafka 4 offers version 5 in any case, and with an older transaction.version breaks."""
+    monkeypatch.setitem(VERSIONS, END_TXN, (0, 5))
+    with Coordinator() as broker, coordinated(broker) as transactions:
+        if level is not None:
+            broker.features = {"transaction.version": level}
+        transactions.abort_and_fence(MINE, TIMEOUT_MS)
+        assert [request.version for request in broker.asked(END_TXN)] == ends
+        assert len(broker.asked(INIT_PRODUCER_ID)) == begins
+
+
+@pytest.mark.parametrize("was_connected", [False, True])
+@pytest.mark.parametrize("step", ["begin", "end_all", "describe"])
+def test_a_coordinator_that_has_gone_is_looked_up_again(step: str, was_connected: bool) -> None:
+    with Coordinator() as broker, coordinated(broker, request_timeout_ms="5000") as transactions:
+        with Coordinator(node_id=2) as gone:
+            broker.of = {"mine": gone}
+            transactions.locate(["mine"])
+            if was_connected:
+                transactions.describe(["mine"])
+        broker.of = {}
+        if step == "begin":
+            assert transactions.begin("mine", TIMEOUT_MS) == MINE
+        elif step == "end_all":
+            assert transactions.end_all([MINE], commit=True) == {}
+        else:
+            assert transactions.describe(["mine"]).keys() == {"mine"}
 
 
 def test_very_many_ids_are_asked_for_in_portions(cluster, transactions):
