@@ -11,7 +11,9 @@ to, expires when the query rests for a week. Records are JSON, compressed by gzi
 A decision is written in a transaction of the driver's own, so that it is there or not, and a driver
 that was replaced cannot add one. `done` is a hint that saves asking and is written without. `begun`
 is written before the prefix's first transactional id is used: a prefix whose ids are known, and
-whose topic has neither this nor a decision, has lost its decisions. Version 1 has no `planned`.
+whose topic has neither this nor a decision, has lost its decisions. So has one whose topic has
+`done` and no decision, or under the key `decision` only what others wrote, for which compaction
+gives up the decision. Other records of others are passed over. Version 1 has no `planned`.
 
 Blocking; one thread at a time. Never ends the transactions that a decision names.
 """
@@ -21,7 +23,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,8 +42,13 @@ from pyspark_kafkalog.client.transaction import (
     Transactions,
     ended_by_commit,
 )
-from pyspark_kafkalog.errors import KafkalogError, TransactionError, UnknownTopicError
-from pyspark_kafkalog.record.batch import batches
+from pyspark_kafkalog.errors import (
+    KafkalogError,
+    TransactionAbortedError,
+    TransactionError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.record.batch import NO_PRODUCER_ID, batches
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.record.control import decode_marker
 from pyspark_kafkalog.record.records import Record, build_batch, read_records
@@ -55,10 +62,24 @@ _DONE_KEY = b"done"
 _FIRST_LOOK_OFFSETS = 16
 """How far from the end to begin: a decision takes two offsets, `done` one."""
 _MOST_PLAIN_BYTES = 256 << 20
-_TOPIC_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+_TOPIC_CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "16777216",
+    # A driver's clock may be wrong, and brokers refuse what is an hour ahead.
+    "message.timestamp.type": "LogAppendTime",
+}
 
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """In a part of the log: the newest decision; where there is none, whether `begun` is there and
+    nothing tells that there was one."""
+
+    newest: "Decision | None" = None
+    has_begun: bool = False
 
 
 class UncertainDecisionError(Exception):
@@ -121,9 +142,13 @@ class DecisionLog:
         self._cluster = cluster
         self._topic = decisions_topic(prefix)
         self._partition = TopicPartition(self._topic, 0)
-        self._newest: tuple[int, Decision | None] | None = None
-        self.has_begun = False
-        """Where `newest` found no decision: whether the prefix is in use all the same."""
+        self._read_to: int | None = None
+        self._found = _Found()
+
+    @property
+    def has_begun(self) -> bool:
+        """Where `newest` found no decision: whether the prefix is in use, and none was made."""
+        return self._found.has_begun
 
     def create(self) -> None:
         """Creates the topic where it is not there yet, with the brokers' replication factor."""
@@ -149,9 +174,10 @@ class DecisionLog:
     def newest(self) -> Decision | None:
         """The decision that was recorded last; a transaction that is still open does not count."""
         end = self._cluster.list_offsets([self._partition], LATEST)[self._partition].offset
-        if self._newest is None or self._newest[0] != end:
-            self._newest = end, self._newest_before(end)
-        return self._newest[1]
+        if self._read_to != end:
+            self._found = self._newest_before(end)
+            self._read_to = end
+        return self._found.newest
 
     def decide(
         self, decision: Decision, transactions: Transactions, leader: ProducerIdentity
@@ -159,13 +185,21 @@ class DecisionLog:
         """Records a decision for ever; returns it with its id.
 
         Raises UncertainDecisionError, and where it is not recorded the brokers' errors, one of
-        FENCED where `leader` leads no more or its transaction was aborted.
+        FENCED where `leader` leads no more or its transaction was aborted, and
+        TransactionAbortedError where there is a decision that `newest` did not find.
         """
         decided = replace(decision, id=uuid.uuid4().hex)
         with Producer(self._cluster, (transactions, leader)) as producer:
             producer.send(self._partition, _record(_DECISION_KEY, _to_json(decided)))
             producer.flush()
         written = producer.last_written
+        if written is not None and self._has_missed_one(written[1]):
+            with suppress(KafkaError, KafkalogError):
+                transactions.end(leader, commit=False)
+            raise TransactionAbortedError(
+                f"A broker had told an old state of topic {self._topic}; nothing of this write is "
+                "visible. Run the same again."
+            )
         try:
             transactions.end(leader, commit=True)
         except FENCED as error:
@@ -179,6 +213,14 @@ class DecisionLog:
         except (KafkaError, KafkalogError) as error:
             raise UncertainDecisionError from error
         return decided
+
+    def _has_missed_one(self, offset: int) -> bool:
+        """Whether there is a decision between what `newest` has read and `offset`, which replicas
+        in sync have acknowledged: a leader that was cut off, and replaced, may answer reads."""
+        if self._read_to is None or offset == self._read_to:
+            return False
+        is_other_log = offset < self._read_to
+        return is_other_log or self._newest_between(self._read_to, offset).newest is not None
 
     def _is_recorded(self, leader: ProducerIdentity, offset: int) -> bool | None:
         deadline = Deadline(self._cluster.config.request_timeout_ms)
@@ -198,36 +240,45 @@ class DecisionLog:
         with Producer(self._cluster, is_idempotent=False) as producer:
             producer.send(self._partition, _record(key, content))
 
-    def _newest_before(self, end: int) -> Decision | None:
+    def _newest_before(self, end: int) -> _Found:
         first = self._cluster.list_offsets([self._partition], EARLIEST)[self._partition].offset
         look = _FIRST_LOOK_OFFSETS
         while True:
             start = max(first, end - look)
             found = self._newest_between(start, end)
-            if found is not None or start == first:
+            if found.newest is not None or start == first:
                 return found
             look *= 8
 
-    def _newest_between(self, start: int, end: int) -> Decision | None:
+    def _newest_between(self, start: int, end: int) -> _Found:
         newest: Decision | None = None
-        undecided: dict[int, Decision] = {}
+        undecided: dict[int, Record] = {}
         done: set[str] = set()
+        has_begun = is_replaced = False
         for producer_id, outcome, record in self._entries(start, end):
             if outcome is not None:
-                decision = undecided.pop(producer_id, None)
-                newest = decision if outcome and decision is not None else newest
-            elif record is not None and record.key == _DECISION_KEY:
-                undecided[producer_id] = self._decision(record)
-            elif record is not None and record.key == _BEGUN_KEY:
-                self.has_begun = True
-            elif record is not None and record.key == _DONE_KEY:
-                done.add(str(json.loads(bytes(record.value or b"{}")).get("id")))
-        if newest is None:
-            return None
-        return replace(newest, is_done=newest.id in done)
+                decided = undecided.pop(producer_id, None)
+                if outcome and decided is not None:
+                    decision = self._decision(decided)
+                    newest = decision or newest
+                    is_replaced |= decision is None
+            elif record is None:
+                continue
+            elif record.key == _DECISION_KEY and producer_id == NO_PRODUCER_ID:
+                is_replaced = True
+            elif record.key == _DECISION_KEY:
+                undecided[producer_id] = record
+            elif record.key == _BEGUN_KEY:
+                has_begun = True
+            elif record.key == _DONE_KEY:
+                done.add(str(_content(record).get("id", "")))
+        if newest is not None:
+            return _Found(replace(newest, is_done=newest.id in done))
+        return _Found(None, has_begun and not (is_replaced or any(done)))
 
     def _entries(self, start: int, end: int) -> Iterator[tuple[int, bool | None, Record | None]]:
-        """(producer id, how its transaction ended, None) or (producer id, None, a record)."""
+        """(producer id, how its transaction ended, None) or (producer id, None, a record); the id
+        is NO_PRODUCER_ID of what is in no transaction."""
         for fetched in Fetcher(self._cluster, self._partition, start, end).records():
             for header in batches(fetched.records):
                 if header.base_offset < start:
@@ -238,18 +289,33 @@ class DecisionLog:
                     if marker is not None:
                         yield header.producer_id, marker.is_commit, None
                     continue
+                producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
                 for record in read_records(fetched.records, header, _MOST_PLAIN_BYTES):
-                    yield header.producer_id, None, record
+                    yield producer_id, None, record
 
-    def _decision(self, record: Record) -> Decision:
-        content = json.loads(bytes(record.value or b"{}"))
-        if content.get("version") not in _VERSIONS_READ:
+    def _decision(self, record: Record) -> Decision | None:
+        """None of what is none: who writes there without being told has other records."""
+        content = _content(record)
+        version = content.get("version")
+        if isinstance(version, int) and version not in _VERSIONS_READ:
             raise TransactionError(
-                f"Topic {self._topic} has a decision of version {content.get('version')}, which "
-                f"this release does not read (it reads up to {_VERSION}). Install the release that "
-                "wrote it, or a newer one."
+                f"Topic {self._topic} has a decision of version {version}, which this release does "
+                f"not read (it reads up to {_VERSION}). Install the release that wrote it, or a "
+                "newer one."
             )
-        return _from_json(content)
+        try:
+            return _from_json(content)
+        except (KeyError, TypeError):
+            return None
+
+
+def _content(record: Record) -> Mapping[str, Any]:
+    """Of a record's JSON object; nothing of any other record."""
+    try:
+        content = json.loads(bytes(record.value or b"{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, Mapping) else {}
 
 
 def _record(key: bytes, content: dict[str, Any]) -> bytearray:
@@ -282,7 +348,7 @@ def _to_json(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _from_json(content: dict[str, Any]) -> Decision:
+def _from_json(content: Mapping[str, Any]) -> Decision:
     return Decision(
         owner=content["owner"],
         batch=content["batch"],

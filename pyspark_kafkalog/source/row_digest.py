@@ -19,9 +19,11 @@ _DIGEST_BYTES = 8
 
 
 class RowDigest:
-    """Takes batches of one schema in turn; `text` at the end."""
+    """Takes batches of one schema in turn; `text` at the end. Of rows for another topic, where no
+    column says the topic, it is another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str | None = None) -> None:
+        self._topic = topic
         self._rows = 0
         self._checksums: dict[str, tuple[int, int]] = {}
 
@@ -32,7 +34,7 @@ class RowDigest:
 
     def text(self) -> str:
         """16 hexadecimal digits."""
-        state = repr((self._rows, sorted(self._checksums.items())))
+        state = repr((self._topic, self._rows, sorted(self._checksums.items())))
         return blake2b(state.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
     def _column(self, name: str, column: pa.Array) -> None:

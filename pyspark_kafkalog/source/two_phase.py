@@ -161,24 +161,19 @@ class TransactionalWrites:
 
     @contextmanager
     def task(self, lead: Lead, owner: str, partition: int, attempt: int) -> "Iterator[TaskWrite]":
-        """A task's transaction, which begins with its first use and stays open at the end.
+        """A task's transaction, which begins when the task says so and stays open at the end.
 
         It is aborted where the task raises. Raises PrefixInUseError before anything is written.
         """
         if lead.owner is not None:
             self._check_owner(Decision(lead.owner, NO_BATCH, ()), owner)
         with self._cluster() as cluster:
-            number = lead.producer.epoch % _LEADS_TOLD_APART
-            name = f"{self._prefix}-task-{partition}-{attempt}-{number}"
             transactions = Transactions(cluster)
+
+            def name() -> str:
+                return self._task_name(transactions, lead, partition, attempt)
+
             write = TaskWrite(cluster, transactions, name, self._client.transaction_timeout_ms)
-
-            def before_it_begins() -> None:
-                # A task that comes late, of a run that is over, must not fence its successor's.
-                transactions.locate([lead.producer.transactional_id, name])
-                self._check_lead(transactions, lead)
-
-            write.before_it_begins = before_it_begins
             try:
                 yield write
             except BaseException as error:
@@ -188,8 +183,8 @@ class TransactionalWrites:
                     # By another run, or by a coordinator that has waited for too long.
                     self._check_lead(transactions, lead)
                     raise TransactionAbortedError(
-                        f"The transaction {name} was aborted while its task wrote; nothing of it "
-                        f"is visible. {self._why_aborted()}"
+                        f"The transaction {write.name} was aborted while its task wrote; nothing "
+                        f"of it is visible. {self._why_aborted()}"
                     ) from error
                 raise
 
@@ -212,19 +207,22 @@ class TransactionalWrites:
             transactions, log = Transactions(cluster), DecisionLog(cluster, self._prefix)
             newest = self._known(log)
             wanted, settled = tuple(written), tuple[str, ...]()
+            is_replaced = False
             if newest is not None:
                 if owner:
                     self._check_owner(newest, owner)
                 self._check_order(newest, batch)
                 outcomes = self._outcomes(newest, cluster, transactions, log)
                 wanted = self._not_there(newest, outcomes, batch, planned, written)
-                if not outcomes.all_committed:
+                is_replaced = not outcomes.all_committed
+                if is_replaced:
                     settled = (*newest.settled, *(t.digest for t in outcomes.committed))
                 unwanted = [t.producer for t in written if t not in newest and t not in wanted]
                 transactions.end_all(unwanted, commit=False)
             if lead is None:
                 return
-            if wanted:
+            # What is left of a decision would be missed for ever, where no rows replace it.
+            if wanted or is_replaced:
                 self._check_open(transactions, lead, wanted)
                 record_count = sum(transaction.record_count for transaction in written)
                 decision = Decision(owner, batch, wanted, record_count, settled, planned)
@@ -385,6 +383,28 @@ class TransactionalWrites:
                     timeout_ms = self._client.transaction_timeout_ms
                     transactions.abort_and_fence(found.producer, timeout_ms)
 
+    def _task_name(
+        self, transactions: Transactions, lead: Lead, partition: int, attempt: int
+    ) -> str:
+        """A transactional id under which nothing is open, for a task that begins now. Raises
+        PrefixInUseError where it comes too late, of a run that is over.
+
+        Spark counts attempts anew in a stage that it submits again (SPARK-24552), and what a task
+        of the first one has written may be what counts.
+        """
+        driver, number = lead.producer.transactional_id, lead.producer.epoch % _LEADS_TOLD_APART
+        while True:
+            name = f"{self._prefix}-task-{partition}-{attempt}-{number}"
+            transactions.locate([driver, name])
+            try:
+                known = transactions.describe([driver, name])
+            except IncompatibleBrokerVersion:
+                return name
+            self._check_leads(known, lead.producer)
+            if name not in known or known[name].state != ONGOING:
+                return name
+            attempt += 1
+
     def _check_lead(self, transactions: Transactions, lead: Lead) -> None:
         """Raises PrefixInUseError where another has the lead, if the brokers tell (Kafka 3.0)."""
         with suppress(IncompatibleBrokerVersion):
@@ -434,11 +454,12 @@ class TransactionalWrites:
         is_replayed = newest.batch == batch != NO_BATCH
         # Where a part is there and the plan is not known, `_missing` has more to say.
         is_told = outcomes.all_committed or bool(planned and newest.planned)
-        if is_replayed and is_told and not outcomes.all_gone(newest):
+        is_gone = outcomes.all_gone(newest)
+        if is_replayed and is_told and not is_gone:
             self._check_same(newest, planned, written)
         if not outcomes.all_committed:
             return tuple(self._missing(newest, outcomes, batch, written))
-        return () if is_repeated or is_replayed else tuple(written)
+        return () if is_repeated or (is_replayed and not is_gone) else tuple(written)
 
     def _missing(
         self,
@@ -461,7 +482,10 @@ class TransactionalWrites:
         there = Counter(transaction.digest for transaction in outcomes.committed)
         if Counter(t.digest for t in fresh) != gone + there + Counter(decision.settled):
             self._raise_partly(
-                decision, outcomes, "What was written now is not the same rows in the same tasks."
+                decision,
+                outcomes,
+                "What was written now is not the same rows in the same tasks, or goes to another "
+                "topic.",
             )
         wanted = []
         for transaction in fresh:
@@ -642,26 +666,31 @@ class TransactionalWrites:
 
 
 class TaskWrite:
-    """One task's transaction and producer, made when first needed."""
+    """One task's transaction and its producer, from `begin` on: a task without rows has none."""
 
     def __init__(
-        self, cluster: Cluster, transactions: Transactions, transactional_id: str, timeout_ms: int
+        self,
+        cluster: Cluster,
+        transactions: Transactions,
+        find_name: Callable[[], str],
+        timeout_ms: int,
     ) -> None:
-        self.before_it_begins: Callable[[], None] = lambda: None
+        self.name = ""
+        """Its transactional id; empty before `begin`."""
         self._cluster = cluster
         self._transactions = transactions
-        self._name = transactional_id
+        self._find_name = find_name
         self._timeout_ms = timeout_ms
         self._identity: ProducerIdentity | None = None
         self._producer: Producer | None = None
 
-    @property
-    def producer(self) -> Producer:
-        """Writes in the transaction; to be flushed before `written`."""
-        if self._producer is None:
-            self.before_it_begins()
-            self._identity = self._transactions.begin(self._name, self._timeout_ms)
-            self._producer = Producer(self._cluster, (self._transactions, self._identity))
+    def begin(self) -> Producer:
+        """Begins the transaction, once: what the producer sends is in it. To be flushed before
+        `written`."""
+        assert self._producer is None
+        self.name = self._find_name()
+        self._identity = self._transactions.begin(self.name, self._timeout_ms)
+        self._producer = Producer(self._cluster, (self._transactions, self._identity))
         return self._producer
 
     def written(self, record_count: int, digest: str) -> WrittenTransaction | None:

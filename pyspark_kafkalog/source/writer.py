@@ -10,6 +10,7 @@ and together, or not at all (`two_phase`).
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -114,12 +115,12 @@ class SinkWriter(PlannedOnPickle[Lead]):
         context = TaskContext.get()
         assert context is not None
         owner = self._owner or str(context.getLocalProperty(_QUERY_ID))
-        digest = RowDigest()
+        digest = RowDigest(self._options.topic)
         with self._transactional_writes().task(
             lead, owner, context.partitionId(), context.attemptNumber()
         ) as task:
             rows = _digested(iterator, digest, self._options.topic)
-            count = _write_rows(self._options, lambda: task.producer, rows)
+            count = _write_rows(self._options, task.begin, rows)
             return WrittenRecords(count, task.written(count, digest.text()), lead, owner)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
@@ -196,23 +197,25 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 
 def _write_rows(
-    options: SinkOptions, producer: Callable[[], Producer], batches: Iterator[pa.RecordBatch]
+    options: SinkOptions, begin: Callable[[], Producer], batches: Iterator[pa.RecordBatch]
 ) -> int:
     """Writes one task's rows and waits until the brokers have acknowledged them all; their count.
 
-    The producer is asked for with the first row. Raises InvalidRowError for a row that is no
-    record, DeliveryError where the brokers refuse.
+    `begin` is called with the first row. Raises InvalidRowError for a row that is no record,
+    DeliveryError where the brokers refuse.
     """
+    with_rows = (batch for batch in batches if batch.num_rows)
+    first = next(with_rows, None)
+    if first is None:
+        return 0
+    producer = begin()
+    rows_to_records = RowsToRecords(options, producer)
     record_count = 0
-    rows_to_records = None
-    for batch in batches:
-        if batch.num_rows:
-            rows_to_records = rows_to_records or RowsToRecords(options, producer())
-            rows_to_records.write(batch)
-            record_count += batch.num_rows
-    if rows_to_records is not None:
-        rows_to_records.finish()
-        producer().flush()
+    for batch in chain([first], with_rows):
+        rows_to_records.write(batch)
+        record_count += batch.num_rows
+    rows_to_records.finish()
+    producer.flush()
     return record_count
 
 

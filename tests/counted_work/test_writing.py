@@ -132,10 +132,11 @@ def test_a_micro_batch_in_transactions_asks_what_it_has_to(servers, new_topic):
 
     def task(lead, number):
         with writes.task(lead, "query", number, 0) as task:
-            records = RowsToRecords(options, task.producer)
+            producer = task.begin()
+            records = RowsToRecords(options, producer)
             records.write(rows_of(10))
             records.finish()
-            task.producer.flush()
+            producer.flush()
             return task.written(10, f"digest {number}")
 
     def micro_batch(number):

@@ -95,7 +95,7 @@ class Step:
         return self._is_stopped()
 
     def _is_stopped(self) -> bool:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, ProcessLookupError):
             status = Path(f"/proc/{self.process.pid}/stat").read_text()
             return status.rpartition(")")[2].split()[0] == "T"
         return False

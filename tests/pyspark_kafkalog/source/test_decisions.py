@@ -1,5 +1,6 @@
 """The topic of decisions: what counts as one, and which is the newest."""
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +16,13 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import ProducerIdentity, Transactions
-from pyspark_kafkalog.errors import TransactionError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    TransactionAbortedError,
+    TransactionError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.record.records import Record, build_batch
 from pyspark_kafkalog.source import decisions
 from pyspark_kafkalog.source.decisions import (
     Decision,
@@ -104,6 +111,96 @@ def test_a_decision_that_was_aborted_does_not_count(cluster, log, transactions, 
     assert log.newest() == decided
 
 
+GARBAGE = [b"garbage", b"\xff", b"[]", b"1", b"null", b"{}", b'{"id":[]}', None]
+
+
+def strange(cluster: Cluster, log: DecisionLog, key: bytes, value: bytes | None) -> None:
+    """What is no record of this package's, without a transaction."""
+    with Producer(cluster, is_idempotent=False) as producer:
+        batch = build_batch([Record(0, 1_700_000_000_000, key, value)], Codec.NONE)
+        producer.send(log._partition, batch)
+
+
+@pytest.mark.parametrize("value", GARBAGE)
+@pytest.mark.parametrize("key", [b"decision", b"done", b"begun", b"other"])
+def test_what_strangers_write_is_no_decision(
+    cluster: Cluster,
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    key: bytes,
+    value: bytes | None,
+) -> None:
+    strange(cluster, log, key, value)
+    decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
+    strange(cluster, log, key, value)
+    assert log.newest() == decided
+    log.mark_done(decided)
+    assert log.newest() == replace(decided, is_done=True)
+
+
+@pytest.mark.parametrize("value", GARBAGE)
+def test_what_a_stranger_committed_is_no_decision(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, value: bytes | None
+) -> None:
+    log.begin()
+    stranger = transactions.begin(f"{log._topic}-stranger", TIMEOUT_MS)
+    with Producer(cluster, (transactions, stranger)) as producer:
+        batch = build_batch([Record(0, 1_700_000_000_000, b"decision", value)], Codec.NONE)
+        producer.send(log._partition, batch)
+    transactions.end(stranger, commit=True)
+    assert log.newest() is None
+    assert not log.has_begun
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"decision", None), (b"done", b'{"id":"1"}')])
+def test_what_tells_of_a_decision_that_is_gone_is_no_beginning(
+    cluster: Cluster, log: DecisionLog, key: bytes, value: bytes | None
+) -> None:
+    """Compaction keeps a stranger's record, or a tombstone, in place of the decision."""
+    log.begin()
+    assert log.newest() is None
+    assert log.has_begun
+    strange(cluster, log, key, value)
+    assert log.newest() is None
+    assert not log.has_begun
+
+
+def test_who_was_told_an_old_end_of_the_log_decides_nothing(
+    cluster: Cluster,
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    prefix: str,
+) -> None:
+    """As a broker says it that has been cut off from the others, and led the topic before."""
+    assert log.newest() is None
+    decided = DecisionLog(cluster, prefix).decide(Decision("query", 5, TASKS), transactions, leader)
+    leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    with pytest.raises(TransactionAbortedError, match=r"old state .* Run the same again"):
+        log.decide(Decision("query", 5, TASKS), transactions, leader)
+    assert log.newest() == decided
+
+
+def test_a_driver_whose_clock_is_ahead_decides(log, transactions, leader, monkeypatch):
+    tomorrow_ns = time.time_ns() + 24 * 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: tomorrow_ns)
+    log.begin()
+    decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
+    log.mark_done(decided)
+    assert log.newest() == replace(decided, is_done=True)
+
+
+def test_what_was_noted_since_is_no_decision(log, transactions, leader, prefix):
+    decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
+    assert log.newest() == decided
+    log.mark_done(decided)
+    log.begin()
+    leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
+    next_one = log.decide(Decision("query", 6, TASKS), transactions, leader)
+    assert log.newest() == next_one
+
+
 def test_a_decision_that_was_fenced_does_not_count(cluster, log, transactions, leader):
     left_open(cluster, log, transactions, leader)
     successor = transactions.begin(leader.transactional_id, TIMEOUT_MS)
@@ -164,7 +261,7 @@ def test_a_beginning_is_remembered(cluster, log, prefix):
     assert not log.has_begun
     log.begin()
     for number in range(20):
-        log.mark_done(Decision("query", 5, TASKS, id=str(number)))
+        strange(cluster, log, b"other", b"%d" % number)
     for each in (log, DecisionLog(cluster, prefix)):
         assert each.newest() is None
         assert each.has_begun

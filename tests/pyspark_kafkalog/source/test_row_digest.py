@@ -75,3 +75,13 @@ def test_the_same_bytes_in_other_values_are_other_rows():
 
     found = {text(b"ab", b"c"), text(b"a", b"bc"), text(b"abc", b""), text(b"abc", None)}
     assert len(found) == 4
+
+
+def test_the_same_rows_for_another_topic_have_another_digest():
+    batch = pa.record_batch({"value": pa.array([b"row"], pa.binary())})
+    texts = set()
+    for topic in (None, "a", "b"):
+        digest = RowDigest(topic)
+        digest.update(batch)
+        texts.add(digest.text())
+    assert len(texts) == 3

@@ -445,6 +445,22 @@ def test_equal_tasks_are_counted(sink: Sink, commit_cut_short: Callable[..., Dec
     assert seen(sink) == Counter({b"x": 4})
 
 
+@pytest.mark.parametrize("batch", [0, None], ids=["stream", "batch query"])
+def test_the_same_rows_for_another_topic_replace_nothing(
+    sink: Sink, admin: AdminClient, commit_cut_short: Callable[..., Decision], batch: int | None
+) -> None:
+    commit_cut_short(
+        sink.write(sink.plan(is_stream=batch is not None), *ROWS), batch, [True, False, False]
+    )
+    other = replace(sink, topic=f"{sink.topic}-2")
+    admin.create_topics([NewTopic(other.topic, 2, 1)])[other.topic].result(30)
+    with pytest.raises(StepError, match=r"PartlyCommittedError: .* or goes to another topic"):
+        other.run(batch, *ROWS)
+    assert not seen(other)
+    sink.run(batch, *ROWS)
+    assert seen(sink) == EACH_ROW_ONCE
+
+
 @pytest.mark.parametrize(
     "again",
     [
@@ -484,6 +500,20 @@ def test_a_batch_of_which_nothing_is_left_may_be_another_one(
     plan_anew(checkpoint, 0)
     sink.run(0, [b"other"])
     assert seen(sink) == Counter([b"other"])
+
+
+def test_a_batch_of_which_nothing_is_left_may_have_no_rows(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [False, False, False])
+    for _ in range(2):
+        sink.run(0, [], [])
+    for _ in range(2):
+        sink.run(0, [b"other"])  # Spark had not noted it down
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 1, [False, False, False])
+    sink.run(1, [], [])
+    sink.run(2, [b"next"])
+    assert seen(sink) == Counter([b"other", b"next"])
 
 
 def test_a_batch_of_which_a_part_is_missing_is_not_left_behind(
@@ -943,8 +973,9 @@ def test_a_task_that_fails_aborts_what_it_wrote(sink: Sink) -> None:
     def fail(task: TaskWrite) -> NoReturn:
         assert task.written(0, "") is None  # nothing has begun
         (batch,) = batches_of([b"row"])
-        task.producer.send(structs.TopicPartition(sink.topic, 0), batch)
-        task.producer.flush()
+        producer = task.begin()
+        producer.send(structs.TopicPartition(sink.topic, 0), batch)
+        producer.flush()
         assert has_open_transactions(sink.servers, sink.topic)
         raise ZeroDivisionError
 
@@ -956,16 +987,18 @@ def test_a_task_that_fails_aborts_what_it_wrote(sink: Sink) -> None:
 
 @pytest.mark.parametrize("error", [ProducerFencedError("fenced"), ZeroDivisionError()])
 def test_a_task_that_fails_late_leaves_its_successors_transaction(
-    sink: Sink, error: Exception
+    sink: Sink, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark counts attempts anew when it submits a stage again, and the old one may go on."""
+    """Both have one transactional id where brokers do not tell that it is in use."""
     writes = TransactionalWrites(sink.options.client, sink.prefix)
     lead = writes.take_lead("query-1")
+    monkeypatch.setattr(Transactions, "describe", before_kafka_3)
 
     def write(task: TaskWrite, value: bytes) -> None:
         (batch,) = batches_of([value])
-        task.producer.send(structs.TopicPartition(sink.topic, 0), batch)
-        task.producer.flush()
+        producer = task.begin()
+        producer.send(structs.TopicPartition(sink.topic, 0), batch)
+        producer.flush()
 
     successors: list[WrittenTransaction | None] = []
 
@@ -985,6 +1018,19 @@ def test_a_task_that_fails_late_leaves_its_successors_transaction(
     assert written is not None
     writes.commit(lead, "query-1", 1, [written])
     assert seen(sink) == {b"row": 1}
+
+
+@pytest.mark.parametrize("counted", ["first", "second"])
+@pytest.mark.parametrize("batch", [0, None], ids=["stream", "batch query"])
+def test_tasks_whose_attempts_were_counted_anew_do_not_abort_each_other(
+    sink: Sink, batch: int | None, counted: str
+) -> None:
+    """Of a stage that is submitted again, while a task of its first attempt ends well."""
+    writer = sink.plan(is_stream=batch is not None)
+    first, second = sink.write(writer, *ROWS), sink.write(writer, *ROWS)
+    sink.commit(first if counted == "first" else second, batch)
+    assert seen(sink) == EACH_ROW_ONCE
+    assert not has_open_transactions(sink.servers, sink.topic)
 
 
 @pytest.mark.parametrize("is_cause", [False, True])
