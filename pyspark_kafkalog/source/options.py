@@ -29,6 +29,15 @@ from pyspark_kafkalog.source.offsets import (
     parse_start,
     parse_times,
 )
+from pyspark_kafkalog.source.option_table import (
+    ENGINE_OPTIONS,
+    OPTIONS_WITHOUT_EFFECT,
+    READ_OPTIONS,
+    STREAM_OPTIONS,
+    SUBSCRIPTION_OPTIONS,
+    WRITE_OPTIONS,
+    names,
+)
 from pyspark_kafkalog.source.partitions import (
     AssignPartitions,
     SubscribePattern,
@@ -40,39 +49,12 @@ from pyspark_kafkalog.source.trigger_limits import DEFAULT_MAX_TRIGGER_DELAY_MS,
 
 _CLIENT_PREFIX = "kafka."
 _BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
-_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-_SOURCE_OPTIONS = (
-    *_SUBSCRIPTIONS,
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "endingOffsets",
-    "failOnDataLoss",
-    "includeHeaders",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxPartitionsPerTask",
-    "kafkaConsumer.pollTimeoutMs",
-    "mode",
-)
-_STREAM_OPTIONS = (
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "commitOffsetsToGroup",
-)
-_SINK_OPTIONS = ("topic", "transactionalIdPrefix")
-# Spark hands its own options of a write to the sink as well.
-_ENGINE_OPTIONS = ("checkpointLocation", "queryName")
-
-# Consumer groups: partitions are planned by Spark, so that there is no group to name.
-_NO_EFFECT = ("groupIdPrefix", "kafka.group.id")
+_SUBSCRIPTIONS = names(SUBSCRIPTION_OPTIONS)
+_SOURCE_OPTIONS = names(READ_OPTIONS)
+_STREAM_OPTIONS = names(STREAM_OPTIONS)
+_SINK_OPTIONS = names(WRITE_OPTIONS)
+_ENGINE_OPTIONS = names(ENGINE_OPTIONS)
+_NO_EFFECT = names(OPTIONS_WITHOUT_EFFECT)
 
 _REFUSED_BY_SOURCE = MappingProxyType(
     {

@@ -54,6 +54,7 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
 )
 from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
+from pyspark_kafkalog.source.option_table import Option, names
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
 from pyspark_kafkalog.source.partitions import OffsetRange, offsets_at
 from pyspark_kafkalog.source.plain_errors import PlainErrors
@@ -83,15 +84,37 @@ _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
     "partition": _INTEGERS,
     "offset": _INTEGERS,
 }
-_LAYOUT_OPTIONS = ("partitionBy", "sortBy", "compression", "targetFileBytes")
-_OPTIONS = (
-    "target",
-    "name",
-    *_LAYOUT_OPTIONS,
-    "startingOffsets",
-    "uncheckedOffsets",
-    "uncheckedTopicIds",
-    "failOnDataLoss",
+OPTIONS = (
+    Option("target", "", "That of `load`, such as `delta:/lake/orders`. Must be set."),
+    Option("name", "", "That of `load`: its place in the target. Must be set."),
+    Option("partitionBy", "", "As `partition_by` of `load`."),
+    Option("sortBy", "", "As `sort_by` of `load`."),
+    Option("compression", "`zstd`", "As that of `load`."),
+    Option("targetFileBytes", "`512m`", "As `target_file_bytes` of `load`."),
+    Option(
+        "startingOffsets",
+        "",
+        "That of the read: where a name without a place begins, or rows were filtered, nothing "
+        "else says that no record was left out.",
+    ),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "With `false`, records that would be left out are a gap in the commit, and no "
+        "`DataLossError`.",
+    ),
+    Option(
+        "uncheckedTopicIds",
+        "`false`",
+        "`true`: `kafka.bootstrap.servers` need not be set, where the driver cannot ask the "
+        "brokers. A topic that was deleted and created again is not noticed then.",
+    ),
+    Option(
+        "uncheckedOffsets",
+        "`false`",
+        "`true` where Python cannot read the checkpoint, for a query that holds no rows back; its "
+        "places move with rows alone.",
+    ),
 )
 """All that a write takes, beside Spark's own and `kafka.*`; the documentation's table, too."""
 
@@ -131,7 +154,7 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
     for name, example in (("target", "parquet:/data/orders"), ("name", "nightly")):
         if not values.get(name, "").strip():
             raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
-    warn_unknown(values, _OPTIONS)
+    warn_unknown(values, names(OPTIONS))
     starting = values.get("startingoffsets")
     open_target(values["target"])
     return LoadSinkOptions(
