@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
     from pyspark_kafkalog.warehouse.sink.datasource import LoadSink
+    from pyspark_kafkalog.warehouse.status import LoadStatus, load_status
+    from pyspark_kafkalog.warehouse.targets.parquet import committed_files
     from pyspark_kafkalog.warehouse.vacuum import vacuum
 
 __version__ = "0.1.0"
@@ -34,9 +36,12 @@ _HOME = {
     "LoadProgress": "pyspark_kafkalog.warehouse.progress",
     "LoadResult": "pyspark_kafkalog.warehouse.load",
     "LoadSink": "pyspark_kafkalog.warehouse.sink.datasource",
+    "LoadStatus": "pyspark_kafkalog.warehouse.status",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
+    "committed_files": "pyspark_kafkalog.warehouse.targets.parquet",
     "forget": "pyspark_kafkalog.warehouse.forget",
     "load": "pyspark_kafkalog.warehouse.load",
+    "load_status": "pyspark_kafkalog.warehouse.status",
     "loaded_offsets": "pyspark_kafkalog.warehouse.loaded_offsets",
     "vacuum": "pyspark_kafkalog.warehouse.vacuum",
 }
@@ -50,10 +55,13 @@ __all__ = [
     "LoadProgress",
     "LoadResult",
     "LoadSink",
+    "LoadStatus",
     "QueryLag",
     "__version__",
+    "committed_files",
     "forget",
     "load",
+    "load_status",
     "loaded_offsets",
     "vacuum",
 ]

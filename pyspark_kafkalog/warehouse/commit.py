@@ -296,6 +296,17 @@ class Commit:
         return Position(self.offsets.get(name, {}), self.topic_ids.get(name, NO_IDS))
 
 
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """What a target's history tells of a commit: whose it was, its number as text, its time, and
+    the offsets that it gave up."""
+
+    name: str
+    commit_id: str
+    committed_at_ms: int
+    gaps: tuple[OffsetRange, ...]
+
+
 def now_ms() -> int:
     """The clock's time, as commits have it."""
     return time.time_ns() // 1_000_000
@@ -348,3 +359,7 @@ def ids_from_json(topics: Mapping[str, str]) -> dict[str, UUID]:
 def ranges_to_json(ranges: Sequence[OffsetRange]) -> list[list[str | int]]:
     """As people read it: topic, partition, first offset, offset after the last one."""
     return [[r.topic, r.partition, r.start_offset, r.until_offset] for r in sorted(ranges)]
+
+
+def ranges_from_json(ranges: Sequence[tuple[str, int, int, int]]) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(*each) for each in ranges)

@@ -24,8 +24,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from pyspark_kafkalog import EmbeddedBroker
-from pyspark_kafkalog.warehouse.targets.parquet import committed_files
+from pyspark_kafkalog import EmbeddedBroker, committed_files
 from tests.support.patience import wait_until
 
 # test_load_kills kills more kinds of things in its short run.

@@ -93,6 +93,9 @@ class CommitLog:
     def __iter__(self) -> Iterator[Commit]:
         return map(self.read, self._sequences())
 
+    def __reversed__(self) -> Iterator[Commit]:
+        return map(self.read, reversed(self._sequences()))
+
     def read(self, sequence: int) -> Commit:
         name = _file_name(sequence)
         content = self._files.read_commit(name)

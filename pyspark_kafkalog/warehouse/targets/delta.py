@@ -54,11 +54,13 @@ from pyspark_kafkalog.source.offsets import Offsets, to_json
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
+    CommitRecord,
     DataFile,
     PendingCommit,
     Position,
     Stage,
     Step,
+    ranges_from_json,
     ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
@@ -120,6 +122,33 @@ class DeltaTarget:
                 restore_aside(self.path, self._named_files)
             found = self.position_in(table, name)
             return Position(_without_dropped(found.offsets), found.topic_ids)
+
+    def names(self) -> list[str]:
+        with _explained(f"read the log of the Delta table {self.path}"):
+            table = self._table()
+            if table is None:
+                return []
+            app_ids = (
+                app_id.split(":") for app_id in _app_ids(os.path.join(self.path, "_delta_log"))
+            )
+            names = {unquote(parts[1]) for parts in app_ids if parts[0] == _APP and len(parts) > 1}
+            return sorted(name for name in names if self._is_placed(table, name))
+
+    def history(self) -> Iterator[CommitRecord]:
+        with _explained(f"read the log of the Delta table {self.path}"):
+            table = self._table()
+            for version in range(table.version() if table else -1, -1, -1):
+                try:
+                    said = _commit_info(self.path, version)
+                except FileNotFoundError:
+                    return  # cleaned up, and all before it
+                if "kafkalog.offsets" in said:
+                    gaps = ranges_from_json(json.loads(said.get("kafkalog.gaps", "[]")))
+                    at = said["timestamp"]
+                    yield CommitRecord(said["kafkalog.name"], str(version), at, gaps)
+
+    def _is_placed(self, table: DeltaTable, name: str) -> bool:
+        return any(version != _DROPPED for version in self._versions(table, name).values())
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()

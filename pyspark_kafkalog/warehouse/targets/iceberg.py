@@ -72,6 +72,7 @@ from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
+    CommitRecord,
     DataFile,
     PendingCommit,
     Position,
@@ -79,6 +80,7 @@ from pyspark_kafkalog.warehouse.commit import (
     Step,
     ids_from_json,
     ids_to_json,
+    ranges_from_json,
     ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
@@ -102,7 +104,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
 CATALOG = "kafkalog"
 LOAD_ID = "kafkalog.load-id"
 
-_OFFSETS_OF_A_LOAD = re.compile(r"kafkalog\..*\.offsets", re.DOTALL)
+_OFFSETS_OF_A_LOAD = re.compile(r"kafkalog\.(?P<name>.*)\.offsets", re.DOTALL)
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
 _MISSING_FILE = (
     "The table's location has to be on a file system that the driver and all executors share. If "
@@ -140,6 +142,29 @@ class IcebergTarget:
                 data = _data_directory(table)
                 restore_aside(data, lambda: self._named_files(data))
             return self.position_in(table, name)
+
+    def names(self) -> list[str]:
+        with self._explained(f"read the load target {self}"):
+            table = self._existing_table()
+            if table is None:
+                return []
+            found = (_OFFSETS_OF_A_LOAD.fullmatch(key) for key in table.metadata.properties)
+            names = sorted(match["name"] for match in found if match)
+            return [name for name in names if _kept_position(table, name) != NOWHERE]
+
+    def history(self) -> Iterator[CommitRecord]:
+        with self._explained(f"read the load target {self}"):
+            table = self._existing_table()
+            for snapshot in reversed(table.snapshots() if table else []):
+                said = snapshot.summary
+                if said and said.get("kafkalog.ranges"):
+                    gaps = ranges_from_json(json.loads(said.get("kafkalog.gaps") or "[]"))
+                    yield CommitRecord(
+                        said.get("kafkalog.name") or "",
+                        str(snapshot.snapshot_id),
+                        snapshot.timestamp_ms,
+                        gaps,
+                    )
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()

@@ -40,6 +40,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, Targe
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
+    CommitRecord,
     DataFile,
     PendingCommit,
     Position,
@@ -106,6 +107,19 @@ class ParquetTarget:
                         f"a new or empty directory, since {why}"
                     )
             return _position(newest, name)
+
+    def names(self) -> list[str]:
+        with self._explained(f"read the commits of {self._storage}"):
+            newest = self._newest()
+            names = sorted(newest.offsets) if newest else []
+            return [name for name in names if _position(newest, name) != NOWHERE]
+
+    def history(self) -> Iterator[CommitRecord]:
+        with self._explained(f"read the commits of {self._storage}"):
+            for commit in reversed(self._log):
+                if commit.ranges:  # else it forgets a load, or sweeps
+                    at = commit.committed_at_ms
+                    yield CommitRecord(commit.name, commit.commit_id, at, commit.gaps)
 
     def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         load_id = new_load_id()

@@ -25,7 +25,8 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -35,6 +36,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
+    CommitRecord,
     DataFile,
     PendingCommit,
     Position,
@@ -44,7 +46,7 @@ from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.directory_storage import last_change
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_database import Database, Tries
-from pyspark_kafkalog.warehouse.targets.sql_records import forgotten_id
+from pyspark_kafkalog.warehouse.targets.sql_records import Records, forgotten_id
 from pyspark_kafkalog.warehouse.targets.sql_tables import (
     Found,
     TableName,
@@ -68,6 +70,7 @@ _MISSING_FILE = (
 )
 _STAGE = re.compile(f"kafkalog-{LOAD_ID}")
 _TIMES_TO_CREATE = 20
+_Read = TypeVar("_Read")
 _LONGEST_CREATION_S = 30
 
 
@@ -98,6 +101,21 @@ class SqlTarget:
             found = find(connection, self._table)
             refuse_gone(connection, found)
             return found.records(connection).position(name)
+
+    def names(self) -> list[str]:
+        return self._read(Records.names)
+
+    def history(self) -> Iterator[CommitRecord]:
+        yield from self._read(Records.history)
+
+    def _read(self, what: Callable[[Records], list[_Read]]) -> list[_Read]:
+        if self._database.is_missing_file():
+            return []
+        with (
+            self._database.explained(f"read the load target {self}"),
+            self._database.transaction() as connection,
+        ):
+            return what(find(connection, self._table).records(connection))
 
     def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
         if partition_by:

@@ -30,7 +30,7 @@ from sqlalchemy.schema import CreateTable
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import NOWHERE, Position, TopicIds
+from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, TopicIds
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 
 _FORGOTTEN = "forgotten-"
@@ -150,6 +150,25 @@ class Records:
         committed = {name for name in self._rows(by_name) if self._has_committed(name)}
         return sorted({*self._rows(known), *committed})
 
+    def history(self) -> list[CommitRecord]:
+        """All commits of loads into the table, newest first."""
+        commits, gaps = self._tables.commits, self._tables.gaps
+        given_up: dict[tuple[str, int], list[OffsetRange]] = {}
+        for row in self._all_rows_of(gaps):
+            piece = OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
+            given_up.setdefault((row.load_name, row.commit_number), []).append(piece)
+        found = [
+            CommitRecord(
+                row.load_name,
+                str(row.commit_number),
+                _time_ms(row.committed_at),
+                tuple(given_up.get((row.load_name, row.commit_number), ())),
+            )
+            for row in self._all_rows_of(commits)
+            if _commits(row)
+        ]
+        return sorted(found, key=lambda each: (each.committed_at_ms, int(each.commit_id)))[::-1]
+
     def newest(self, name: str) -> int:
         """The number of a load's last commit; 0 before the first."""
         row = self._newest(name)
@@ -248,6 +267,12 @@ class Records:
         query = sa.select(table).filter_by(**self._key(name))
         return self._connection.execute(query).all() if self._is_there(table) else []
 
+    def _all_rows_of(self, table: sa.Table) -> Sequence[Any]:
+        # Also of tables that lack the column which counts.
+        columns = [column for column in table.c if column.name != _COUNT]
+        query = sa.select(*columns).where(self._of_table(table))
+        return self._connection.execute(query).all() if self._is_there(table) else []
+
     def _is_there(self, table: Any) -> bool:
         return self._inspector.has_table(table.name, table.schema)
 
@@ -279,6 +304,13 @@ def forgotten_id() -> str:
 def _commits(newest: Any) -> bool:
     """Whether a load's newest row in kafkalog_commits is a commit."""
     return newest is not None and not newest.load_id.startswith(_FORGOTTEN)
+
+
+def _time_ms(moment: datetime) -> int:
+    """SQLite keeps no zones: what is written is in UTC."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return round(moment.timestamp() * 1000)
 
 
 def _offset_rows(offsets: Offsets) -> _Rows:

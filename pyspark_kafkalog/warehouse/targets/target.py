@@ -12,12 +12,18 @@ Called by the driver. Writes nothing itself.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
-from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Position, Stage
+from pyspark_kafkalog.warehouse.commit import (
+    Commit,
+    CommitRecord,
+    PendingCommit,
+    Position,
+    Stage,
+)
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.targets.storage import is_url
@@ -38,6 +44,12 @@ class Target(Protocol):
         """Where load `name` goes on: NOWHERE before its first commit. Finishes what a killed
         loader had published but not yet put in place, unless `read_only`: then nothing is changed,
         and nothing made that is missing."""
+
+    def names(self) -> list[str]:
+        """The loads that have a place to go on from, sorted. Changes nothing."""
+
+    def history(self) -> Iterator[CommitRecord]:
+        """The commits of loads as far back as the target tells, newest first. Changes nothing."""
 
     def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
         """A new place for the files of one load, which no reader of the target sees.

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog import committed_files
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.targets import object_storage, parquet
 from pyspark_kafkalog.warehouse.targets.object_storage import ObjectStorage
-from pyspark_kafkalog.warehouse.targets.parquet import committed_files
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load

@@ -1,0 +1,61 @@
+"""`pyspark_kafkalog.load_status`: where the loads of a target are, from the target alone.
+
+What a monitor asks for: the last commit of each load name, its time, where it goes on, and which
+offsets were given up. How far that is behind, the brokers know (`kafkalog status`). Runs on the
+driver, without Spark and without a broker; changes nothing.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import CommitRecord, Position
+from pyspark_kafkalog.warehouse.targets.target import open_target
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStatus:
+    """One load name of a target.
+
+    `position` is where it goes on. `last` is its last commit, None where the target's history does
+    not reach back to it; `gaps` are the offsets that were given up, in the last commit or in all
+    that the history tells of.
+    """
+
+    name: str
+    target: str
+    position: Position
+    last: CommitRecord | None
+    gaps: tuple[OffsetRange, ...]
+
+
+def load_status(target: str, name: str | None = None, all_gaps: bool = False) -> list[LoadStatus]:
+    """The load `name` into `target`, both as for `load`, or all that have a place, by name.
+
+    `all_gaps` reads the target's whole history. Raises InvalidOptionError, also for a name that has
+    no commit; TargetError.
+    """
+    opened = open_target(target)
+    names = opened.names()
+    if name is not None:
+        if name not in names:
+            known = f" It knows {', '.join(names)}." if names else ""
+            raise InvalidOptionError(f"{opened} has no commit of load {name!r}.{known}")
+        names = [name]
+    commits: dict[str, list[CommitRecord]] = {each: [] for each in names}
+    for commit in opened.history() if names else ():
+        if commit.name in commits and (all_gaps or not commits[commit.name]):
+            commits[commit.name].append(commit)
+        if not all_gaps and all(commits.values()):
+            break
+    return [
+        LoadStatus(
+            each,
+            str(opened),
+            opened.position(each, read_only=True).without_deleted(),
+            next(iter(found), None),
+            tuple(chain.from_iterable(commit.gaps for commit in found)),
+        )
+        for each, found in commits.items()
+    ]
