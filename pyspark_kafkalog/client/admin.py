@@ -1,4 +1,4 @@
-"""Creates, lists, describes and deletes topics.
+"""Creates, describes, changes and deletes topics, and deletes their first records.
 
 Functions of a Cluster; each asks the controller, waits out errors that pass within
 `request.timeout.ms`, and raises the broker's own error (`kafka.errors`) with the broker's words
@@ -7,6 +7,7 @@ otherwise. A topic that was created is ready to be written when `create_topic` r
 Blocking; one thread at a time.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +23,14 @@ from kafka.errors import (
     for_code,
 )
 from kafka.protocol.admin import (
+    CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
 )
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster, PartitionMetadata
 from pyspark_kafkalog.client.connection import Connection
@@ -38,13 +43,17 @@ _CREATE_MIN_VERSION_WITH_DEFAULTS = 4
 _CREATE_MAX_VERSION = 7
 _DELETE_MAX_VERSION = 5
 _DESCRIBE_CONFIGS_MAX_VERSION = 4
+_CREATE_PARTITIONS_MAX_VERSION = 3
+_ALTER_CONFIGS_MAX_VERSION = 1
+_DELETE_RECORDS_MAX_VERSION = 2
 _RESOURCE_TOPIC = 2
+_SET, _DELETE = 0, 1
 _SOURCE_TOPIC = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic's partitions, in order, and those of its properties that differ from the brokers'."""
+    """A topic's partitions, in order, and its properties: those set for it, or all."""
 
     name: str
     partitions: tuple[PartitionMetadata, ...]
@@ -104,11 +113,13 @@ def list_topics(cluster: Cluster) -> list[str]:
     return sorted(cluster.topics())
 
 
-def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicDescription]:
+def describe_topics(
+    cluster: Cluster, names: Iterable[str], all_configs: bool = False
+) -> list[TopicDescription]:
     """What each topic is made of, in the order of names; raises UnknownTopicError."""
     wanted = list(names)
     partitions = cluster.describe(wanted)
-    configs = _configs(cluster, wanted)
+    configs = _configs(cluster, wanted, all_configs)
     return [TopicDescription(name, tuple(partitions[name]), configs[name]) for name in wanted]
 
 
@@ -148,6 +159,102 @@ def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
         cluster.retrying(delete(name), Deadline(cluster.config.request_timeout_ms))
 
 
+def add_partitions(cluster: Cluster, name: str, total: int) -> None:
+    """Lets a topic have `total` partitions, more than now, and waits until all have leaders.
+
+    Raises UnknownTopicError, InvalidPartitionsError, PolicyViolationError.
+    """
+    deadline = Deadline(cluster.config.request_timeout_ms)
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
+
+    def add(deadline: Deadline) -> None:
+        request = CreatePartitionsRequest(
+            topics=[topic], timeout_ms=deadline.remaining_ms, validate_only=False
+        )
+        connection = cluster.controller(deadline)
+        answer = sent.call(connection, request, deadline, _CREATE_PARTITIONS_MAX_VERSION)
+        _check_complete([name], (result.name for result in answer.results))
+        if sent.is_lost and len(cluster.topics([name])[name]) == total:
+            return  # an attempt whose answer was lost has added them
+        _check(cluster, answer.results[0].error_code, answer.results[0].error_message, name)
+
+    sent = _Sent()
+    cluster.topics([name])
+    cluster.retrying(add, deadline)
+    _wait_for_leaders(cluster, name, deadline, total)
+
+
+def alter_configs(
+    cluster: Cluster, name: str, configs: Mapping[str, str], deleted: Iterable[str] = ()
+) -> None:
+    """Sets properties of a topic, and lets `deleted` ones be the brokers' again; others stay.
+
+    Raises UnknownTopicError, InvalidConfigurationError, PolicyViolationError.
+    """
+    of_resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    changes: list[tuple[str, int, str | None]] = []
+    changes += [(key, _SET, value) for key, value in sorted(configs.items())]
+    changes += [(key, _DELETE, None) for key in sorted(set(deleted))]
+    resource = of_resource(
+        resource_type=_RESOURCE_TOPIC,
+        resource_name=name,
+        configs=[
+            of_resource.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in changes
+        ],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+    def alter(deadline: Deadline) -> None:
+        connection = cluster.controller(deadline)
+        answer = connection.call(request, deadline, _ALTER_CONFIGS_MAX_VERSION)
+        _check_complete([name], (result.resource_name for result in answer.responses))
+        _check(cluster, answer.responses[0].error_code, answer.responses[0].error_message, name)
+
+    cluster.topics([name])
+    cluster.retrying(alter, Deadline(cluster.config.request_timeout_ms))
+
+
+def delete_records(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Deletes what lies before an offset of each partition; returns where each begins now.
+
+    Raises UnknownTopicError, OffsetOutOfRangeError beyond the end, PolicyViolationError where the
+    topic is compacted only.
+    """
+    begins: dict[TopicPartition, int] = {}
+
+    def delete(deadline: Deadline) -> None:
+        by_leader: dict[Connection, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for topic_partition in sorted(offsets.keys() - begins.keys()):
+            partition = DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
+                partition_index=topic_partition.partition, offset=offsets[topic_partition]
+            )
+            by_leader[cluster.leader(topic_partition, deadline)][topic_partition.topic].append(
+                partition
+            )
+        for connection, topics in by_leader.items():
+            request = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+                timeout_ms=deadline.remaining_ms,
+            )
+            answer = connection.call(request, deadline, _DELETE_RECORDS_MAX_VERSION)
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    topic_partition = TopicPartition(topic.name, partition.partition_index)
+                    doing = f"records of {topic.name}-{partition.partition_index}"
+                    _check(cluster, partition.error_code, doing, topic.name)
+                    begins[topic_partition] = partition.low_watermark
+
+    if offsets:
+        cluster.retrying(delete, Deadline(cluster.config.request_timeout_ms))
+    return begins
+
+
 class _Sent:
     """A change that is asked for until it is answered: an attempt may have made it already."""
 
@@ -182,21 +289,21 @@ def _check(cluster: Cluster, error_code: int, message: str | None, name: str) ->
     raise error(message or f"Topic {name}: {error.description or error.__name__}")
 
 
-def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline) -> None:
-    """A broker may not know yet what its controller has created."""
+def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline, total: int = 1) -> None:
+    """A broker may not know yet what its controller has created: `total` partitions at least."""
 
     def look(deadline: Deadline) -> None:
         try:
             partitions = cluster.describe([name])[name]
         except UnknownTopicError:
             partitions = []
-        if not partitions or any(partition.leader < 0 for partition in partitions):
+        if len(partitions) < total or any(partition.leader < 0 for partition in partitions):
             raise LeaderNotAvailableError(f"Topic {name} was created, but has no leaders yet.")
 
     cluster.retrying(look, deadline)
 
 
-def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
+def _configs(cluster: Cluster, names: list[str], are_all: bool) -> dict[str, dict[str, str]]:
     if not names:
         return {}
     found: dict[str, dict[str, str]] = {}
@@ -205,7 +312,7 @@ def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
         found[result.resource_name] = {
             config.name: "[hidden]" if config.is_sensitive else config.value
             for config in result.configs
-            if _is_topic_level(config)
+            if are_all or _is_topic_level(config)
         }
     return found
 

@@ -35,7 +35,7 @@ from tests.pyspark_kafkalog.client.scripted import (
 
 def test_a_topic_is_there_with_leaders_once_it_is_created(cluster):
     admin.create_topic(cluster, "created", 3, 1, {"retention.ms": "86400000"})
-    assert "created" in admin.list_topics(cluster)
+    assert "created" in cluster.topics()
     (topic,) = admin.describe_topics(cluster, ["created"])
     assert topic.name == "created"
     assert topic.configs == {"retention.ms": "86400000"}
@@ -62,7 +62,7 @@ def test_what_cannot_be_created_says_why(cluster, name, partitions, replicas, co
     with pytest.raises(error) as raised:
         admin.create_topic(cluster, name, partitions, replicas, configs)
     assert raised.value.args[0]
-    assert name not in admin.list_topics(cluster)
+    assert name not in cluster.topics()
 
 
 def test_a_topic_that_exists(cluster, new_topic):
@@ -83,9 +83,9 @@ def test_deleted_topics_are_gone(cluster, new_topic):
     one, two = new_topic(), new_topic()
     with pytest.raises(UnknownTopicError, match="Topic nowhere does not exist"):
         admin.delete_topics(cluster, [one, "nowhere"])
-    assert one in admin.list_topics(cluster)
+    assert one in cluster.topics()
     admin.delete_topics(cluster, [one, two])
-    assert {one, two}.isdisjoint(admin.list_topics(cluster))
+    assert {one, two}.isdisjoint(cluster.topics())
 
 
 def test_a_controller_that_moved_is_found(monkeypatch):
