@@ -31,6 +31,10 @@ class UnknownTopicError(KafkalogError, LookupError):
     """A named topic, or a partition of it, does not exist."""
 
 
+class UnknownGroupError(KafkalogError, LookupError):
+    """A named consumer group does not exist."""
+
+
 class InvalidTopicNameError(KafkalogError, ValueError):
     """A topic has a name that no topic can have."""
 

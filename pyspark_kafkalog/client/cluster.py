@@ -10,7 +10,7 @@ to (`topics(..., create=True)`), never looks at records.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
@@ -79,11 +79,34 @@ class PartitionMetadata:
     isr: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """One broker as the cluster's metadata names it; `rack` is None where it has none."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOverview:
+    """All that the cluster's metadata states. `cluster_id` is empty before Kafka 0.10.1; under
+    KRaft `controller` is a broker that hands on what a controller is asked for."""
+
+    cluster_id: str
+    controller: int
+    brokers: tuple[BrokerAddress, ...]
+    topics: Mapping[str, Sequence[PartitionMetadata]]
+    internal: Collection[str]
+
+
 @dataclass(slots=True)
 class _Metadata:
     """What brokers have said of themselves and of topics, believed until `fresh_until`."""
 
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    racks: dict[int, str | None] = field(default_factory=dict)
     controller: int = -1
     cluster_id: str = ""
     topics: dict[str, list[PartitionMetadata]] = field(default_factory=dict)
@@ -161,6 +184,18 @@ class Cluster:
         wanted = sorted(set(names))
         metadata = self._ask_metadata(wanted) if wanted else _Metadata()
         return {name: metadata.topics[name] for name in wanted}
+
+    def overview(self) -> ClusterOverview:
+        """Brokers and topics, internal ones too, as any broker knows them now."""
+        metadata = self._ask_metadata(None)
+        brokers = sorted(metadata.brokers.items())
+        return ClusterOverview(
+            metadata.cluster_id,
+            metadata.controller,
+            tuple(BrokerAddress(key, *server, metadata.racks.get(key)) for key, server in brokers),
+            {name: metadata.topics[name] for name in sorted(metadata.topics)},
+            frozenset(metadata.internal),
+        )
 
     def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Asks anew who leads the partitions of `topics` (None: of all that were asked before)."""
@@ -552,6 +587,7 @@ def _sentence(error: KafkaError) -> str:
 def _read_metadata(answer: Any) -> _Metadata:
     metadata = _Metadata(
         brokers={broker.node_id: (broker.host, broker.port) for broker in answer.brokers},
+        racks={broker.node_id: broker.rack for broker in answer.brokers},
         controller=answer.controller_id,
         cluster_id=answer.cluster_id or "",
     )

@@ -18,7 +18,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import (
@@ -218,6 +218,11 @@ class Connection:
     def fileno(self) -> int:
         """The socket's descriptor, for waiting on several connections at once."""
         return self._open_transport().fileno()
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """The first and the last version of each API that the broker offers, by the API's key."""
+        return self._versions
 
     @property
     def in_flight(self) -> int:

@@ -10,14 +10,14 @@ a time. Never joins a group.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka.errors import NoError, UnknownMemberIdError, for_code
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.deadline import Deadline
 
 _NO_GENERATION = -1
@@ -102,3 +102,20 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
         return found
 
     return cluster.retrying(fetch, Deadline(cluster.config.request_timeout_ms))
+
+
+def ends_of(
+    cluster: Cluster, topic_partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where partitions end; those are left out that are not there: offsets outlive their topic."""
+    topics = cluster.overview().topics
+    counts = {name: len(partitions) for name, partitions in topics.items()}
+    there = [
+        topic_partition
+        for topic_partition in topic_partitions
+        if topic_partition.partition < counts.get(topic_partition.topic, 0)
+    ]
+    return {
+        topic_partition: at.offset
+        for topic_partition, at in cluster.list_offsets(there, LATEST).items()
+    }
