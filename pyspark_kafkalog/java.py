@@ -11,11 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark_kafkalog.errors import KafkalogError
 
 MINIMUM = 17
+_STDERR = 2
 _DYING_S = 2.0
 """After its connections are closed a process that is killed is there for some milliseconds."""
 
@@ -31,7 +33,7 @@ class JavaDiedError(KafkalogError):
         super().__init__(
             "The JVM that Spark runs in has ended: it was killed (by the system, if memory ran "
             "out), or could not start. What was committed is committed, and the same load goes on "
-            "from there."
+            "from there. `kafkalog load --spark-log FILE` keeps what it says."
         )
 
 
@@ -62,9 +64,11 @@ def check_java() -> int:
     return int(version[1])
 
 
-def start_jvm(settings: Mapping[str, str]) -> None:
+def start_jvm(settings: Mapping[str, str], log: str | os.PathLike[str] = os.devnull) -> None:
     """Starts the JVM of the SparkSession to be, which has these settings. In the main thread.
 
+    What Spark and its Python workers write to stderr is added to the file `log`: stderr is for
+    sentences of ours.
     Ctrl-C counts when it has started, and is a KeyboardInterrupt then: one that cuts the start
     short lets PySpark leave behind a JVM that nobody ends. Raises JavaDiedError.
     """
@@ -76,9 +80,10 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     interrupts: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
-        SparkContext._ensure_initialized(
-            conf=SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        )
+        with _stderr_into(log):
+            SparkContext._ensure_initialized(
+                conf=SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            )
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
@@ -87,6 +92,23 @@ def start_jvm(settings: Mapping[str, str]) -> None:
         signal.signal(signal.SIGINT, handler)
     if interrupts:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def _stderr_into(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Processes that are started meanwhile have the file as their stderr, to the end."""
+    try:
+        ours = os.dup(_STDERR)
+    except OSError:  # closed by who started us
+        yield
+        return
+    try:
+        with open(path, "ab") as file:
+            os.dup2(file.fileno(), _STDERR)
+        yield
+    finally:
+        os.dup2(ours, _STDERR)
+        os.close(ours)
 
 
 def has_jvm_died() -> bool:

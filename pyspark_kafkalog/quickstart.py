@@ -49,11 +49,6 @@ PARTITIONS = 4
 LOAD_NAME = "nightly"
 
 _ROWS_PER_SLICE = 10_000
-_SPARK_LOGGING = "rootLogger.level = error\nrootLogger.appenderRef.stderr.ref = stderr\n" + (
-    "appender.stderr.type = Console\nappender.stderr.name = stderr\n"
-    "appender.stderr.target = SYSTEM_ERR\nappender.stderr.layout.type = PatternLayout\n"
-    "appender.stderr.layout.pattern = %p %c{1}: %m%n\n"
-)
 
 
 class QuickstartError(KafkalogError):
@@ -123,7 +118,7 @@ class Quickstart:
         self._steps: list[Step] = []
         self._options: dict[str, str] = {}
 
-    def run(self) -> None:
+    def run(self) -> list[Step]:
         """All steps; raises KafkalogError (QuickstartError when a number is wrong)."""
         flights = read_flights()
         expected = mean_delays(flights)
@@ -140,6 +135,7 @@ class Quickstart:
                 self._land(spark, "land again", warehouse, 0)
                 delays = self._write_back(spark, warehouse, expected)
         self._print(delays)
+        return self._steps
 
     def _produce(self, bootstrap_servers: str, flights: pa.Table) -> None:
         config = ClientConfig.from_options({"bootstrap.servers": bootstrap_servers})
@@ -251,8 +247,6 @@ class Quickstart:
     def _spark(self) -> "Iterator[SparkSession]":
         from pyspark.sql import SparkSession
 
-        logging = self._directory / "log4j2.properties"
-        logging.write_text(_SPARK_LOGGING)
         with self._step("start Spark", None):
             settings: dict[str, Any] = {
                 "spark.app.name": "kafkalog quickstart",
@@ -263,9 +257,8 @@ class Quickstart:
                 "spark.driver.host": "127.0.0.1",
                 "spark.sql.shuffle.partitions": str(PARTITIONS),
                 "spark.sql.warehouse.dir": str(self._directory / "spark"),
-                "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={logging}",
             }
-            start_jvm(settings)
+            start_jvm(settings, self._directory / "spark.log")
             spark = SparkSession.builder.config(map=settings).getOrCreate()
         try:
             yield spark
@@ -289,7 +282,7 @@ class Quickstart:
         self._console.print(carriers)
 
 
-def run_quickstart(directory: str | None, port: int, console: Console) -> None:
+def run_quickstart(directory: str | None, port: int, console: Console) -> list[Step]:
     """Runs in `directory`, where log and warehouse stay, or in a temporary one that is removed.
 
     Raises KafkalogError or JavaNotFoundError, each in one line.
@@ -297,8 +290,7 @@ def run_quickstart(directory: str | None, port: int, console: Console) -> None:
     check_java()
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="kafkalog-quickstart-") as temporary:
-            Quickstart(Path(temporary), port, console).run()
-        return
+            return Quickstart(Path(temporary), port, console).run()
     path = Path(directory).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -308,8 +300,9 @@ def run_quickstart(directory: str | None, port: int, console: Console) -> None:
         raise QuickstartError(f"the folder {path} is not writable; name another with --dir")
     if any(path.iterdir()):
         raise QuickstartError(f"the folder {path} is not empty; name another with --dir")
-    Quickstart(path, port, console).run()
+    steps = Quickstart(path, port, console).run()
     console.print(f"The log and the warehouse are in {path}")
+    return steps
 
 
 def _compare(what: str, found: Any, expected: Any) -> None:
