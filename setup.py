@@ -206,16 +206,17 @@ setup(
         "kafka-python>=3.0.12",
         "kazoo>=2.10",
         "pure-sasl>=0.6.2",  # kazoo's SASL
-        "crc32c>=2.7",
-        "crcmod>=1.7",
-        "python-snappy>=0.7",
-        "cramjam>=2.9",
-        "Cython>=3.1",
-        "mypy-extensions>=1.0",
-        "rich>=13",
-        "prometheus-client>=0.20",
-        "google-re2>=1.1",
-        "orjson>=3.10",
+        "crc32c>=2.7",  # the checksum of batches
+        "crcmod>=1.7",  # the same where crc32c has no wheel
+        "python-snappy>=0.7",  # snappy in Kafka's framing
+        "cramjam>=2.9",  # lz4 and zstd
+        "Cython>=3.1",  # the modules of BY_CYTHON where they are not compiled
+        "mypy-extensions>=1.0",  # the compiled modules of BY_MYPYC
+        "rich>=13",  # bars and tables of the command
+        "click>=8.2",  # the command's words and arguments
+        "prometheus-client>=0.20",  # the broker's metrics
+        "google-re2>=1.1",  # groups that subscribe by expressions, in Kafka's syntax
+        "orjson>=3.10",  # JSON values, many a second
     ],
     extras_require={
         "quickstart": FLIGHTS,

@@ -108,11 +108,6 @@ def create_topic(
     _wait_for_leaders(cluster, name, deadline)
 
 
-def list_topics(cluster: Cluster) -> list[str]:
-    """The names of all topics that are not internal, sorted."""
-    return sorted(cluster.topics())
-
-
 def describe_topics(
     cluster: Cluster, names: Iterable[str], all_configs: bool = False
 ) -> list[TopicDescription]:

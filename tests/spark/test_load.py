@@ -741,14 +741,16 @@ def test_a_target_that_is_a_file_is_refused(load, path, topics):
         load(subscribe=topic)
 
 
-def test_the_command_line_loads(servers, path, topics):
+def test_the_command_line_loads(servers, path, topics, tmp_path):
     topic = topics.create(2)
     topics.fill(topic, 10, 5)
     arguments = ["load", topic, "--bootstrap-servers", servers, "--name", "nightly"]
     # A process of its own: the command stops its Spark session at the end.
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", f"parquet:{path}"]
+    command += ["--spark-log", str(tmp_path / "spark.log")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "WARN" in (tmp_path / "spark.log").read_text()
     lines = done.stdout.splitlines()
     assert lines[-2].startswith("15 of 15 offsets landed (100 %)")
     assert lines[-1].startswith("Commit 1: 15 records in 2 files")

@@ -1,0 +1,56 @@
+"""`kafkalog broker`: runs a broker, or a cluster of them."""
+
+import signal
+import sys
+from contextlib import suppress
+
+import click
+
+from pyspark_kafkalog.cli.arguments import PORT, read_settings, takes_output
+from pyspark_kafkalog.cli.output import Output
+
+
+@click.command
+@click.option(
+    "--data-dir", metavar="DIR", help="Keep topics there (default: a folder that is deleted)."
+)
+@click.option(
+    "--cluster",
+    type=click.IntRange(min=1),
+    metavar="BROKERS",
+    help="So many brokers, and a ZooKeeper, instead of one broker alone.",
+)
+@click.option(
+    "--port", type=PORT, default=0, metavar="PORT", help="Of a broker alone (default: a free one)."
+)
+@click.option(
+    "--override",
+    multiple=True,
+    metavar="PROPERTY=VALUE",
+    help="A broker property under Kafka's name; may be repeated.",
+)
+@takes_output
+def command(
+    output: Output, data_dir: str | None, cluster: int | None, port: int, override: tuple[str, ...]
+) -> None:
+    """Run a broker, or a cluster of them, until SIGTERM or Ctrl-C.
+
+    Prints its address when clients may connect.
+    """
+    from pyspark_kafkalog.embedded import EmbeddedBroker
+    from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
+
+    if cluster is not None and port:
+        raise click.UsageError("--port is for a broker alone: those of a cluster take free ports")
+    config = read_settings("--override", override)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = (
+        EmbeddedBroker(data_dir, port, config)
+        if cluster is None
+        else EmbeddedCluster(cluster, data_dir, config)
+    )
+    with suppress(KeyboardInterrupt), started:
+        output.row(started.bootstrap_servers, bootstrap_servers=started.bootstrap_servers)
+        sys.stdout.flush()
+        while True:
+            signal.pause()

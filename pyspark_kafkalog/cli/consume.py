@@ -1,0 +1,211 @@
+"""`kafkalog consume`: prints the records of topics."""
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_kafkalog.cli.arguments import (
+    VALUE_OPTIONS,
+    Client,
+    read_registry,
+    read_schema,
+    takes,
+    takes_client,
+    takes_quiet,
+)
+from pyspark_kafkalog.cli.places import PLACE, WAYS, Place
+from pyspark_kafkalog.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
+
+    from pyspark_kafkalog.cli.topic_reader import TopicReader
+    from pyspark_kafkalog.client.cluster import Cluster
+    from pyspark_kafkalog.client.deadline import Deadline
+    from pyspark_kafkalog.decoding.decoder import Decoder
+
+_COMMIT_MS = 5_000
+"""As Kafka's auto.commit.interval.ms."""
+
+_WHERE = (
+    click.option(
+        "--pattern", metavar="REGEX", help="Instead of topics: all in whose name this is found."
+    ),
+    click.option(
+        "--partition",
+        "-p",
+        "partitions",
+        type=click.IntRange(min=0),
+        multiple=True,
+        metavar="N",
+        help="This partition only; may be repeated.",
+    ),
+    click.option(
+        "--offset",
+        "-o",
+        type=PLACE,
+        help=f"Where to begin: {WAYS}. Default: the end.",
+    ),
+    click.option("--from-beginning", is_flag=True, help="The same as --offset beginning."),
+    click.option(
+        "--until",
+        type=PLACE,
+        help="Where to stop, the record there not included; what is said is found out at the "
+        "beginning. Without it, more is waited for.",
+    ),
+    click.option("--exit-at-end", "-e", is_flag=True, help="The same as --until end."),
+    click.option(
+        "--max", "most", type=click.IntRange(min=0), metavar="N", help="Stop after N records."
+    ),
+    click.option(
+        "--group",
+        "-G",
+        metavar="GROUP",
+        help="Begin where this consumer group is (where it is nowhere: at --offset), and commit "
+        "what was printed. Does not join the group: one reader at a time.",
+    ),
+)
+
+
+@click.command
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@takes(_WHERE)
+@click.option(
+    "--format",
+    "-f",
+    "wanted",
+    default="raw",
+    metavar="FORMAT",
+    help="raw: values, one a line (the default). json: one object a line, bytes that are no UTF-8 "
+    "as base64. Else a template: %t topic, %p partition, %o offset, %k key, %v value, "
+    "%T timestamp in ms, %h headers, %K %S lengths, \\n a line's end.",
+)
+@takes(VALUE_OPTIONS)
+@takes_client
+@takes_quiet
+def command(client: Client, topics: tuple[str, ...], wanted: str, **options: Any) -> None:
+    """Print the records of topics.
+
+    \b
+    kafkalog consume orders --offset -10 --exit-at-end
+    kafkalog consume orders --offset '-1 hour' --format '%T %k=%v\\n'
+    kafkalog consume --pattern '^web-' --format json --max 100
+    """
+    if bool(topics) == bool(options["pattern"]):
+        raise click.UsageError("Give one or more TOPICs, or --pattern.")
+    from pyspark_kafkalog.cli.record_text import RecordText
+
+    decoder = _decoder(topics, options)
+    try:
+        text = RecordText(wanted, decoder)
+    except InvalidOptionError as error:
+        raise click.UsageError(str(error)) from None
+    with client.cluster() as cluster:
+        reader, group = _reader(cluster, topics, text.columns, options)
+        with group:
+            _print(reader, text, group, options["most"])
+
+
+def _decoder(topics: tuple[str, ...], options: dict[str, Any]) -> "Decoder | None":
+    schema = read_schema(options["value_schema"])
+    registry = read_registry(options["registry"], options["registry_option"])
+    if options["value_format"] == "binary" and schema is None and registry is None:
+        return None
+    from pyspark_kafkalog.decoding.formats import open_decoder
+
+    if registry is not None and schema is None and len(topics) == 1:
+        registry.setdefault("subject", f"{topics[0]}-value")
+    return open_decoder(options["value_format"], schema, registry)
+
+
+def _reader(
+    cluster: "Cluster", topics: tuple[str, ...], columns: tuple[str, ...], options: dict[str, Any]
+) -> "tuple[TopicReader, _Group]":
+    from pyspark_kafkalog.cli.topic_reader import TopicReader
+    from pyspark_kafkalog.client.selection import Selection
+
+    group = _Group(cluster, options["group"])
+    selection = Selection(topics, options["pattern"], options["partitions"])
+    begin = _place(options["offset"], options["from_beginning"], Place("beginning"))
+    until = _place(options["until"], options["exit_at_end"], Place("end"))
+    return TopicReader(
+        cluster, selection, columns, begin or Place("end"), until, group.committed()
+    ), group
+
+
+def _place(given: Place | None, is_short: bool, short: Place) -> Place | None:
+    if given is not None and is_short:
+        raise click.UsageError(f"{short.symbol} and another place are given: leave one out.")
+    return short if is_short else given
+
+
+def _print(reader: "TopicReader", text: Any, group: "_Group", most: int | None) -> None:
+    left = sys.maxsize if most is None else most
+    for rows in reader.rows() if left else ():
+        if rows is None:
+            group.commit_if_due()
+            continue
+        records, next_offset = rows.records, rows.next_offset
+        if records.num_rows > left:
+            records = records.slice(0, left)
+            next_offset = records.column("offset")[left - 1].as_py() + 1
+        sys.stdout.buffer.write(text.of(records))
+        sys.stdout.flush()
+        group.printed(rows.topic_partition, next_offset)
+        group.commit_if_due()
+        left -= records.num_rows
+        if left <= 0:
+            return
+
+
+class _Group:
+    """Where a consumer group is told that its records were printed; of no group nothing is told."""
+
+    def __init__(self, cluster: "Cluster", name: str | None) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._printed: dict[TopicPartition, int] = {}
+        self._due: Deadline | None = None
+
+    def __enter__(self) -> "_Group":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # After any other error the brokers may be gone, and that error is the one to be heard.
+        if error is None or isinstance(error, KeyboardInterrupt | BrokenPipeError):
+            self.commit()
+
+    def committed(self) -> "dict[TopicPartition, int]":
+        if self._name is None:
+            return {}
+        from pyspark_kafkalog.client.group import committed_offsets
+
+        return committed_offsets(self._cluster, self._name)
+
+    def printed(self, topic_partition: "TopicPartition", next_offset: int) -> None:
+        self._printed[topic_partition] = next_offset
+
+    def commit_if_due(self) -> None:
+        from pyspark_kafkalog.client.deadline import Deadline
+
+        if self._due is None:
+            self._due = Deadline(_COMMIT_MS)
+        if self._due.expired:
+            self._due = None
+            self.commit()
+
+    def commit(self) -> None:
+        """Raises what commits raise, such as UnknownMemberIdError where the group has members."""
+        if self._name is None or not self._printed:
+            return
+        from pyspark_kafkalog.client.group import commit_offsets
+
+        printed, self._printed = self._printed, {}
+        commit_offsets(self._cluster, self._name, printed)

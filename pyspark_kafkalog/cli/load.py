@@ -1,0 +1,348 @@
+"""`kafkalog load`: lands what is new in topics in a warehouse."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from importlib import import_module
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_kafkalog.cli.arguments import (
+    TARGET,
+    VALUE_OPTIONS,
+    Client,
+    let_spark_workers_be_this_python,
+    read_registry,
+    read_schema,
+    read_settings,
+    takes,
+    takes_client,
+    takes_output,
+)
+from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.warehouse.load import LoadResult
+    from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions
+    from pyspark_kafkalog.warehouse.plan import LoadPlan
+
+_PLACES = (
+    click.option("--to", required=True, metavar="KIND:PLACE", help=TARGET),
+    click.option(
+        "--name", metavar="NAME", help="A load goes on where the last one of its name ended."
+    ),
+    click.option(
+        "--from",
+        "starting",
+        metavar="PLACE",
+        help="Where a topic's first load begins: a time (2026-11-01T00:00, by this machine's "
+        "clock unless it names a zone, or ms since the epoch), offsets as JSON, earliest, or "
+        "counted back such as '-10 minutes'.",
+    ),
+    click.option(
+        "--until",
+        metavar="PLACE",
+        help="Where this load ends: a time, offsets as JSON, or latest (the default).",
+    ),
+    click.option(
+        "--max-bytes",
+        metavar="SIZE",
+        help="Take about so much of the log at most, such as 10GiB.",
+    ),
+    click.option(
+        "--chunk-bytes",
+        metavar="SIZE",
+        help="Commit about so much of the log at a time, until nothing is left.",
+    ),
+    click.option(
+        "--option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A read option, such as startingOffsets or includeHeaders; may be repeated.",
+    ),
+    click.option(
+        "--master", metavar="URL", help="Where Spark runs (default: Spark's own, all cores here)."
+    ),
+    click.option(
+        "--spark-log",
+        type=click.Path(dir_okay=False),
+        default=os.devnull,
+        metavar="FILE",
+        help="Add to this file what Spark logs (default: it is not kept).",
+    ),
+)
+
+_INSTEAD_OF_LOADING = (
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print what would be loaded (or removed), and change nothing.",
+    ),
+    click.option(
+        "--vacuum",
+        is_flag=True,
+        help="Load nothing, but remove what killed loads left in the target; needs --to alone.",
+    ),
+    click.option(
+        "--forget",
+        is_flag=True,
+        help="Load nothing, but forget where the load --name goes on: its next load lands "
+        "everything again, beside the rows that are there; needs --to and --name alone.",
+    ),
+    click.option(
+        "--retention-hours",
+        type=float,
+        default=24.0,
+        metavar="HOURS",
+        help="How long --vacuum leaves alone what a load may be at (default: 24).",
+    ),
+    click.option("--force", is_flag=True, help="Let --retention-hours be less than 24."),
+)
+
+_ROWS_AND_FILES = (
+    *VALUE_OPTIONS,
+    click.option(
+        "--on-error",
+        default="fail",
+        type=click.Choice(["fail", "deadletter", "null"]),
+        help="What becomes of a value that cannot be decoded (default: fail).",
+    ),
+    click.option(
+        "--dead-letter-topic",
+        metavar="TOPIC",
+        help="Default: the topic's name and -dead-letters.",
+    ),
+    click.option(
+        "--transform",
+        metavar="MODULE:FUNCTION",
+        help="A function of DataFrames, or of pyarrow.RecordBatch if its parameter says so.",
+    ),
+    click.option(
+        "--partition-by",
+        default="",
+        metavar="FIELD,...",
+        help="Columns, or the days(timestamp) or hours(timestamp) of a time.",
+    ),
+    click.option(
+        "--sort-by", default="", metavar="COLUMN[ desc],...", help="The order within each file."
+    ),
+    click.option(
+        "--compression",
+        default="zstd",
+        metavar="CODEC",
+        help="zstd (the default), snappy, gzip, lz4 or none.",
+    ),
+    click.option("--target-file-size", default="512m", metavar="SIZE", help="Default: 512m."),
+)
+
+
+@click.command
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@takes(_PLACES)
+@takes(_INSTEAD_OF_LOADING)
+@takes(_ROWS_AND_FILES)
+@takes_client
+@takes_output
+def command(client: Client, output: Output, **options: Any) -> None:
+    """Land what is new in topics in a warehouse, each record exactly once.
+
+    Several topics go into one atomic commit.
+    """
+    said = SimpleNamespace(**options)
+    if said.vacuum:
+        if said.topics or said.name or said.forget:
+            raise click.UsageError("--vacuum loads nothing: leave TOPIC, --name and --forget out")
+        _vacuum(said, output)
+    elif said.forget:
+        if said.topics or not said.name or said.dry_run:
+            raise click.UsageError("--forget loads nothing: give --to and --name alone")
+        _forget(said, output)
+    elif not (said.topics and said.name):
+        raise click.UsageError("give a TOPIC and --name NAME, --vacuum or --forget")
+    else:
+        _load(client, said, output)
+
+
+def _vacuum(options: SimpleNamespace, output: Output) -> None:
+    from pyspark_kafkalog.warehouse.vacuum import vacuum
+
+    how = {"dry_run": options.dry_run, "force": options.force}
+    removed = vacuum(options.to, options.retention_hours, **how)
+    for path in removed:
+        output.row(str(path), path=str(path), removed=not options.dry_run)
+    if not output.as_json:
+        what = "would be removed" if options.dry_run else "removed"
+        output.say(f"{len(removed)} directories and files of dead loads {what}.")
+
+
+def _forget(options: SimpleNamespace, output: Output) -> None:
+    from pyspark_kafkalog.warehouse.forget import forget
+
+    is_forgotten = forget(options.to, options.name)
+    said = (
+        f"Load {options.name} is forgotten: its next load is a first one and lands everything "
+        "again. Rows that it loaded are still there."
+        if is_forgotten
+        else f"Nothing to forget: the target knows no load {options.name}."
+    )
+    output.say(said, name=options.name, forgotten=is_forgotten)
+
+
+def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
+    from pyspark_kafkalog.warehouse.options import load_options
+    from pyspark_kafkalog.warehouse.plan import has_work, plan_load
+
+    source = {f"kafka.{name}": value for name, value in client.properties().items()}
+    source |= read_settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
+    # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
+    wanted = load_options(options.name, options.to, source, **_as_load_arguments(options))
+    if options.dry_run:
+        _tell_plan(plan_load(wanted), output)
+    elif not has_work(wanted):
+        output.say(f"Nothing new for {options.name}.", name=options.name, commit=None)
+    else:
+        progress = not (output.is_quiet or output.as_json)
+        result = _run_in_spark(wanted, options.master, options.spark_log, progress)
+        _tell_result(result, output)
+
+
+def _run_in_spark(
+    wanted: "LoadOptions", master: str | None, log: str, progress: bool
+) -> "LoadResult":
+    from pyspark_kafkalog.java import JavaDiedError, check_java, has_jvm_died, start_jvm
+    from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
+    from pyspark_kafkalog.warehouse.load import run_load
+
+    check_java()
+
+    from pyspark.sql import SparkSession
+
+    if (master or "local").startswith("local"):
+        let_spark_workers_be_this_python()
+    settings: dict[str, Any] = {
+        "spark.app.name": f"kafkalog load {wanted.name}",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master:
+        settings["spark.master"] = master
+    result = None
+    try:
+        start_jvm(settings, log)
+        spark = SparkSession.builder.config(map=settings).getOrCreate()
+        try:
+            result = run_load(SparkEngine(spark, wanted.query), wanted, progress=progress)
+        finally:
+            spark.stop()
+    except Exception as error:
+        if not has_jvm_died():
+            raise
+        # Nor is a load that is committed one that failed.
+        if result is None:
+            raise JavaDiedError from error
+    return result
+
+
+def _tell_plan(plan: "LoadPlan", output: Output) -> None:
+    output.row(
+        str(plan),
+        name=plan.name,
+        target=plan.target,
+        ranges=[asdict(piece) for piece in plan.ranges],
+        bytes=sum(plan.bytes.values()),
+        tasks=plan.tasks,
+        commits=plan.commits,
+    )
+
+
+def _tell_result(result: "LoadResult", output: Output) -> None:
+    try:
+        _print_result(result, output)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise KafkalogError(
+            f"All is committed; what is not done is to say so: standard output, {error.strerror}."
+        ) from error
+
+
+def _print_result(result: "LoadResult", output: Output) -> None:
+    gone = sum(gap.offset_count for gap in result.gaps)
+    said = f"Nothing new for {result.name}."
+    if result.commit_id is not None:
+        commits = f"{result.commits} commits, the last one" if result.commits > 1 else "Commit"
+        said = (
+            f"{commits} {result.commit_id}: {result.records} records in {len(result.files)} files "
+            f"of {result.bytes} bytes."
+        )
+        if result.gaps:
+            said += f"\n{gone} offsets were gone, in {len(result.gaps)} gaps."
+        if result.bad_records:
+            said += f"\n{result.bad_records} records could not be decoded."
+    output.say(
+        said,
+        name=result.name,
+        commit=result.commit_id,
+        commits=result.commits,
+        records=result.records,
+        files=len(result.files),
+        bytes=result.bytes,
+        offsets_gone=gone,
+        bad_records=result.bad_records,
+    )
+
+
+def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
+    """What the command line says, as the keyword arguments of `load`."""
+    return {
+        "starting": _place("--from", options.starting),
+        "until": _place("--until", options.until),
+        "max_bytes": options.max_bytes,
+        "chunk_bytes": options.chunk_bytes,
+        "transform": options.transform and _function(options.transform),
+        "value_format": options.value_format,
+        "value_schema": read_schema(options.value_schema),
+        "registry": read_registry(options.registry, options.registry_option),
+        "on_error": options.on_error,
+        "dead_letter_topic": options.dead_letter_topic,
+        "partition_by": options.partition_by,
+        "sort_by": options.sort_by,
+        "compression": options.compression,
+        "target_file_bytes": options.target_file_size,
+    }
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The function MODULE:FUNCTION; modules are looked for in this directory, too."""
+    from pyspark import cloudpickle
+
+    module_name, _, function_name = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+        function: Callable[..., Any] = getattr(module, function_name)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise InvalidOptionError(
+            f"--transform {name} cannot be imported: {error}. Write MODULE:FUNCTION."
+        ) from None
+    # Else tasks would have to find the module where they run.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return function
+
+
+def _place(flag: str, text: str | None) -> str | datetime | None:
+    """A place of a load; says of a time without a zone which one it is."""
+    from pyspark_kafkalog.warehouse.places import parse_time
+
+    moment = None if text is None else parse_time(text)
+    if moment is None or moment.tzinfo is not None:
+        return text if moment is None else moment
+    moment = moment.astimezone()
+    print(f"{flag} {text} is {moment.isoformat()}.", file=sys.stderr)
+    return moment

@@ -1,0 +1,30 @@
+"""What commands print: text for people, or JSON for programs.
+
+What was asked for (`row`) goes to stdout always, one line or one JSON object each; what was done
+(`say`) too, unless it is to be quiet. Errors are not printed here.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command's words go, as --format and --quiet want them."""
+
+    as_json: bool = False
+    is_quiet: bool = False
+
+    def row(self, text: str, **document: Any) -> None:
+        """Something that was asked for: `text`, or `document` as one line of JSON."""
+        if not self.as_json:
+            print(text)
+            return
+        import json
+
+        print(json.dumps(document, ensure_ascii=False, default=str))
+
+    def say(self, text: str, **document: Any) -> None:
+        """Something that was done."""
+        if not self.is_quiet:
+            self.row(text, **document)

@@ -1,0 +1,197 @@
+"""`kafkalog produce`: lines, files or JSON as records of a topic."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_kafkalog.cli.arguments import (
+    Client,
+    read_settings,
+    takes,
+    takes_client,
+    takes_quiet,
+)
+from pyspark_kafkalog.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.cli.record_input import RecordInput
+    from pyspark_kafkalog.client.producer import Producer
+
+_RECORDS = (
+    click.option(
+        "--format",
+        "-f",
+        "wanted",
+        type=click.Choice(["raw", "json"]),
+        default="raw",
+        help="raw: each line is a value (the default). json: an object a line as `consume` writes "
+        "it, with key, value, headers, timestamp and partition as far as they are there.",
+    ),
+    click.option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        default="",
+        help="What stands before it in a line is the key; without it records have no key.",
+    ),
+    click.option("--key", "-k", metavar="TEXT", help="The key of all records."),
+    click.option(
+        "--header",
+        "-H",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A header of all records; may be repeated.",
+    ),
+    click.option(
+        "--partition",
+        "-p",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Where all records go. Default: by their key, as Kafka's clients do.",
+    ),
+    click.option(
+        "--null", metavar="TEXT", help="A key or value of this text is null: a tombstone."
+    ),
+    click.option(
+        "--whole-files", is_flag=True, help="Each FILE is the value of one record, not lines."
+    ),
+)
+
+_SENDING = (
+    click.option(
+        "--acks", type=click.Choice(["all", "1", "0"]), help="Who must have it. Default: all."
+    ),
+    click.option(
+        "--compression",
+        "-z",
+        type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+        help="Default: none.",
+    ),
+)
+
+
+@click.command
+@click.argument("topic")
+@click.argument(
+    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False), metavar="[FILE]..."
+)
+@takes(_RECORDS)
+@takes(_SENDING)
+@takes_client
+@takes_quiet
+def command(client: Client, topic: str, files: tuple[str, ...], **options: Any) -> None:
+    """Write the lines of stdin, or of FILEs, as records.
+
+    What has been read is sent whenever nothing more is ready.
+
+    \b
+    echo 'ann:/home' | kafkalog produce clicks --key-separator :
+    kafkalog consume a --format json --exit-at-end | kafkalog produce b --format json
+    kafkalog produce pictures --whole-files *.png
+    """
+    if options["whole_files"] and (not files or options["wanted"] == "json"):
+        raise click.UsageError("--whole-files takes FILEs, each of them a value as it is.")
+    settings = {"acks": options["acks"], "compression.type": options["compression"]}
+    given = tuple(f"{name}={value}" for name, value in settings.items() if value is not None)
+    count = _produce(
+        replace(client, settings=(*client.settings, *given)),
+        topic,
+        _sources(files),
+        _record_input(options),
+        options["whole_files"],
+    )
+    if not options["quiet"]:
+        print(f"{count} records written to {topic}.", file=sys.stderr)
+
+
+def _produce(
+    client: Client,
+    topic: str,
+    sources: Iterable[Any],
+    record_input: "RecordInput",
+    are_whole: bool,
+) -> int:
+    """Writes all records; returns how many."""
+    from pyspark_kafkalog.arrow.encode import RecordEncoder
+    from pyspark_kafkalog.client.cluster import Cluster
+    from pyspark_kafkalog.client.producer import Producer
+
+    config = client.config()
+    count = 0
+    with Cluster(config, fails_fast=True) as cluster, Producer(cluster) as producer:
+        partitions = producer.partitions_for(topic)
+        if record_input.partition is not None and record_input.partition not in partitions:
+            raise InvalidOptionError(
+                f"Topic {topic} has no partition {record_input.partition}, only 0 to "
+                f"{len(partitions) - 1}."
+            )
+        encoder = RecordEncoder(
+            len(partitions), config.compression_type, max_batch_bytes=config.batch_size
+        )
+        for rows, more_is_ready in _rows(sources, record_input, are_whole):
+            try:
+                _send(producer, topic, encoder.encode(rows))
+            except ValueError as error:
+                raise InvalidOptionError(f"Topic {topic}: {error}.") from None
+            count += rows.num_rows
+            if not more_is_ready:
+                _send(producer, topic, encoder.finish())
+                producer.flush()
+        _send(producer, topic, encoder.finish())
+    return count
+
+
+def _sources(files: tuple[str, ...]) -> Iterator[Any]:
+    """What is read, one after the other, in bytes."""
+    if files:
+        for path in files:
+            with open(path, "rb") as file:
+                yield file
+    elif sys.stdin is None:
+        raise InvalidOptionError("produce reads its records from stdin, which is closed.")
+    else:
+        yield sys.stdin.buffer
+
+
+def _record_input(options: dict[str, Any]) -> "RecordInput":
+    from pyspark_kafkalog.cli.record_input import RecordInput
+
+    def encoded(text: str | None) -> bytes | None:
+        return None if text is None else text.encode(errors="surrogateescape")
+
+    headers = read_settings("--header", options["headers"])
+    return RecordInput(
+        options["wanted"] == "json",
+        options["key_separator"].encode(errors="surrogateescape"),
+        encoded(options["null"]),
+        encoded(options["key"]),
+        tuple((name, value.encode(errors="surrogateescape")) for name, value in headers.items()),
+        options["partition"],
+    )
+
+
+def _rows(
+    sources: Iterable[Any], record_input: "RecordInput", are_whole: bool
+) -> "Iterator[tuple[pa.RecordBatch, bool]]":
+    """Records as they come, and whether more are there already."""
+    from pyspark_kafkalog.cli.record_input import chunks
+
+    for source in sources:
+        if are_whole:
+            yield record_input.whole(source.read()), True
+        else:
+            for lines, more_is_ready in chunks(source):
+                yield record_input.rows(lines), more_is_ready
+
+
+def _send(producer: "Producer", topic: str, batches: Iterable[tuple[int, bytearray]]) -> None:
+    from kafka.structs import TopicPartition
+
+    for partition, batch in batches:
+        producer.send(TopicPartition(topic, partition), batch)

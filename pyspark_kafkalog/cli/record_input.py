@@ -1,0 +1,172 @@
+"""Records from lines: what `produce` reads from stdin and files, as Arrow rows of `arrow.encode`.
+
+A line is a value, or a key and a value with a separator between; or, as JSON, an object as
+`consume --format json` writes it. Whole chunks of lines become Arrow arrays at once.
+"""
+
+import base64
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
+from pyspark_kafkalog.errors import InvalidOptionError
+
+_READ_BYTES = 1 << 20
+_LARGEST_LINE_BYTES = 64 << 20
+_LINGER_S = 0.005
+"""How long more is waited for before what is there is sent: a program writes faster than that, and
+a person does not notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordInput:
+    """How lines are read, and what all of their records have."""
+
+    is_json: bool = False
+    separator: bytes = b""
+    null: bytes | None = None
+    """Keys and values that are these bytes are null."""
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int | None = None
+
+    def rows(self, lines: bytes) -> "pa.RecordBatch":
+        """The records of whole lines, without the last one's end; raises InvalidOptionError."""
+        if self.is_json:
+            return self._with_constants(_documents(lines))
+        return self._with_constants(self._keys_and_values(split(lines)))
+
+    def whole(self, value: bytes) -> "pa.RecordBatch":
+        """One record."""
+        return self._with_constants({"value": pa.array([value], pa.binary())})
+
+    def _keys_and_values(self, lines: "pa.Array") -> dict[str, "pa.Array"]:
+        if not self.separator:
+            return {"value": self._nulled(lines)}
+        parts = pc.split_pattern(lines, self.separator, max_splits=1)
+        counts = pc.list_value_length(parts)
+        starts = parts.offsets.slice(0, len(parts))
+        first = parts.values.take(starts)
+        last = parts.values.take(pc.add(starts, pc.subtract(counts, 1)))
+        # A line without the separator is a value without key, not a key without value.
+        keys = pc.if_else(pc.equal(counts, 2), first, pa.scalar(None, pa.binary()))
+        return {"key": self._nulled(keys), "value": self._nulled(last)}
+
+    def _nulled(self, column: "pa.Array") -> "pa.Array":
+        if self.null is None:
+            return column
+        return pc.if_else(pc.equal(column, self.null), pa.scalar(None, pa.binary()), column)
+
+    def _with_constants(self, columns: dict[str, "pa.Array"]) -> "pa.RecordBatch":
+        count = len(columns["value"])
+        if self.key is not None:
+            columns["key"] = pa.repeat(pa.scalar(self.key, pa.binary()), count)
+        if self.partition is not None:
+            columns["partition"] = pa.repeat(pa.scalar(self.partition, pa.int32()), count)
+        if self.headers:
+            headers = [{"key": key, "value": value} for key, value in self.headers]
+            one = pa.array([headers], COLUMN_TYPES["headers"])
+            columns["headers"] = one.take(pa.repeat(pa.scalar(0), count))
+        return pa.record_batch(columns)
+
+
+def chunks(source: Any) -> Iterator[tuple[bytes, bool]]:
+    """Whole lines as they come, without the end of the last one, and whether more can be read
+    without waiting; raises InvalidOptionError for a line that is too long."""
+    # Of a line whose end has not come, the pieces: joining them each time would be quadratic.
+    begun: list[bytes] = []
+    begun_bytes = 0
+    while chunk := source.read1(_READ_BYTES):
+        whole, end, rest = chunk.rpartition(b"\n")
+        if end:
+            yield b"".join([*begun, whole]), _is_readable(source)
+            begun, begun_bytes = [], 0
+        begun.append(rest)
+        begun_bytes += len(rest)
+        if begun_bytes > _LARGEST_LINE_BYTES:
+            raise InvalidOptionError(f"A line is longer than {_LARGEST_LINE_BYTES} bytes.")
+    if begun_bytes:
+        yield b"".join(begun), False
+
+
+def _is_readable(source: Any) -> bool:
+    return bool(select.select([source], [], [], _LINGER_S)[0])
+
+
+def split(lines: bytes) -> "pa.Array":
+    """Each line, without a carriage return at its end."""
+    if b"\r" in lines:
+        lines = lines.replace(b"\r\n", b"\n").removesuffix(b"\r")
+    one = pa.array([lines], pa.binary())
+    return pc.split_pattern(one, b"\n").values
+
+
+def _documents(lines: bytes) -> dict[str, "pa.Array"]:
+    records = []
+    for line in filter(bytes.strip, lines.split(b"\n")):
+        try:
+            records.append(_record(orjson.loads(line)))
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            shown = line[:80].decode(errors="replace")
+            raise InvalidOptionError(
+                f"{shown!r} is no record as `consume --format json` writes it: {error}."
+            ) from None
+    return {
+        name: pa.array([record[name] for record in records], COLUMN_TYPES[name])
+        for name in ("key", "value", "partition", "timestamp", "headers")
+    }
+
+
+def _record(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise TypeError("it is no JSON object")
+    return {
+        "key": _bytes(document.get("key")),
+        "value": _bytes(document.get("value")),
+        "partition": _int32(document.get("partition")),
+        "timestamp": _micros(document.get("timestamp")),
+        "headers": [
+            {"key": _name(name), "value": _bytes(value)}
+            for name, value in document.get("headers") or ()
+        ],
+    }
+
+
+def _bytes(value: Any) -> bytes | None:
+    """A text in UTF-8, bytes that are written as {"base64": ...}; other values stay JSON."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    return orjson.dumps(value)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the name {name!r} of a header is no text")
+    return name
+
+
+def _int32(number: Any) -> int | None:
+    if number is not None and not (type(number) is int and 0 <= number < 1 << 31):
+        raise ValueError(f"partition {number!r} is no number of a partition")
+    return number
+
+
+def _micros(timestamp: Any) -> int | None:
+    """Of ISO 8601, or of milliseconds; raises OverflowError for a number that Kafka has not."""
+    if timestamp is None:
+        return None
+    if type(timestamp) is int:
+        return int(pa.scalar(timestamp * 1000, pa.int64()).as_py())
+    moment = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    return round(moment.timestamp() * 1000) * 1000

@@ -1,0 +1,173 @@
+"""Reads topics for a shell: from a place on, up to another one, or for as long as records come.
+
+What is there is read partition by partition, in ranges (`client.fetcher`); at the end a long poll
+waits for more (`client.news`). Partitions and topics that are added meanwhile are read from their
+beginning. Blocking; one thread.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.arrow.decode import RecordDecoder
+from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.client.news import News
+from pyspark_kafkalog.client.selection import Selection
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    import pyarrow as pa
+
+    from pyspark_kafkalog.cli.places import Place
+
+
+class Rows(NamedTuple):
+    """Some records of one partition, in order; the next one has `next_offset` at least."""
+
+    topic_partition: TopicPartition
+    records: "pa.RecordBatch"
+    next_offset: int
+
+
+class TopicReader:
+    """The records of a selection of partitions, as Arrow batches with `columns`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        selection: Selection,
+        columns: tuple[str, ...],
+        begin: "Place",
+        until: "Place | None",
+        committed: Mapping[TopicPartition, int],
+    ) -> None:
+        """`committed` goes before `begin`, where it names a partition."""
+        self._cluster = cluster
+        self._selection = selection
+        self._columns = columns
+        self._known_until = Deadline(cluster.config.metadata_max_age_ms)
+        topic_partitions = selection.find(cluster)
+        # Before any offset: of a topic that is created again these would mean other records.
+        self._topic_ids: dict[str, UUID | None] = {
+            topic_partition.topic: cluster.topic_id(topic_partition.topic)
+            for topic_partition in topic_partitions
+        }
+        ends = {
+            topic_partition: at.offset
+            for topic_partition, at in cluster.list_offsets(topic_partitions, LATEST).items()
+        }
+        first = begin.offsets(cluster, topic_partitions)
+        # Offsets beyond the end are as well the end: there is nothing to be read before it grows.
+        self._positions = {
+            topic_partition: min(
+                committed.get(topic_partition, first[topic_partition]), ends[topic_partition]
+            )
+            for topic_partition in topic_partitions
+        }
+        self._until = None if until is None else until.offsets(cluster, topic_partitions)
+
+    def rows(self) -> Iterator[Rows | None]:
+        """Records as they come; None where all that is there was read, before more is waited for.
+
+        Raises DataLossError, also where a topic was created again; and as Fetcher does.
+        """
+        news = News(self._cluster)
+        ends = self._ends()
+        while True:
+            for topic_partition in sorted(ends):
+                until = (
+                    ends[topic_partition]
+                    if self._until is None
+                    else min(ends[topic_partition], self._until[topic_partition])
+                )
+                if self._positions[topic_partition] < until:
+                    yield from self._range(topic_partition, until)
+                    self._positions[topic_partition] = until
+            if self._is_done():
+                return
+            yield None
+            if self._until is None and self._known_until.expired:
+                self._find_added()
+                ends = self._ends()
+                continue
+            found = news.wait(self._positions)
+            ends = self._ends() if found is None else found
+
+    def _is_done(self) -> bool:
+        if self._until is None:
+            return False
+        return all(
+            offset >= self._until[topic_partition]
+            for topic_partition, offset in self._positions.items()
+        )
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        found = self._cluster.list_offsets(self._positions, LATEST)
+        for topic_partition, at in found.items():
+            if at.offset < self._positions[topic_partition]:
+                self._explain_loss(topic_partition, at.offset)
+        return {topic_partition: at.offset for topic_partition, at in found.items()}
+
+    def _explain_loss(self, topic_partition: TopicPartition, end: int) -> None:
+        topic, partition = topic_partition
+        self._cluster.refresh([topic])
+        if self._cluster.topic_id(topic) != self._topic_ids[topic]:
+            raise TopicRecreatedError(
+                f"Topic {topic} was deleted and created again: what was to be read is gone."
+            )
+        raise DataLossError(
+            f"Partition {partition} of topic {topic} ends at offset {end} now, before offset "
+            f"{self._positions[topic_partition]}, which was to be read next: its last records are "
+            "gone."
+        )
+
+    def _range(self, topic_partition: TopicPartition, until_offset: int) -> Iterator[Rows]:
+        decoder = RecordDecoder(
+            topic_partition.topic, topic_partition.partition, self._columns, permissive=True
+        )
+        start_offset = self._positions[topic_partition]
+        topic_id = self._topic_ids[topic_partition.topic]
+        fetcher = Fetcher(
+            self._cluster, topic_partition, start_offset, until_offset, topic_id=topic_id
+        )
+        for fetched in fetcher.records():
+            for batch in decoder.decode(
+                fetched.records, fetched.start_offset, until_offset, fetched.aborted
+            ):
+                yield _rows(topic_partition, batch)
+        for batch in decoder.finish():
+            yield _rows(topic_partition, batch)
+
+    def _find_added(self) -> None:
+        self._known_until = Deadline(self._cluster.config.metadata_max_age_ms)
+        added: list[TopicPartition] = []
+        # A broker that denies the topic may have just started: whoever asks for offsets finds out.
+        with suppress(UnknownTopicError):
+            added = [
+                topic_partition
+                for topic_partition in self._selection.find(self._cluster)
+                if topic_partition not in self._positions
+            ]
+        for topic_partition in added:
+            self._topic_ids.setdefault(
+                topic_partition.topic, self._cluster.topic_id(topic_partition.topic)
+            )
+        # From their beginning, wherever this began: what is in them came after that.
+        starts = self._cluster.list_offsets(added, EARLIEST)
+        self._positions |= {topic_partition: at.offset for topic_partition, at in starts.items()}
+
+
+def _rows(topic_partition: TopicPartition, records: "pa.RecordBatch") -> Rows:
+    return Rows(
+        topic_partition, records, records.column("offset")[records.num_rows - 1].as_py() + 1
+    )

@@ -1,0 +1,257 @@
+"""`kafkalog consume`: from where, up to where, what it prints, and how it waits; kcat beside it."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+import pytest
+
+from tests.pyspark_kafkalog.cli.conftest import command_line, environment
+from tests.support.patience import EVENT_S
+
+TEMPLATES = (
+    "%s\n",
+    "%t %p %o %k=%s %K %S %T %h\n",
+    r"%o\t%k\x21\n",
+    "%s|%%|",
+)
+
+
+@pytest.fixture
+def numbers(new_topic, kafkalog):
+    """A topic with 0 to 9, one a second from the year 2020 on."""
+    topic = new_topic()
+    records = [
+        {"value": str(number), "timestamp": f"2020-01-01T00:00:0{number}Z"} for number in range(10)
+    ]
+    lines = "\n".join(map(json.dumps, records)).encode()
+    assert kafkalog("produce", topic, "--format", "json", "-q", stdin=lines) == (0, "", "")
+    return topic
+
+
+@contextmanager
+def running(servers: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        command_line(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(servers),
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_records_look_as_kcat_shows_them(kafkalog, kcat, new_topic, template):
+    topic = new_topic(3)
+    lines = "k1:v1\nk2:v2\nk3:Grüße\n:nokey\nk5:\n"
+    kcat("-P", "-t", topic, "-K:", "-H", "a=1", "-H", "b=x y", "-z", "lz4", stdin=lines)
+    kcat("-P", "-t", topic, "-K:", "-Z", stdin="k6:\n")
+    for partition in map(str, range(3)):
+        of_one = ["-t", topic, "-p", partition, "-o", "beginning", "-e", "-q"]
+        theirs = kcat("-C", *of_one, "-f", template)
+        ours = kafkalog("consume", topic, "-p", partition, "-o", "beginning", "-e", "-f", template)
+        assert ours == (0, theirs, "")
+
+
+def test_json_has_all_of_a_record(kafkalog, new_topic):
+    topic = new_topic()
+    document = {
+        "key": 'k"1"',
+        "value": "line\nbreak \\ tab\t",
+        "timestamp": "2020-02-03T04:05:06.007+00:00",
+        "headers": [["a", "1"], ["a", None], ["b", {"base64": "/w=="}]],
+    }
+    given = [document, {"key": None, "value": None}, {"key": {"base64": "/w=="}, "value": '"\\"'}]
+    stdin = "\n".join(map(json.dumps, given)).encode()
+    assert kafkalog("produce", topic, "-f", "json", "-q", stdin=stdin) == (0, "", "")
+    rows = kafkalog("consume", topic, "-o", "beginning", "-e", "-f", "json").rows
+    place = {"topic": topic, "partition": 0}
+    assert rows[0] == {**place, "offset": 0, **document}
+    for row in rows[1:]:
+        datetime.fromisoformat(row.pop("timestamp"))
+    assert rows[1:] == [{**place, "offset": offset, **given[offset]} for offset in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["-o", "beginning"], range(10)),
+        (["-o", "end"], ()),
+        ([], ()),
+        (["-o", "7"], range(7, 10)),
+        (["-o", "1000"], ()),
+        (["-o", "-3"], range(7, 10)),
+        (["-o", "-3 offsets"], range(7, 10)),
+        (["-o", "-300"], range(10)),
+        (["-o", "2020-01-01T00:00:04Z"], range(4, 10)),
+        (["-o", "@1577836808500"], range(9, 10)),
+        (["-o", "2030-01-01"], ()),
+        (["-o", "-10 minutes"], ()),
+        (["-o", "-500 weeks"], range(10)),
+        (["-o", "2", "--max", "3"], range(2, 5)),
+        (["--from-beginning", "--max", "0"], ()),
+    ],
+)
+def test_it_begins_where_it_is_told_to(kafkalog, numbers, where, expected):
+    found = kafkalog("consume", numbers, "--exit-at-end", *where)
+    assert found.lines == list(map(str, expected))
+
+
+@pytest.mark.parametrize(
+    ("until", "expected"),
+    [("end", 10), ("4", 4), ("-2", 8), ("2020-01-01T00:00:03Z", 3), ("beginning", 0)],
+)
+def test_it_stops_where_it_is_told_to(kafkalog, numbers, until, expected):
+    found = kafkalog("consume", numbers, "--from-beginning", "--until", until)
+    assert found.lines == list(map(str, range(expected)))
+
+
+def test_partitions_topics_and_patterns(kafkalog, new_topic):
+    one, two = new_topic(2), new_topic(2)
+    for topic in (one, two):
+        for partition in "01":
+            sent = f"{topic} {partition}".encode()
+            assert kafkalog("produce", topic, "-p", partition, "-q", stdin=sent).code == 0
+    everything = ["--from-beginning", "--exit-at-end"]
+
+    def values(*arguments):
+        return sorted(kafkalog("consume", *everything, *arguments).lines)
+
+    assert values(one, "--partition", "1") == [f"{one} 1"]
+    both = [f"{topic} {partition}" for topic in (one, two) for partition in "01"]
+    assert values(one, two) == sorted(both)
+    assert values("--pattern", f"^({one}|{two})$") == sorted(both)
+    assert values("--pattern", f"^({one}|{two})$", "-p", "0") == [f"{one} 0", f"{two} 0"]
+    assert values("--pattern", "^no-such-topic$") == []
+
+
+def test_a_group_goes_on_where_it_was(kafkalog, new_topic):
+    topic = new_topic(2)
+    read = ["consume", topic, "--group", f"of-{topic}", "--from-beginning", "--exit-at-end"]
+    kafkalog("produce", topic, "-p", "0", stdin=b"a\nb\nc")
+    assert kafkalog(*read, "--max", "2").lines == ["a", "b"]
+    kafkalog("produce", topic, "-p", "1", stdin=b"d")
+    assert sorted(kafkalog(*read).lines) == ["c", "d"]
+    assert kafkalog(*read).lines == []
+    assert kafkalog("lag", f"of-{topic}").lines[-1] == "total lag=0"
+
+
+def test_records_are_printed_as_they_come(kafkalog, servers, numbers):
+    arguments = ["consume", numbers, "--offset", "-1", "--group", f"tail-{numbers}"]
+    with running(servers, *arguments) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "9\n"
+        for number in ("10", "11"):
+            kafkalog("produce", numbers, stdin=number.encode())
+            assert process.stdout.readline() == f"{number}\n"
+        # A record counts as printed a moment after it was: Ctrl-C in between has it printed again.
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(EVENT_S) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert kafkalog("lag", f"tail-{numbers}").lines[-1] == "total lag=0"
+
+
+def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
+    kafkalog, servers, new_topic
+):
+    topic = new_topic()
+    kafkalog("produce", topic, stdin=b"old\nlast")
+    tail = ["consume", "--pattern", f"^{topic}$|^{topic}-", "-X", "metadata.max.age.ms=200"]
+    with running(servers, *tail, "--offset", "-1", "--max", "3") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "last\n"
+        kafkalog("produce", f"{topic}-more", stdin=b"new")
+        assert process.stdout.readline() == "new\n"
+        kafkalog("topics", "add-partitions", topic, "--total", "2")
+        kafkalog("produce", topic, "-p", "1", stdin=b"added")
+        assert process.stdout.readline() == "added\n"
+        assert process.wait(EVENT_S) == 0
+
+
+def test_a_topic_that_is_created_again_is_an_error(kafkalog, servers, numbers):
+    """Its first records would be left out: they have offsets that were read before."""
+    with running(servers, "consume", numbers, "--from-beginning") as process:
+        assert process.stdout is not None
+        for number in range(10):
+            assert process.stdout.readline() == f"{number}\n"
+        kafkalog("topics", "delete", numbers)
+        kafkalog("topics", "create", numbers)
+        assert process.wait(EVENT_S) == 1
+        assert process.stderr is not None
+        assert f"Topic {numbers} was deleted and created again" in process.stderr.read()
+
+
+def test_an_idle_tail_takes_no_processor_time(servers, numbers):
+    with running(servers, "consume", numbers, "--offset", "-1") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "9\n"
+        before = _cpu_ticks(process.pid)
+        time.sleep(3)
+        assert _cpu_ticks(process.pid) - before <= 10
+
+
+def _cpu_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_values_are_decoded(kafkalog, new_topic, tmp_path):
+    topic = new_topic()
+    schema = tmp_path / "schema.ddl"
+    schema.write_text("id BIGINT, at TIMESTAMP, price DECIMAL(5,2)")
+    good = b'{"id": 1, "at": "2020-01-01T00:00:00Z", "price": 1.5}'
+    kafkalog("produce", topic, stdin=good + b"\nnonsense")
+    read = ["consume", topic, "--from-beginning", "-e", "--value-format", "json"]
+    read += ["--value-schema", str(schema)]
+    first, second = kafkalog(*read, "--format", "json").rows
+    assert first["value"]["id"] == 1
+    assert first["value"]["price"] == "1.50"
+    moment = datetime.fromisoformat(first["value"]["at"])
+    assert moment == datetime(2020, 1, 1, tzinfo=timezone.utc)
+    assert "value_error" not in first
+    assert second["value"] == "nonsense"
+    assert second["value_error"]
+    assert json.loads(kafkalog(*read, "--max", "1").out)["id"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["t", "-o", "soon"], 2, "'soon' is no place in a topic"),
+        (["t", "-o", "-3 bananas"], 2, "is no place in a topic"),
+        ([], 2, "Give one or more TOPICs, or --pattern"),
+        (["t", "--pattern", "t"], 2, "Give one or more TOPICs, or --pattern"),
+        (["t", "-o", "3", "--from-beginning"], 2, "leave one out"),
+        (["t", "-f", "%q"], 2, "%q, which stands for nothing"),
+        (["t", "-f", "text"], 2, "Give raw, json, or a template"),
+        (["--pattern", "("], 1, "is not a valid regular expression"),
+        (["no-such-topic"], 1, "Topic no-such-topic does not exist"),
+        (["t", "--value-format", "avro"], 1, "needs a schema"),
+    ],
+)
+def test_what_is_wrong_is_said(kafkalog, arguments, code, said):
+    done = kafkalog("consume", *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_partition_that_is_not_there(kafkalog, numbers):
+    done = kafkalog("consume", numbers, "-p", "3")
+    assert (done.code, done.err) == (
+        1,
+        f"kafkalog: Topic {numbers} has no partition 3, only 0 to 0.\n",
+    )

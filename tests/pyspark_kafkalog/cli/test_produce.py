@@ -1,0 +1,178 @@
+"""`kafkalog produce`: lines, files and JSON as records; kcat says what is there."""
+
+import json
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.cli import record_input
+from pyspark_kafkalog.errors import InvalidOptionError
+
+
+@pytest.fixture
+def records(kcat):
+    """records(topic, partition) -> (key, value, headers) of each, as kcat finds them."""
+
+    def read(topic, partition=0):
+        where = ["-C", "-t", topic, "-p", str(partition), "-o", "beginning", "-e", "-q", "-J"]
+        found = map(json.loads, kcat(*where).splitlines())
+        return [(each["key"], each["payload"], each.get("headers")) for each in found]
+
+    return read
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_with_keys_headers_and_nulls(kafkalog, new_topic, records, compression):
+    topic = new_topic()
+    done = kafkalog(
+        *("produce", topic, "-K", "::", "-H", "a=1", "-H", "b=x=y", "--null", "NIL"),
+        *("--compression", compression),
+        stdin="k::v\r\nalone\n::\nNIL::NIL\nGrüße::日本::x\n\nlast::no end".encode(),
+    )
+    assert done == (0, "", f"7 records written to {topic}.\n")
+    headers = ["a", "1", "b", "x=y"]
+    assert records(topic) == [
+        ("k", "v", headers),
+        (None, "alone", headers),
+        ("", "", headers),
+        (None, None, headers),
+        ("Grüße", "日本::x", headers),
+        (None, "", headers),
+        ("last", "no end", headers),
+    ]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_a_key_and_a_partition_for_all(kafkalog, new_topic, records, acks):
+    topic = new_topic(3)
+    done = kafkalog(
+        "produce", topic, "--key", "k", "--partition", "2", "--acks", acks, "-q", stdin=b"a\nb"
+    )
+    assert done == (0, "", "")
+    assert records(topic, 2) == [("k", "a", None), ("k", "b", None)]
+    assert records(topic, 0) == []
+
+
+@pytest.mark.interop
+def test_keys_choose_the_partitions_that_javas_client_does(kafkalog, new_topic, kcat):
+    ours, theirs = new_topic(5), new_topic(5)
+    lines = "\n".join(f"key-{number}:{number}" for number in range(200))
+    kafkalog("produce", ours, "-K", ":", stdin=lines.encode())
+    kcat("-P", "-t", theirs, "-K:", "-X", "partitioner=murmur2", stdin=lines)
+    shown = ["-C", "-o", "beginning", "-e", "-q", "-f", "%p %k %s\n"]
+    in_ours, in_theirs = (sorted(kcat("-t", t, *shown).splitlines()) for t in (ours, theirs))
+    assert in_ours == in_theirs
+
+
+@pytest.mark.interop
+def test_files_by_lines_and_as_they_are(kafkalog, new_topic, records, tmp_path):
+    lines, whole = new_topic(), new_topic()
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("1\n2\n")
+    two.write_text("3\n4")
+    kafkalog("produce", lines, str(one), str(two))
+    assert [value for _, value, _ in records(lines)] == ["1", "2", "3", "4"]
+    kafkalog("produce", whole, "--whole-files", str(one), str(two))
+    assert [value for _, value, _ in records(whole)] == ["1\n2\n", "3\n4"]
+
+
+def test_what_consume_writes_makes_the_same_records(kafkalog, new_topic):
+    any_time = {"message_timestamp_after_max_ms": "9223372036854775807"}
+    one, two = new_topic(2, **any_time), new_topic(2, **any_time)
+    given = [
+        {"key": "k", "value": {"base64": "AP8="}, "headers": [["h", None], ["h", "x"]]},
+        {"partition": 1, "value": "é", "timestamp": "1969-12-31T23:59:59.999+00:00"},
+        {"partition": 1, "value": {"id": [1, None]}, "timestamp": 1_700_000_000_000_000},
+        {"key": ""},
+    ]
+    lines = "\n\n".join(map(json.dumps, given))
+    assert kafkalog("produce", one, "-f", "json", "-q", stdin=lines.encode()) == (0, "", "")
+    read = ["--from-beginning", "-e", "-f", "json"]
+    first = kafkalog("consume", one, *read)
+    assert kafkalog("produce", two, "-f", "json", stdin=first.out.encode()).code == 0
+    second = kafkalog("consume", two, *read)
+    assert [row | {"topic": one} for row in second.rows] == first.rows
+    assert len(first.rows) == 4
+    assert [row["value"] for row in first.rows if row["partition"]][:2] == ["é", '{"id":[1,null]}']
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "said"),
+    [
+        (["-p", "7"], "x", 1, "has no partition 7, only 0 to 0"),
+        (["-f", "json"], '{"partition": 4}', 1, "a row names partition 4"),
+        (["-f", "json"], '{"partition": "a"}', 1, "partition 'a' is no number"),
+        (["-f", "json"], "no json", 1, "'no json' is no record"),
+        (["-f", "json"], "[1]", 1, "it is no JSON object"),
+        (["-f", "json"], '{"timestamp": "soon"}', 1, "'soon'"),
+        (["-f", "json"], '{"timestamp": 9999999999999999}', 1, "is no record"),
+        (["-f", "json"], '{"value": {"base64": "*"}}', 1, "base64"),
+        (["-f", "json"], '{"headers": [[1, "b"]]}', 1, "the name 1 of a header is no text"),
+        (["-H", "x"], "x", 1, "Write each --header as NAME=VALUE"),
+        (["--whole-files"], "x", 2, "--whole-files takes FILEs"),
+        (["no-such-file"], "x", 2, "no-such-file"),
+    ],
+)
+def test_what_is_wrong_is_said(kafkalog, new_topic, arguments, stdin, code, said):
+    topic = new_topic()
+    done = kafkalog("produce", topic, *arguments, stdin=stdin.encode())
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert kafkalog("consume", topic, "--from-beginning", "-e").lines == []
+
+
+class Chunks:
+    """A standard input that gives what it was told to, never more in one read."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = list(chunks)
+
+    def read1(self, size_bytes: int) -> bytes:
+        return self._chunks.pop(0) if self._chunks else b""
+
+
+@pytest.fixture(autouse=True)
+def _more_is_ready(request):
+    with mock.patch.object(record_input, "_is_readable", return_value=True):
+        yield
+
+
+@given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
+def test_lines_are_the_same_however_they_come(chunks):
+    chunks = [chunk.replace(b"\0", b"\n").replace(b"\1", b"\r") for chunk in chunks]
+    found = [
+        line
+        for lines, _ in record_input.chunks(Chunks(*chunks))
+        for line in record_input.split(lines).to_pylist()
+    ]
+    *whole, rest = b"".join(chunks).split(b"\n")
+    ends = [line.removesuffix(b"\r") for line in whole]
+    assert found == ends + ([rest.removesuffix(b"\r")] if rest else [])
+
+
+@given(st.lists(st.binary(max_size=6)), st.sampled_from([b":", b"::", b"\xff"]))
+def test_keys_are_what_stands_before_the_separator(lines, separator):
+    lines = [line.replace(b"\n", b"").replace(b"\r", b"") for line in lines]
+    reading = record_input.RecordInput(separator=separator)
+    rows = reading.rows(b"\n".join([*lines, b"end"])).to_pylist()
+    expected = []
+    for line in [*lines, b"end"]:
+        key, found, value = line.partition(separator)
+        row = {"key": key, "value": value} if found else {"key": None, "value": line}
+        expected.append(row)
+    assert rows == expected
+
+
+def test_a_long_line_costs_what_it_is_long():
+    ((line, _),) = record_input.chunks(Chunks(*[b"x" * (1 << 15)] * 2000))
+    assert len(line) == 2000 << 15
+
+
+def test_a_line_that_never_ends_is_refused():
+    with pytest.raises(InvalidOptionError, match="A line is longer than"):
+        list(record_input.chunks(Chunks(*[b"x" * (1 << 22)] * 17)))

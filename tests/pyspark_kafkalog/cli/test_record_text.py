@@ -1,0 +1,76 @@
+"""Records as text: whole Arrow batches beside lines that Python makes of each record."""
+
+import base64
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.cli.record_text import RecordText
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+TEXTS = st.text(st.sampled_from('ab"\\\n\x00\x1f\x7f /é日😀\u2028'), max_size=5)
+DATA = st.one_of(st.none(), TEXTS.map(str.encode), st.sampled_from([b"\xff", b"a\xc3", b""]))
+HEADER = st.fixed_dictionaries({"key": TEXTS, "value": DATA})
+HEADERS = st.one_of(st.none(), st.lists(HEADER, max_size=2))
+MICROS = st.one_of(
+    st.none(),
+    st.integers(0, 2_000_000_000_000).map(lambda ms: ms * 1000),
+    st.sampled_from([-1000, 253_402_300_800_000_000, -62_135_596_800_001_000]),
+)
+RECORDS = st.lists(st.tuples(DATA, DATA, MICROS, HEADERS), min_size=1, max_size=6)
+
+
+def readable(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def time_of(micros: int | None) -> Any:
+    if micros is None:
+        return None
+    try:
+        return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return micros // 1000
+
+
+@given(RECORDS, st.integers(0, 5), TEXTS)
+def test_json_is_that_of_each_record(records, skipped, topic):
+    text = RecordText("json", None)
+    keys, values, micros, headers = zip(*records, strict=True)
+    columns = {
+        "key": keys,
+        "value": values,
+        "topic": [topic] * len(records),
+        "partition": [7] * len(records),
+        "offset": range(len(records)),
+        "timestamp": micros,
+        "headers": headers,
+    }
+    rows = pa.RecordBatch.from_pydict(
+        {name: list(columns[name]) for name in text.columns}, row_schema(text.columns)
+    ).slice(min(skipped, len(records) - 1))
+    first = len(records) - rows.num_rows
+    lines = bytes(text.of(rows)).splitlines(keepends=True)
+    assert all(line.endswith(b"\n") for line in lines)
+    assert [json.loads(line) for line in lines] == [
+        {
+            "topic": topic,
+            "partition": 7,
+            "offset": first + number,
+            "timestamp": time_of(time),
+            "key": readable(key),
+            "value": readable(value),
+            **({"headers": [[h["key"], readable(h["value"])] for h in said]} if said else {}),
+        }
+        for number, (key, value, time, said) in enumerate(records[first:])
+    ]

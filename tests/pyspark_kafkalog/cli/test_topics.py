@@ -1,0 +1,96 @@
+"""`kafkalog topics` and `kafkalog cluster`: what is there, where it lies, how large it is."""
+
+import os
+
+import pytest
+
+from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
+from tests.pyspark_kafkalog.cli.conftest import Done
+from tests.support.patience import wait_until
+
+
+def test_a_topic_is_described_with_offsets_sizes_and_properties(kafkalog, new_topic):
+    topic = new_topic(2, retention_ms="-1")
+    kafkalog("produce", topic, "--partition=1", "-q", stdin=b"some line\n" * 5)
+    kafkalog("topics", "trim", topic, "--before=3", "--partition=1", "-q")
+    head, empty, full = kafkalog("topics", "describe", topic).lines
+    assert head == f"{topic}  partitions=2  retention.ms=-1"
+    assert empty == ("  partition=0 begin=0 end=0 size=0 leader=1 leader_epoch=0 replicas=1 isr=1")
+    assert full.startswith("  partition=1 begin=3 end=5 size=")
+    (row,) = kafkalog("topics", "describe", topic, "--format=json").rows
+    assert row["configs"] == {"retention.ms": "-1"}
+    first, second = row["partitions"]
+    assert (first["begin"], first["end"], first["size"]) == (0, 0, 0)
+    assert (second["begin"], second["end"]) == (3, 5)
+    assert 5 * len("some line") < second["size"] < 500
+    assert second["replica_sizes"] == {"1": second["size"]}
+    (row,) = kafkalog("topics", "describe", topic, "--format=json", "--all-configs").rows
+    assert row["configs"]["retention.ms"] == "-1"
+    assert row["configs"]["cleanup.policy"] == "delete"
+
+
+def test_topics_are_listed(kafkalog, new_topic):
+    topic = new_topic(3)
+    kafkalog("groups", "reset", "of-the-list", "--topic", topic, "--to-latest", "--execute")
+    rows = kafkalog("topics", "list", "--format=json").rows
+    row = {"topic": topic, "partitions": 3, "replication_factor": 1, "internal": False}
+    assert row in rows
+    assert not any(row["internal"] for row in rows)
+    assert "__consumer_offsets" in kafkalog("topics", "list", "--internal").lines
+
+
+def test_a_broker_alone_is_described(kafkalog, servers, new_topic):
+    new_topic(2)
+    (row,) = kafkalog("cluster", "describe", "--format=json").rows
+    (broker,) = row["brokers"]
+    host, _, port = servers.partition(":")
+    assert (broker["host"], broker["port"], broker["rack"]) == (host, int(port), None)
+    assert broker["broker"] == row["controller"] == 1
+    assert broker["reachable"]
+    assert int(broker["protocol_version"].partition(".")[0]) >= 4
+    assert broker["apis"]["3"][0] == 0
+    assert row["features"]["group.version"] == 1
+    assert (row["under_replicated"], row["offline"]) == (0, 0)
+    assert row["partitions"] >= 2
+    head, *others = kafkalog("cluster", "describe").lines
+    assert head.startswith(f"cluster={row['cluster_id']} controller=1 brokers=1 topics=")
+    assert "  feature group.version=1" in others
+    assert others[-1].startswith(f"  broker=1 host={host} port={port} rack=- speaks=Kafka-4.")
+
+
+@pytest.mark.slow
+def test_a_cluster_without_one_of_its_brokers(capfd, tmp_path):
+    """Partitions that lack a replica, or their leader, are counted, and what is not known is -."""
+
+    def kafkalog(*arguments: str) -> Done:
+        code = main([*arguments, "--format=json", "-X", "request.timeout.ms=2000"])
+        return Done(code, *capfd.readouterr())
+
+    racks = {"broker.rack": "the rack"}
+    with EmbeddedCluster(2, str(tmp_path / "cluster"), racks) as cluster:
+        os.environ["KAFKALOG_BOOTSTRAP_SERVERS"] = cluster.bootstrap_servers
+        try:
+            for topic, factor in (("twice", 2), ("once", 1)):
+                made = kafkalog(
+                    "topics", "create", topic, "--partitions=4", f"--replication-factor={factor}"
+                )
+                assert made.code == 0, made.err
+            (row,) = kafkalog("cluster", "describe").rows
+            assert [each["rack"] for each in row["brokers"]] == ["the rack"] * 2
+            assert (row["under_replicated"], row["offline"]) == (0, 0)
+            (described,) = kafkalog("topics", "describe", "twice").rows
+            assert all(len(each["replica_sizes"]) == 2 for each in described["partitions"])
+            cluster.kill_broker(cluster.broker_ids[0])
+            wait_until(
+                lambda: len(kafkalog("cluster", "describe").rows[0]["brokers"]) == 1,
+                "the broker is missed",
+            )
+            (row,) = kafkalog("cluster", "describe").rows
+            assert row["under_replicated"] >= 4
+            assert row["offline"] == 2
+            (described,) = kafkalog("topics", "describe", "once").rows
+            ends = [(each["leader"], each["end"]) for each in described["partitions"]]
+            assert sorted(ends, key=str).count((-1, None)) == 2
+        finally:
+            del os.environ["KAFKALOG_BOOTSTRAP_SERVERS"]
