@@ -29,6 +29,7 @@ WORDS = {
     "lag": "Show how far a consumer group is behind.",
     "cluster": "Describe the cluster and its brokers.",
     "load": "Land what is new in topics in a warehouse.",
+    "status": "Show where loads are and how far behind.",
     "compile-pyspark": "Let Spark's Python processes start sooner.",
     "completion": "Print the completion of a shell.",
 }

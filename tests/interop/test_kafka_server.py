@@ -1,8 +1,10 @@
 """Our client against Apache Kafka: security, transactions, compaction, retention, a kill."""
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.decode import RecordDecoder
+from pyspark_kafkalog.cli import main
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
@@ -28,7 +31,7 @@ from pyspark_kafkalog.errors import (
 )
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.support.kafka_server import CERTIFICATES, PASSWORD, KafkaServer, require_kafka
-from tests.support.patience import BUSY_S
+from tests.support.patience import BUSY_S, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -310,3 +313,63 @@ def test_a_broker_killed_while_it_is_written_to_holds_each_record_once(tmp_path:
                 for _, value in read(cluster, topic_partition, 0, end_of(cluster, topic_partition))
             ] == values
         assert consumed(kafka.bootstrap_servers, "killed", lambda: len(values)) == values
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_words_of_the_command(
+    kafka: KafkaServer, capfd: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    """What asks brokers, with groups of either protocol."""
+
+    def kafkalog(*words: str) -> list[dict[str, Any]]:
+        servers = ("-b", kafka.bootstrap_servers, "--format", "json")
+        assert main([*words, *servers]) == 0
+        out, err = capfd.readouterr()
+        assert err == ""
+        return [json.loads(line) for line in out.splitlines()]
+
+    topic = group = f"words-{protocol}"
+    kafkalog("topics", "create", topic, "--partitions=2", "--config=retention.ms=-1")
+    with Cluster(config(kafka.port)) as cluster:
+        write(cluster, TopicPartition(topic, 1), [b"x"] * 10, 1000)
+    kafkalog("topics", "trim", topic, "--before=2", "--partition=1")
+    (described,) = kafkalog("topics", "describe", topic)
+    second = described["partitions"][1]
+    assert described["configs"]["retention.ms"] == "-1"
+    assert (second["begin"], second["end"]) == (2, 10)
+    assert 10 < second["size"] < 1000
+    kafkalog("groups", "reset", group, "--topic", topic, "--to-earliest", "--execute")
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
+        | {"group.protocol": protocol, "client.id": "me", "enable.auto.commit": False}
+    )
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.1) and len(consumer.assignment()) == 2, "an assignment")
+    listed = {each["group"]: each for each in kafkalog("groups", "list")}[group]
+    assert (listed["type"], listed["state"]) == (protocol, "Stable")
+    (at_work,) = kafkalog("groups", "describe", group)
+    owners = {(each["client_id"], each["host"]) for each in at_work["partitions"]}
+    assert (at_work["type"], owners, at_work["lag"]) == (protocol, {("me", "/127.0.0.1")}, 8)
+    assert main(["groups", "delete", group, "-b", kafka.bootstrap_servers]) == 1
+    assert "has members" in capfd.readouterr().err
+    consumer.close()
+    (moved,) = kafkalog(
+        "groups", "reset", group, "--topic", f"{topic}:1", "--shift-by=3", "--execute"
+    )
+    assert (moved["before"], moved["offset"]) == (2, 5)
+    assert [each["lag"] for each in kafkalog("lag", group)] == [0, 5]
+    kafkalog("groups", "delete", group)
+    assert group not in {each["group"] for each in kafkalog("groups", "list")}
+    (of_cluster,) = kafkalog("cluster", "describe")
+    assert of_cluster["brokers"][0]["protocol_version"] == "4.3"
+    assert of_cluster["features"]["metadata.version"] > 20
+    assert (of_cluster["under_replicated"], of_cluster["offline"]) == (0, 0)
+    load = ("load", topic, "--to", f"parquet:{tmp_path}/table", "--name", "words", "--dry-run")
+    assert kafkalog(*load)[0]["ranges"][1]["until_offset"] == 10
+    assert kafkalog("status", "--to", f"parquet:{tmp_path}/table") == []
+    kafkalog("topics", "add-partitions", topic, "--total=3")
+    kafkalog("topics", "alter", topic, "--delete-config=retention.ms")
+    (altered,) = kafkalog("topics", "describe", topic)
+    assert (len(altered["partitions"]), altered["configs"]) == (3, {})
+    kafkalog("topics", "delete", topic)
+    assert topic not in {each["topic"] for each in kafkalog("topics", "list")}

@@ -55,6 +55,7 @@ WORDS = [
     Word("load {topic} --to {target} --name nightly --dry-run", True),
     Word("load --to {target} --vacuum", False),
     Word("load --to {target} --name nightly --forget", False),
+    Word("status --to {target}", True),
     Word("compile-pyspark", False),
 ]
 

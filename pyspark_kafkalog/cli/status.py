@@ -1,0 +1,135 @@
+"""`kafkalog status`: where the loads of a target are, and how far behind."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_kafkalog.cli.arguments import TARGET, Client, takes_client, takes_output
+from pyspark_kafkalog.cli.output import Output
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
+
+    from pyspark_kafkalog.client.cluster import Cluster
+    from pyspark_kafkalog.warehouse.commit import Position
+    from pyspark_kafkalog.warehouse.status import LoadStatus
+
+
+@click.command
+@click.option("--to", "target", required=True, metavar="KIND:PLACE", help=TARGET)
+@click.option("--name", metavar="NAME", help="This load alone. Default: all of the target.")
+@click.option(
+    "--gaps",
+    is_flag=True,
+    help="Offsets that were given up in any commit that the target tells of, not the last alone.",
+)
+@takes_client
+@takes_output
+def command(client: Client, output: Output, target: str, name: str | None, gaps: bool) -> None:
+    """Show the last commit of loads, where they go on, and how far they are behind.
+
+    Needs no Spark. Where no cluster is named, lag is not shown.
+    """
+    from pyspark_kafkalog.warehouse.status import load_status
+
+    found = load_status(target, name, gaps)
+    cluster = client.cluster_if_named()
+    if cluster is None:
+        for status in found:
+            _tell(output, status, _rows(status.position))
+        return
+    with cluster:
+        rows = [_rows_beside(cluster, status.position) for status in found]
+    for status, partitions in zip(found, rows, strict=True):
+        _tell(output, status, partitions)
+
+
+def _rows(position: "Position") -> list[dict[str, Any]]:
+    """Where the load goes on, with no word of the brokers."""
+    return [
+        _row(topic_partition, offset)
+        for topic_partition, offset in sorted(position.offsets.items())
+    ]
+
+
+def _rows_beside(cluster: "Cluster", position: "Position") -> list[dict[str, Any]]:
+    """The same beside the ends of the topics, as a load reads them: up to the first transaction
+    that is open. Partitions that the load has not seen yet count from their beginning."""
+    from kafka.structs import TopicPartition
+
+    from pyspark_kafkalog.client.cluster import EARLIEST, LATEST
+    from pyspark_kafkalog.client.config import Isolation
+
+    overview = cluster.overview()
+    topics = sorted({each.topic for each in position.offsets} & overview.topics.keys())
+    there = [
+        TopicPartition(name, each.partition) for name in topics for each in overview.topics[name]
+    ]
+    ends = cluster.list_offsets(there, LATEST, Isolation.READ_COMMITTED)
+    begins = cluster.list_offsets(set(there).difference(position.offsets), EARLIEST)
+    rows = []
+    for each in sorted({*position.offsets, *there}):
+        row = _row(each, position.offsets.get(each))
+        known, now = position.topic_ids.get(each.topic), cluster.topic_id(each.topic)
+        if each not in ends:
+            row["state"] = "gone"
+        elif known is not None and now is not None and known != now:
+            row |= {"state": "recreated", "end": ends[each].offset}
+        else:
+            start = row["next"] if each in position.offsets else begins[each].offset
+            row |= {"state": "ok", "end": ends[each].offset, "lag": ends[each].offset - start}
+        rows.append(row)
+    return rows
+
+
+def _row(topic_partition: "TopicPartition", offset: int | None) -> dict[str, Any]:
+    return {
+        "topic": topic_partition.topic,
+        "partition": topic_partition.partition,
+        "next": offset,
+        "end": None,
+        "lag": None,
+        "state": "unknown",
+    }
+
+
+def _tell(output: Output, status: "LoadStatus", partitions: Sequence[dict[str, Any]]) -> None:
+    last = status.last
+    at = last and datetime.fromtimestamp(last.committed_at_ms / 1000, timezone.utc)
+    lags = [row["lag"] for row in partitions if row["lag"] is not None]
+    lag = sum(lags) if lags else None
+    given_up = sum(gap.offset_count for gap in status.gaps)
+    lines = [
+        f"{status.name}  commit={last.commit_id if last else '-'}"
+        f" at={at.isoformat(timespec='seconds') if at else '-'}"
+        f" lag={'-' if lag is None else lag} offsets_gone={given_up}"
+    ]
+    lines += [f"  {_text(row)}" for row in partitions]
+    lines += [
+        f"  gone: {gap.topic} partition={gap.partition} from={gap.start_offset}"
+        f" until={gap.until_offset}"
+        for gap in status.gaps
+    ]
+    output.row(
+        "\n".join(lines),
+        name=status.name,
+        target=status.target,
+        commit=last and last.commit_id,
+        committed_at=at and at.isoformat(),
+        lag=lag,
+        offsets_gone=given_up,
+        gaps=[asdict(gap) for gap in status.gaps],
+        partitions=list(partitions),
+    )
+
+
+def _text(row: dict[str, Any]) -> str:
+    shown = (
+        f"{name}={'-' if row[name] is None else row[name]}"
+        for name in ("partition", "next", "end", "lag")
+    )
+    state = "" if row["state"] in ("ok", "unknown") else f" {row['state']}"
+    return f"{row['topic']} {' '.join(shown)}{state}"
