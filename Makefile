@@ -2,6 +2,8 @@
 # Java >= 17 and, for the tests, Debian's apt-get (or kcat and Maven already there).
 SHELL := /bin/bash
 PYTHON ?= python3
+# Those that answer: a name may be there of one that is not installed.
+PYTHONS ?= $(shell for version in 10 11 12 13 14; do python3.$$version -c '' 2> /dev/null && echo python3.$$version; done; true)
 VENV := .venv
 BIN := $(VENV)/bin
 VENV_42 := .venv-4.2
@@ -33,7 +35,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth notebooks peers clean preflight
+.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,6 +112,18 @@ bench-quick: $(VENV_42)/.development peers ## most of it with a twentieth of the
 
 bench-growth: $(VENV_42)/.development peers ## charts of time and memory against size, in 8 minutes
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks.growth
+
+wheel: $(VENV)/.development ## in dist: the sdist, and a manylinux wheel for each Python at hand (PYTHONS)
+	rm -rf dist build/egg build/wheels && mkdir -p dist build/egg build/wheels
+	KAFKALOG_EXT=skip $(BIN)/python setup.py -q egg_info --egg-base build/egg sdist -d dist
+	for python in $(PYTHONS); do \
+	    KAFKALOG_EXT=require $$python -m pip wheel -q --disable-pip-version-check --no-deps \
+	        -w build/wheels dist/*.tar.gz || exit 1; \
+	done
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair -w dist build/wheels/*.whl
+
+deploy: install ## what users install, tried: sdist, wheel, venv-pack, --py-files, executors, Spark Connect
+	$(BIN)/python -m pytest -m "slow or long" tests/test_install.py tests/spark/test_where_it_runs.py $(PYTEST_ARGS)
 
 notebooks: install ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)

