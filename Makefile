@@ -74,7 +74,7 @@ interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, ol
 	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
 chaos: install peers ## faults at random in a cluster of five at work, 1,000 (KAFKALOG_CHAOS_FAULTS; _SEED replays)
-	KAFKALOG_CHAOS_FAULTS=$${KAFKALOG_CHAOS_FAULTS:-1000} KAFKALOG_CHAOS_BROKERS=$${KAFKALOG_CHAOS_BROKERS:-5} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -s -m slow tests/chaos/test_cluster_chaos.py $(PYTEST_ARGS)
+	KAFKALOG_CHAOS_FAULTS=$${KAFKALOG_CHAOS_FAULTS:-1000} KAFKALOG_CHAOS_BROKERS=$${KAFKALOG_CHAOS_BROKERS:-5} KAFKALOG_CHAOS_ENSEMBLE=$${KAFKALOG_CHAOS_ENSEMBLE:-1} KAFKALOG_CHAOS_SPARK=$${KAFKALOG_CHAOS_SPARK:-1} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -s -m slow tests/chaos/test_cluster_chaos.py $(PYTEST_ARGS)
 
 mutants: install ## plant one-line bugs, and list those that no test notices (names or -j in MUTANTS)
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -14,8 +14,9 @@ from kafka.errors import KafkaError
 from tests.chaos.workloads import PARTITIONS, TOPIC, TRANSACTIONS
 from tests.support.broker_child import BrokerChild
 from tests.support.cluster import SESSION_S, Cluster
+from tests.support.full_disk import limit_files_to
 from tests.support.links import CLIENTS
-from tests.support.zookeeper import expire
+from tests.support.zookeeper import ZooKeeperServer, expire
 
 TOPICS = (TOPIC, TRANSACTIONS, "__consumer_offsets", "__transaction_state")
 KINDS = os.environ.get("KAFKALOG_CHAOS_KINDS")
@@ -27,12 +28,17 @@ _CHANCES = {
     "freeze": 6,
     "pair": 2,
     "all": 1,
+    "last_in_sync": 2,
     "zookeeper": 2,
+    "zookeeper_leader": 3,
+    "disk_full": 3,
     "twice": 2,
     "isolate": 4,
     "one_way": 4,
     "no_clients": 2,
     "no_zookeeper": 4,
+    "slow": 4,
+    "slow_zookeeper": 2,
     "expire": 3,
     "cut": 3,
     "move": 4,
@@ -88,6 +94,21 @@ class Nemesis:
     def all(self) -> str:
         return self._kill_together(len(self._cluster.brokers))
 
+    def last_in_sync(self) -> str:
+        """The replicas in sync of a partition one after the other, mostly so that the last is alone
+        when it is killed; they come back in any order, where only the last may lead."""
+        topic, partition = self._chance.choice(TOPICS), self._chance.randrange(PARTITIONS)
+        in_sync = set(self._cluster.partitions(topic)[partition]["isr_nodes"])
+        victims = sorted(in_sync & self._cluster.brokers.keys())
+        self._chance.shuffle(victims)
+        for victim in victims:
+            self._cluster.kill(victim)
+            self._pause(1.5)
+        back = self._chance.sample(victims, len(victims))
+        for victim in back:
+            self._cluster.start(victim)
+        return f"{victims} of {topic}-{partition}, back {back}"
+
     def twice(self) -> str:
         """Killed again while it comes back."""
         victim = self._victim()
@@ -105,7 +126,49 @@ class Nemesis:
         self._cluster.zookeeper.start()
         return f"for {pause_s:.1f} s"
 
+    def zookeeper_leader(self) -> str:
+        """Of an ensemble; alone it is all that there is."""
+        zookeeper = self._cluster.zookeeper
+        if isinstance(zookeeper, ZooKeeperServer):
+            return self.zookeeper()
+        zookeeper.leader.kill()
+        pause_s = self._pause(1)
+        zookeeper.start()
+        return f"leader of ZooKeeper for {pause_s:.1f} s"
+
+    def disk_full(self) -> str:
+        """No file grows, or only some; when there is room again, the broker is started anew."""
+        victim = self._victim()
+        broker = self._cluster.brokers[victim]
+        assert isinstance(broker, BrokerChild)
+        logs = self._cluster.data_dir(victim).glob("*/*.log")
+        sizes = sorted(log.stat().st_size for log in logs)
+        limit = self._chance.choice(sizes) + self._chance.randrange(4096)
+        limit_files_to(broker, limit)
+        pause_s = self._pause(1)
+        self._cluster.kill(victim)
+        self._cluster.start(victim)
+        return f"of {victim} at {limit} bytes for {pause_s:.1f} s"
+
     # Links.
+
+    def slow(self) -> str:
+        """Each piece of what one asks another, or a client a broker, takes long."""
+        receiver = self._victim()
+        sender = self._chance.choice(sorted({CLIENTS, *self._cluster.doors} - {receiver}))
+        delay_s = self._chance.uniform(0.01, 0.5)
+        self._cluster.doors[receiver].slow_for = {sender: delay_s}
+        pause_s = self._pause(2)
+        self._cluster.doors[receiver].slow_for = {}
+        return f"{sender} to {receiver}, {delay_s:.2f} s for {pause_s:.1f} s"
+
+    def slow_zookeeper(self) -> str:
+        victim = self._victim()
+        delay_s = self._chance.uniform(0.01, 0.5) * SESSION_S
+        self._cluster.ways[victim].delay(delay_s)
+        pause_s = self._pause(2)
+        self._cluster.ways[victim].delay(0)
+        return f"for {victim}, {delay_s:.2f} s for {pause_s:.1f} s"
 
     def isolate(self) -> str:
         """From all other brokers; clients and ZooKeeper reach it."""

@@ -1,24 +1,28 @@
 """Faults at random, by a seed, in a cluster that is written to and read all the time.
 
 Brokers are killed, stopped and frozen, alone, in pairs and all together; links between them, to
-their clients and to ZooKeeper are lost, one way and both; sessions end; ZooKeeper goes away for
-less and for more than a session; partitions move. What was acknowledged is there in the end, once,
-in its order and at its offset; no reader was shown anything else; transactions are whole; members
-of a group leave nothing out; a table that is loaded meanwhile has each record once; all replicas
-are alike, byte by byte.
+their clients and to ZooKeeper are lost, one way and both, or slow; disks fill up; sessions end;
+ZooKeeper goes away for less and for more than a session, or its leader alone; partitions move.
+What was acknowledged is there in the end, once, in its order and at its offset; no reader was shown
+anything else; transactions are whole; members of a group leave nothing out; copies that are made in
+transactions, by Spark's stream too, and a table that is loaded meanwhile have each record once; all
+replicas are alike, byte by byte.
 
 KAFKALOG_CHAOS_FAULTS says how many (`make chaos`: 1,000), KAFKALOG_CHAOS_BROKERS in how many
-brokers (`make chaos`: 5), KAFKALOG_CHAOS_KINDS which alone (`kill,move`), KAFKALOG_CHAOS_SEED
-replays a run.
+brokers (`make chaos`: 5). KAFKALOG_CHAOS_ENSEMBLE=1 is over three servers of ZooKeeper,
+KAFKALOG_CHAOS_SPARK=1 beside a stream of Spark's (`make chaos`: both). KAFKALOG_CHAOS_KINDS says
+which faults alone (`kill,move`), KAFKALOG_CHAOS_SEED replays a run.
 """
 
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.children import COPIES, SOURCE, STREAMED, Copying, Streaming
 from tests.chaos.nemesis import TOPICS, Nemesis
 from tests.chaos.workloads import (
     PARTITIONS,
@@ -38,10 +42,14 @@ from tests.support.patience import wait_until
 
 FAULTS = int(os.environ.get("KAFKALOG_CHAOS_FAULTS", "3"))
 BROKERS = int(os.environ.get("KAFKALOG_CHAOS_BROKERS", "3"))
+ENSEMBLE = os.environ.get("KAFKALOG_CHAOS_ENSEMBLE") == "1"
+SPARK = os.environ.get("KAFKALOG_CHAOS_SPARK") == "1"
 PROPERTIES = {
     "replica.lag.time.max.ms": "6000",
     # A link that loses what is sent costs this, each time.
     "replica.socket.timeout.ms": "3000",
+    # Of the copiers.
+    "group.min.session.timeout.ms": "1500",
 }
 
 
@@ -56,14 +64,17 @@ def chance() -> random.Random:
 def test_nothing_acknowledged_is_lost_doubled_or_moved(
     tmp_path: Path, chance: random.Random
 ) -> None:
-    with Cluster(tmp_path, BROKERS, PROPERTIES, links=True) as cluster:
-        for topic in (TOPIC, TRANSACTIONS):
+    with Cluster(tmp_path, BROKERS, PROPERTIES, links=True, ensemble=ENSEMBLE) as cluster:
+        for topic in (TOPIC, TRANSACTIONS, SOURCE, COPIES, STREAMED):
             cluster.create_topic(topic, PARTITIONS)
             cluster.wait_in_sync(topic)
         producing, reading = Producing(cluster), Reading(cluster)
         transacting, grouping = Transacting(cluster, chance), Grouping(cluster, chance)
         loading = Loading(cluster, tmp_path / "table", chance)
-        workers: list[Worker] = [producing, reading, transacting, grouping, loading]
+        copying = Copying(cluster, tmp_path)
+        streaming = [Streaming(cluster, tmp_path)] if SPARK else []
+        others: list[Worker] = [transacting, grouping, loading, copying, *streaming]
+        workers = [producing, reading, *others]
         nemesis = Nemesis(cluster, chance)
         for worker in workers:
             worker.start()
@@ -87,9 +98,8 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(
             raise
         finally:
             producing.stop()
-            transacting.stop()
-            grouping.stop()
-            loading.stop()
+            for worker in others:
+                worker.stop()
             ends = producing.acknowledged.keys()
             if not producing.errors:
                 wait_until(
@@ -103,9 +113,15 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(
             f"{len(transacting.committed)} committed, {len(transacting.aborted)} aborted, "
             f"{len(transacting.unknown)} not known, producers: {transacting.made_anew}; lives of "
             f"the group's member: {grouping.lives}, {len(grouping.processed)} records; "
-            f"loads: {dict(loading.ends)}"
+            f"loads: {dict(loading.ends)}; failed copiers: {copying.failures}, "
+            f"queries: {[query.failures for query in streaming]}"
         )
+        assert not [error for worker in workers for error in worker.errors]
         check(cluster, producing, reading, transacting, grouping, loading)
+        copying.check()
+        if SPARK:
+            streamed = Counter(read_all(cluster, STREAMED).values())
+            assert streamed == Counter(read_all(cluster, TOPIC).values())
 
 
 def check(
@@ -120,11 +136,11 @@ def check(
     for topic in TOPICS:
         cluster.wait_in_sync(topic)
         cluster.wait_equal_logs(topic, PARTITIONS)
-    workers: list[Worker] = [producing, reading, transacting, grouping, loading]
-    assert not [error for worker in workers for error in worker.errors]
     final = read_all(cluster, TOPIC)
     assert reading.found.items() <= final.items()
     assert producing.acknowledged.items() <= final.items()
+    values = {(partition, value) for (partition, _), value in final.items()}
+    assert producing.acknowledged_somewhere <= values
     assert grouping.processed.items() <= final.items()
     assert loading.rows() == final
     check_ordered_once(final)

@@ -1,7 +1,8 @@
-"""Child program of test_sink_stream_crash: a streaming query through Spark, exactly once.
+"""Child program of tests that kill and harm: a streaming query through Spark, exactly once.
 
-`python -m tests.crash.sink_stream SERVERS SOURCE TARGET CHECKPOINT`. Copies what there is in small
-micro-batches and ends. A task is tried again, so that its Python worker may be killed.
+`python -m tests.crash.sink_stream SERVERS SOURCE TARGET CHECKPOINT [RECORDS [INTERVAL]]`. Copies
+what there is in micro-batches of RECORDS at most and ends, or goes on, beginning one each INTERVAL.
+A task is tried again, so that its Python worker may be killed.
 """
 
 import sys
@@ -9,7 +10,14 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def main(servers: str, source: str, target: str, checkpoint: str) -> None:
+def main(
+    servers: str,
+    source: str,
+    target: str,
+    checkpoint: str,
+    records: str = "500",
+    interval: str | None = None,
+) -> None:
     spark = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
@@ -21,20 +29,22 @@ def main(servers: str, source: str, target: str, checkpoint: str) -> None:
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "500")
+        .option("maxOffsetsPerTrigger", records)
         .load()
     )
-    query = (
+    writer = (
         rows.select("value")
         .writeStream.format("kafkalog")
         .option("kafka.bootstrap.servers", servers)
         .option("topic", target)
         .option("transactionalIdPrefix", f"{source}-to-{target}")
         .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    if interval is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=interval)
+    writer.start().awaitTermination()
     spark.stop()
 
 

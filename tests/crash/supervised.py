@@ -35,6 +35,12 @@ class Supervised:
         """The name of this life in the history."""
         return f"{self.name}.{self.life}"
 
+    @property
+    def code(self) -> int | None:
+        """What it ended with; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
     def start(self) -> None:
         self.life += 1
         with self._log.open("ab") as log:
@@ -55,8 +61,7 @@ class Supervised:
 
     def revive(self) -> None:
         """Starts it again if it has ended by itself."""
-        assert self._process is not None
-        code = self._process.poll()
+        code = self.code
         if code or (code == 0 and self._has_work()):
             self.failures += code != 0
             self.start()

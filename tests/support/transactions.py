@@ -14,7 +14,7 @@ RECORDS = 15
 class Transactions:
     """A producer of librdkafka's, and what it has committed."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int = 60_000) -> None:
         self.committed: list[int] = []
         self._numbers = count()
         self._open: list[int] = []
@@ -22,6 +22,7 @@ class Transactions:
             {
                 "bootstrap.servers": ",".join(cluster.bootstrap),
                 "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
                 "log_level": 0,
             }
         )
