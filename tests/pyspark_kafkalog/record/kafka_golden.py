@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pyspark_kafkalog.record.records import Record
+
 _FILE = Path(__file__).parent / "data" / "kafka-3.9.1-records.txt"
 APPEND_TIME_MS = 1_700_000_009_999
 BASE_MS = 1_700_000_000_000
@@ -53,7 +55,7 @@ def _sets() -> Iterator[Golden]:
 GOLDEN = list(_sets())
 
 
-def row_of(record) -> Row:
+def row_of(record: Record) -> Row:
     """A record of ours, comparable."""
     key, value = record.key, record.value
     return (

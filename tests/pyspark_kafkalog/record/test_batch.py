@@ -8,7 +8,7 @@ from pyspark_kafkalog.record import batch as record_batch
 from pyspark_kafkalog.record.compression import Codec, compress, decompress
 
 
-def batch_of(count=3, magic=2, codec=Codec.NONE):
+def batch_of(count: int = 3, magic: int = 2, codec: Codec = Codec.NONE) -> bytearray:
     builder = MemoryRecordsBuilder(magic=magic, compression_type=int(codec), batch_size=1 << 20)
     for i in range(count):
         builder.append(timestamp=1000 + i, key=b"key-%d" % i, value=b"value", headers=[])
@@ -17,7 +17,7 @@ def batch_of(count=3, magic=2, codec=Codec.NONE):
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_header_says_what_was_built(codec):
+def test_the_header_says_what_was_built(codec: Codec) -> None:
     data = batch_of(5, codec=codec)
     header = record_batch.read_header(data)
     assert header.size_bytes == len(data)
@@ -29,7 +29,7 @@ def test_the_header_says_what_was_built(codec):
     record_batch.check_crc(data, header)
 
 
-def test_stamping_leaves_the_crc_valid():
+def test_stamping_leaves_the_crc_valid() -> None:
     data = batch_of()
     header = record_batch.read_header(data)
     record_batch.stamp(data, header, 1 << 40, 9)
@@ -39,7 +39,7 @@ def test_stamping_leaves_the_crc_valid():
     record_batch.check_crc(data, again)
 
 
-def test_append_time_is_read_by_the_oracle():
+def test_append_time_is_read_by_the_oracle() -> None:
     data = batch_of()
     header = record_batch.read_header(data)
     record_batch.stamp_append_time(data, header, 1_700_000_000_000)
@@ -51,7 +51,7 @@ def test_append_time_is_read_by_the_oracle():
     }
 
 
-def test_sealing_writes_the_producer_and_a_valid_crc():
+def test_sealing_writes_the_producer_and_a_valid_crc() -> None:
     data = batch_of()
     record_batch.seal(data, producer_id=77, producer_epoch=3, base_sequence=42)
     header = record_batch.read_header(data)
@@ -59,7 +59,7 @@ def test_sealing_writes_the_producer_and_a_valid_crc():
     record_batch.check_crc(data, header)
 
 
-def test_batches_stop_before_a_cut_off_tail():
+def test_batches_stop_before_a_cut_off_tail() -> None:
     first, second = batch_of(2), batch_of(4)
     data = first + second
     for size in range(len(first), len(data)):
@@ -69,7 +69,7 @@ def test_batches_stop_before_a_cut_off_tail():
     assert list(record_batch.batches(b"")) == []
 
 
-def test_a_flipped_bit_under_the_crc_is_noticed():
+def test_a_flipped_bit_under_the_crc_is_noticed() -> None:
     data = batch_of()
     for index in range(record_batch.ATTRIBUTES_POSITION, len(data)):
         damaged = bytearray(data)
@@ -79,7 +79,7 @@ def test_a_flipped_bit_under_the_crc_is_noticed():
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(1 << 31)])
-def test_a_length_that_no_batch_has_is_refused(length):
+def test_a_length_that_no_batch_has_is_refused(length: int) -> None:
     data = batch_of()
     data[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptRecordError):
@@ -88,12 +88,12 @@ def test_a_length_that_no_batch_has_is_refused(length):
         record_batch.read_header(data)
 
 
-def test_an_old_message_format_is_named():
+def test_an_old_message_format_is_named() -> None:
     with pytest.raises(UnsupportedForMessageFormatError, match="message format 1"):
         list(record_batch.batches(batch_of(magic=1)))
 
 
-def test_an_unknown_magic_is_corrupt():
+def test_an_unknown_magic_is_corrupt() -> None:
     data = batch_of()
     data[16] = 9
     with pytest.raises(CorruptRecordError, match="magic 9"):
@@ -110,7 +110,7 @@ def test_a_batch_that_compaction_has_thinned_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_in_another_codec_says_so(codec):
+def test_a_batch_in_another_codec_says_so(codec: Codec) -> None:
     data = batch_of(5, codec=Codec.GZIP)
     header = record_batch.read_header(data)
     plain = bytes(decompress(Codec.GZIP, data[record_batch.HEADER_BYTES :], 1 << 20))
@@ -122,7 +122,7 @@ def test_a_batch_in_another_codec_says_so(codec):
     assert [record.key for record in read] == [b"key-%d" % number for number in range(5)]
 
 
-def test_a_length_that_no_batch_has():
+def test_a_length_that_no_batch_has() -> None:
     data = batch_of()
     for length in (-1, 0, 48):
         data[8:12] = length.to_bytes(4, "big", signed=True)

@@ -13,7 +13,7 @@ MARKERS = [TransactionMarker(True, 3), TransactionMarker(False, 2**31 - 1)]
 
 
 @pytest.mark.parametrize("marker", MARKERS)
-def test_a_marker_is_what_kafka_python_reads(marker):
+def test_a_marker_is_what_kafka_python_reads(marker: TransactionMarker) -> None:
     data = bytes(encode_marker(marker, 7, 2, 99))
     check_crc(data, read_header(data))
     (read,) = MemoryRecords(data).next_batch()
@@ -22,7 +22,7 @@ def test_a_marker_is_what_kafka_python_reads(marker):
 
 
 @pytest.mark.parametrize("marker", MARKERS)
-def test_a_marker_is_read_back(marker):
+def test_a_marker_is_read_back(marker: TransactionMarker) -> None:
     data = encode_marker(marker, 7, 2, 99)
     header = read_header(data)
     assert (header.producer_id, header.producer_epoch, header.max_timestamp_ms) == (7, 2, 99)
@@ -31,13 +31,13 @@ def test_a_marker_is_read_back(marker):
     assert decode_marker(bytes(data)) == marker
 
 
-def test_a_control_record_of_another_type_is_no_marker():
+def test_a_control_record_of_another_type_is_no_marker() -> None:
     data = encode_marker(MARKERS[0], 7, 2, 99)
     data[HEADER_BYTES + 8] = 2
     assert decode_marker(bytes(data)) is None
 
 
-def test_a_short_value_is_corrupt():
+def test_a_short_value_is_corrupt() -> None:
     data = encode_marker(MARKERS[0], 7, 2, 99)
     data[HEADER_BYTES + 9] = 2
     with pytest.raises(CorruptRecordError):

@@ -9,11 +9,11 @@ from pyspark_kafkalog.record.crc import crc32c
 oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def test_the_check_value_of_the_standard():
+def test_the_check_value_of_the_standard() -> None:
     assert crc32c(b"123456789") == 0xE3069283
 
 
 @given(st.binary(max_size=5000))
-def test_any_bytes(data):
+def test_any_bytes(data: bytes) -> None:
     assert crc32c(data) == oracle(data)
     assert crc32c(memoryview(data)) == oracle(data)

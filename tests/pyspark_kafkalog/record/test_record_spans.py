@@ -1,7 +1,10 @@
 """record_spans, compiled and plain, against kafka-python."""
 
 import importlib.util
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -11,12 +14,13 @@ from kafka.record.memory_records import MemoryRecords
 
 from pyspark_kafkalog.record import record_spans as compiled
 from pyspark_kafkalog.record.batch import HEADER_BYTES
+from pyspark_kafkalog.record.record_spans import RecordSpan
 from tests.support.records import NOW_MS, batch_of
 
 SOURCE = Path(__file__).parents[3] / "pyspark_kafkalog" / "record" / "record_spans.py"
 
 
-def plain_module():
+def plain_module() -> ModuleType:
     spec = importlib.util.spec_from_file_location("plain_record_spans", SOURCE)
     assert spec is not None
     assert spec.loader is not None
@@ -28,12 +32,15 @@ def plain_module():
 record_spans = pytest.mark.parametrize(
     "spans", [compiled.record_spans, plain_module().record_spans]
 )
+Spans: TypeAlias = Callable[[bytes | bytearray, int], Iterator[RecordSpan]]
 OPTIONAL = st.none() | st.binary(max_size=200)
 
 
 @record_spans
 @given(rows=st.lists(st.tuples(OPTIONAL, OPTIONAL), min_size=1, max_size=30))
-def test_finds_what_kafka_python_finds(spans, rows):
+def test_finds_what_kafka_python_finds(
+    spans: Spans, rows: list[tuple[bytes | None, bytes | None]]
+) -> None:
     batch = batch_of(rows)
     records = batch[HEADER_BYTES:]
     found = list(spans(records, len(rows)))
@@ -49,7 +56,9 @@ def test_finds_what_kafka_python_finds(spans, rows):
 
 @record_spans
 @given(rows=st.lists(st.tuples(OPTIONAL, OPTIONAL), min_size=1, max_size=5), data=st.data())
-def test_damaged_bytes_are_found_or_stay_within_bounds(spans, rows, data):
+def test_damaged_bytes_are_found_or_stay_within_bounds(
+    spans: Spans, rows: list[tuple[bytes | None, bytes | None]], data: st.DataObject
+) -> None:
     records = bytearray(batch_of(rows)[HEADER_BYTES:])
     position = data.draw(st.integers(0, len(records) - 1))
     records[position] ^= data.draw(st.integers(1, 255))
@@ -63,19 +72,19 @@ def test_damaged_bytes_are_found_or_stay_within_bounds(spans, rows, data):
 
 @record_spans
 @pytest.mark.parametrize("count", [0, 1, 3, 10**9])
-def test_a_wrong_count_is_refused(spans, count):
+def test_a_wrong_count_is_refused(spans: Spans, count: int) -> None:
     records = batch_of(2)[HEADER_BYTES:]
     with pytest.raises(CorruptRecordError):
         list(spans(records, count))
 
 
 @record_spans
-def test_no_records_in_no_bytes(spans):
+def test_no_records_in_no_bytes(spans: Spans) -> None:
     assert list(spans(b"", 0)) == []
 
 
 @record_spans
-def test_offsets_that_come_twice_are_refused(spans):
+def test_offsets_that_come_twice_are_refused(spans: Spans) -> None:
     one = bytes(batch_of(1)[HEADER_BYTES:])
     assert len(list(spans(one, 1))) == 1
     with pytest.raises(CorruptRecordError, match="record 1 of a batch has offset delta 0"):

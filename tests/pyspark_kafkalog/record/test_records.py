@@ -15,7 +15,7 @@ from kafka.record.memory_records import MemoryRecords
 from pyspark_kafkalog.record.batch import HEADER_BYTES, BatchHeader, read_header
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.record.records import Record, build_batch, read_records, varint
-from tests.pyspark_kafkalog.record.kafka_golden import BASE_MS, GOLDEN, row_of
+from tests.pyspark_kafkalog.record.kafka_golden import BASE_MS, GOLDEN, Golden, row_of
 
 LIMIT = 1 << 20
 BATCHES = [golden for golden in GOLDEN if golden.magic == 2]
@@ -28,17 +28,19 @@ rows = st.lists(
 )
 
 
-def read(batch):
+def read(batch: bytes | bytearray) -> list[tuple[int, int, bytes | None, bytes | None]]:
     return [row_of(record) for record in read_records(batch, read_header(batch), LIMIT)]
 
 
 @pytest.mark.parametrize("golden", BATCHES, ids=str)
-def test_kafkas_batches_are_read(golden):
+def test_kafkas_batches_are_read(golden: Golden) -> None:
     assert read(golden.data) == golden.rows
 
 
 @given(rows, st.sampled_from(Codec))
-def test_kafka_python_reads_what_is_built(contents, codec):
+def test_kafka_python_reads_what_is_built(
+    contents: list[tuple[int, bytes | None, bytes | None]], codec: Codec
+) -> None:
     expected = [(number, *row) for number, row in enumerate(contents)]
     batch = build_batch((Record(7, *row) for row in contents), codec)
     (found,) = MemoryRecords(bytes(batch))
@@ -51,14 +53,14 @@ def test_kafka_python_reads_what_is_built(contents, codec):
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_varints(number):
+def test_varints(number: int) -> None:
     encoded = varint(number)
     assert len(encoded) <= 10
     value = sum((byte & 0x7F) << (7 * index) for index, byte in enumerate(encoded))
     assert (value >> 1) ^ -(value & 1) == number
 
 
-def test_headers_are_passed_over():
+def test_headers_are_passed_over() -> None:
     from kafka.record.memory_records import MemoryRecordsBuilder
 
     builder = MemoryRecordsBuilder(2, 0, 1 << 20)
@@ -69,18 +71,18 @@ def test_headers_are_passed_over():
     assert read(bytes(builder.buffer())) == expected
 
 
-def test_records_that_exceed_the_limit():
+def test_records_that_exceed_the_limit() -> None:
     many = (Record(0, 0, None, b"x" * 100) for _ in range(100))
     with pytest.raises(MessageSizeTooLargeError):
         build_batch(many, Codec.GZIP, max_plain_bytes=5000)
 
 
-def test_a_timestamp_before_time():
+def test_a_timestamp_before_time() -> None:
     with pytest.raises(InvalidTimestampError):
         build_batch([Record(0, -2, None, b"")], Codec.NONE)
 
 
-def test_a_bomb_is_not_unpacked():
+def test_a_bomb_is_not_unpacked() -> None:
     bomb = build_batch([Record(0, 0, None, bytes(10 * LIMIT))], Codec.GZIP)
     assert len(bomb) < LIMIT // 10
     with pytest.raises(CorruptRecordError):
@@ -88,7 +90,7 @@ def test_a_bomb_is_not_unpacked():
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_flipped_bits_and_cuts_give_records_or_corruption(codec):
+def test_flipped_bits_and_cuts_give_records_or_corruption(codec: str) -> None:
     """Whatever the bytes are: behind a right CRC a producer may put anything."""
     (golden,) = (each for each in BATCHES if each.codec == codec and not each.append_time)
     for position in range(HEADER_BYTES - 8, len(golden.data)):
@@ -103,7 +105,7 @@ def test_flipped_bits_and_cuts_give_records_or_corruption(codec):
             harmless_or_corrupt(cut, header)
 
 
-def harmless_or_corrupt(batch, header):
+def harmless_or_corrupt(batch: bytearray | bytes, header: BatchHeader) -> None:
     with contextlib.suppress(CorruptRecordError):
         found = list(read_records(batch, header, LIMIT))
         assert all(0 <= record.offset - header.base_offset <= 6 for record in found)
