@@ -13,8 +13,8 @@ COMPILED := $(addsuffix .py,$(shell sed -nE 's/^    "((pyspark_kafkalog|broker)\
 PEERS := .peers
 LOADS_PROPERTY := tests/property/test_load_property.py
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-# Each has a JVM of its own, and is slow until that is warm: few more than processors.
-TEST_PROCESSES ?= 3
+# Each has a JVM of its own; half of the time they wait: twice as many as processors of a small machine.
+TEST_PROCESSES ?= 4
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
@@ -71,7 +71,7 @@ transactions: install peers ## 200 SIGKILLs of broker and of clients that copy i
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
 interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
-	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
+	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop tests/cluster $(PYTEST_ARGS)
 
 chaos: install peers ## faults at random in a cluster of five at work, 1,000 (KAFKALOG_CHAOS_FAULTS; _SEED replays)
 	KAFKALOG_CHAOS_FAULTS=$${KAFKALOG_CHAOS_FAULTS:-1000} KAFKALOG_CHAOS_BROKERS=$${KAFKALOG_CHAOS_BROKERS:-5} KAFKALOG_CHAOS_ENSEMBLE=$${KAFKALOG_CHAOS_ENSEMBLE:-1} KAFKALOG_CHAOS_SPARK=$${KAFKALOG_CHAOS_SPARK:-1} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -s -m slow tests/chaos/test_cluster_chaos.py $(PYTEST_ARGS)
