@@ -13,6 +13,7 @@ and the peers' jars (`make peers`); `make bench` sees to both. What comes of it 
 """
 
 import argparse
+import os
 import signal
 import sys
 from contextlib import ExitStack
@@ -39,6 +40,8 @@ _FIXED_SHARE = 0.2
 
 def main() -> None:
     given = _arguments()
+    # Brokers and workers start as a user's do, whose Python keeps the bytecode of modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # As Ctrl-C: what was started is stopped, and what was measured is there.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not pyspark.__version__.startswith("4.2."):

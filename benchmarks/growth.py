@@ -1,6 +1,6 @@
 """How cost grows: time and memory against records, partitions, log size, batch size, connections.
 
-    python -m benchmarks.growth [--only TEXT ...] [--scale 1] [--results DIR]
+    python -m benchmarks.growth [--only TEXT ...] [--scale 1] [--results DIR] [--draw]
 
 Each sweep measures the same work at growing sizes, small ones first, ours and where it is cheap the
 peer, and gives two charts: time, and memory. A figure is the median of a few repeats, one after the
@@ -58,6 +58,14 @@ _MOST_TASKS, _MOST_CONSUMERS = 256, 64
 _PRODUCED_BYTES = 200_000_000
 _MOST_REQUESTS = 20_000
 _OUR_BROKER = "our broker"
+_COLORS = {
+    KAFKA: "#d08c2e",
+    SPARK_CONNECTOR: "#d08c2e",
+    OURS: "#2a7f62",
+    f"{OURS}, {_FEW_PER_TASK} a task": "#7fc0a6",
+    _OUR_BROKER: "#2a7f62",
+}
+"""Ours and its peers look the same in each chart."""
 
 Figures = Mapping[str, float]
 """By the name of the curve."""
@@ -273,6 +281,15 @@ def write_json(all_curves: Sequence[Curves], path: Path) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
+def read_json(path: Path) -> list[Curves]:
+    """The curves in a file that `write_json` wrote."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        Curves(**{**each, "points": [Point(**point) for point in each["points"]]})
+        for each in document["sweeps"]
+    ]
+
+
 def write_chart(all_curves: Sequence[Curves], path: Path) -> None:
     """A line of two charts for each sweep: time on the left, memory, from zero, on the right."""
     import matplotlib
@@ -300,18 +317,28 @@ def write_chart(all_curves: Sequence[Curves], path: Path) -> None:
 
 
 def _panel(axes: Any, curves: Curves, label: str, figures: Sequence[Figures]) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocator
+
     for name in dict.fromkeys(name for each in figures for name in each):
         places = [
             (point.x, each[name])
             for point, each in zip(curves.points, figures, strict=True)
             if name in each
         ]
-        axes.plot(*zip(*places, strict=True), marker="o", markersize=3, label=name)
+        color = _COLORS.get(name)
+        axes.plot(*zip(*places, strict=True), marker="o", markersize=3, label=name, color=color)
     axes.set_xscale("log")
+    axes.set_xticks([point.x for point in curves.points])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     if label == curves.time:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.set_ylim(bottom=0)
+        most = max((value for each in figures for value in each.values()), default=1)
+        axes.set_ylim(0, 1.15 * most)
     axes.set_xlabel(curves.x, fontsize=8)
     axes.set_title(f"{curves.name}: {label}", loc="left", fontsize=8)
     axes.tick_params(labelsize=7)
@@ -326,7 +353,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="sweeps whose name has this text")
     parser.add_argument("--scale", type=float, default=1.0, help="of the amount of work (1)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of what is written")
+    parser.add_argument("--draw", action="store_true", help="measure nothing, draw what is there")
     given = parser.parse_args()
+    if given.draw:
+        write_chart(read_json(given.results / "growth.json"), given.results / "growth.svg")
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     console.print("about 8 minutes")

@@ -130,8 +130,8 @@ def write_chart(results: Sequence[Result], path: Path) -> None:
     for axes, (group, members) in zip(panels[:, 0], groups, strict=True):
         _panel(axes, group, members)
     panels[-1, 0].set_xlabel(
-        "times as good as the peer: median of pairs, with range; | goal; "
-        "green: goal reached, orange: missed or worse, grey: no goal, not worse"
+        "times as good as the peer: median of pairs, with range; | goal\n"
+        "green: goal reached; orange: missed, or worse; grey: no goal, not worse"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

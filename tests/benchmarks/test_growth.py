@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks.growth import Curves, Point, Sweep, run, write_chart, write_json
+from benchmarks.growth import Curves, Point, Sweep, read_json, run, write_chart, write_json
 
 SWEEP = ("log", "GB", "us", "MB")
 
@@ -35,6 +35,7 @@ def test_the_file_and_the_charts_hold_every_curve(tmp_path):
     points = [Point(1, {"ours": 1, "peer": 2}, {"ours": 3}), Point(10, {"ours": 2}, {"ours": 3})]
     found = [Curves(*SWEEP, points), Curves(*SWEEP, error="OSError: no")]
     write_json(found, tmp_path / "growth.json")
+    assert read_json(tmp_path / "growth.json") == found
     write_chart(found, tmp_path / "growth.svg")
     first, second = json.loads((tmp_path / "growth.json").read_text())["sweeps"]
     assert first["points"][0] == {"x": 1, "time": {"ours": 1, "peer": 2}, "memory": {"ours": 3}}
