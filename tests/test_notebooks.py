@@ -48,6 +48,7 @@ def execute(monkeypatch):
     return Executed
 
 
+@pytest.mark.long
 def test_quickstart(execute):
     done = execute("01_quickstart.ipynb")
     assert len(done.plots) == 2
@@ -86,6 +87,7 @@ def test_write_back(execute):
     assert any(re.fullmatch(rf"\(\([1-9]\d+, 0\), {june}\)", text) for text in done.texts)
 
 
+@pytest.mark.long
 def test_warehouse(execute):
     done = execute("04_warehouse.ipynb")
     flights = read_flights()
@@ -101,3 +103,10 @@ def test_warehouse(execute):
     assert any(
         re.fullmatch(rf"\(\d, {first + second}, {sum(by_day)}\)", text) for text in done.texts
     )
+
+
+def test_failover(execute):
+    done = execute("05_failover.ipynb")
+    assert len(done.plots) == 1
+    assert done.texts.count("[1, 2, 3]") == 2
+    assert "(True, 0)" in done.texts
