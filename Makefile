@@ -35,7 +35,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy notebooks peers clean preflight
+.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -113,6 +113,9 @@ bench-quick: $(VENV_42)/.development peers ## most of it with a twentieth of the
 bench-growth: $(VENV_42)/.development peers ## charts of time and memory against size, in 8 minutes
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks.growth
 
+docs: $(VENV)/.development ## the documentation's site, into site/ (every warning is an error)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 wheel: $(VENV)/.development ## in dist: the sdist, and a manylinux wheel for each Python at hand (PYTHONS)
 	rm -rf dist build/egg build/wheels && mkdir -p dist build/egg build/wheels
 	KAFKALOG_EXT=skip $(BIN)/python setup.py -q egg_info --egg-base build/egg sdist -d dist
@@ -131,7 +134,7 @@ notebooks: install ## execute the notebooks
 peers: $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 $(PEERS)/moto ## Kafka's jars, ZooKeeper's, those of Spark's connector, and an S3 server, to test with
 
 clean: ## remove what was built, installed and fetched
-	rm -rf $(VENV) $(VENV_42) $(PEERS) build *.egg-info
+	rm -rf $(VENV) $(VENV_42) $(PEERS) build site *.egg-info
 	find pyspark_kafkalog broker -name '*.so' -delete
 
 preflight:
@@ -147,7 +150,7 @@ $(VENV)/.quickstart: setup.py | preflight
 	@touch $@
 
 $(VENV)/.development: $(VENV)/.quickstart
-	$(PIP) --progress-bar off -q -e ".[test,check,build]"
+	$(PIP) --progress-bar off -q -e ".[test,check,build,docs]"
 	$(BIN)/kafkalog compile-pyspark
 	@touch $@
 

@@ -273,6 +273,7 @@ setup(
             "nbformat>=5.10",
         ],
         "build": BUILD,
+        "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.30", "mkdocs-click>=0.9"],
         "wheel": WHEEL,
         "fuzz": ["atheris>=3.0; python_version < '3.14'"],
         "check": ["ruff>=0.8", "mypy>=2.1", "import-linter>=2.1"],

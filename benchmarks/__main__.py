@@ -8,8 +8,9 @@ or build/benchmarks for a run that is quick or of some rows only. Where `--only`
 that are measured again take the place of those in the folder. `--quick` does a twentieth of the
 work in 2 pairs after one that warms up, and leaves out what takes long. A row that fails does not
 end the run; the exit code is 1 then. Needs PySpark 4.2, which Spark's own connector is made for,
-and the peers' jars (`make peers`); `make bench` sees to both. What comes of it goes into README by
-`python -m benchmarks.readme`, which names the rows that were measured in another run than most.
+and the peers' jars (`make peers`); `make bench` sees to both. The documentation's page is
+made of what comes of it (`docs_page.py`), and names the rows that were measured in another run than
+most.
 """
 
 import argparse

@@ -10,7 +10,7 @@ its stdin does, at the latest before its next read of a segment: it never outliv
 long enough to write into a log that another broker has opened. It runs at a lower priority.
 
 A process and not a thread: opening records is Python's own work, and would make every turn of the
-broker's loop wait for the interpreter (benchmarks/README.md).
+broker's loop wait for the interpreter (docs/figures.md).
 """
 
 import contextlib

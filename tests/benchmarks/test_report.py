@@ -1,4 +1,4 @@
-"""What a run leaves is whole and read back; README holds what is recorded, and nothing typed."""
+"""What a run leaves is whole and read back; the documentation shows what is recorded."""
 
 import io
 import json
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmarks import readme
+from benchmarks import docs_page
 from benchmarks.pairs import Result, Row
 from benchmarks.report import in_place_of, read_json, table, write_chart, write_json
 
@@ -67,30 +67,18 @@ def test_the_same_figures_give_the_same_chart(tmp_path):
     assert (tmp_path / "one.svg").stat().st_size > 1000
 
 
-def test_readme_holds_the_recorded_results():
-    text = readme.README.read_text(encoding="utf-8")
-    wanted = readme.with_section(text, readme.section())
-    assert text == wanted, "README's table is not that of results.json: python -m benchmarks.readme"
+def test_the_page_has_a_chart_and_a_table_for_each_group(recorded):
+    made = docs_page.section(recorded, charts="results/")
+    assert made.startswith("![times as good as the peer](results/results.svg)\n")
+    assert "| Broker | ours | peer | times as good | range | goal |" in made
+    assert "; medians of 1 pairs or more." in made
+    assert "| fetch | 25 MB/s | 10 MB/s | 2.50 | 2.00 to 3.00 | 1 |" in made
 
 
-def test_readme_gets_a_table_for_each_group(recorded):
-    made = readme.section(recorded)
-    text = readme.with_section(f"# Title\n{readme.BEGIN}\nformer text\n{readme.END}\nrest", made)
-    assert "| Broker | ours | peer | times as good | range | goal |" in text
-    assert "; medians of 1 pairs or more." in text
-    assert "| fetch | 25 MB/s | 10 MB/s | 2.50 | 2.00 to 3.00 | 1 |" in text
-    assert text.endswith(f"{readme.END}\nrest")
-    assert "former text" not in text
-
-
-def test_readme_names_the_rows_of_other_runs(tmp_path):
+def test_the_page_names_the_rows_of_other_runs(tmp_path):
     first, *others = (replace(result, run="the run") for result in RESULTS)
     write_json([first, *others], tmp_path / "results.json", scale=1.0)
-    assert "run of the others" not in readme.section(tmp_path / "results.json")
+    assert "run of the others" not in docs_page.section(tmp_path / "results.json")
     write_json([replace(first, run="later"), *others], tmp_path / "results.json", scale=1.0)
-    assert " Not in the run of the others: fetch.\n" in readme.section(tmp_path / "results.json")
-
-
-def test_readme_without_marks_is_refused():
-    with pytest.raises(ValueError, match="lacks the marks"):
-        readme.with_section("# Title", "made")
+    made = docs_page.section(tmp_path / "results.json")
+    assert " Not in the run of the others: fetch.\n" in made

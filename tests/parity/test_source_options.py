@@ -369,7 +369,7 @@ def test_brokers_are_required(spark, source):
     assert "kafka.bootstrap.servers" in message
 
 
-# where ours says more, and README says so
+# where ours says more, and docs/coming-from-spark.md says so
 
 
 def test_partitions_that_do_not_exist_are_an_error_here_and_nothing_there(both, small):

@@ -1,7 +1,7 @@
 """Each kind of load target beside a reader that shares no code with it.
 
-`rows()` is what a user of the format sees, `offsets(name)` what is kept for a load, read as README
-says; both by the format's own tools, not by pyspark_kafkalog.
+`rows()` is what a user of the format sees, `offsets(name)` what is kept for a load, read as
+docs/targets.md says; both by the format's own tools, not by pyspark_kafkalog.
 """
 
 from __future__ import annotations

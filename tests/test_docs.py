@@ -1,0 +1,313 @@
+"""README and the documentation are contracts: their snippets run, and what is made is whole.
+
+The Python of a page is one program, its commands are one shell script. A comment before a block
+says what else is to be done with it: `<!-- not run: REASON -->`, or `<!-- test: pytest -->` for a
+file of tests. What is not run is listed here, and has no wrong syntax at least.
+"""
+
+import importlib.metadata
+import json
+import os
+import re
+import runpy
+import select
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+
+import pyspark_kafkalog
+import pyspark_kafkalog.functions
+from pyspark_kafkalog.cli.entry import WORDS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {"README": ROOT / "README.md", **{path.stem: path for path in sorted(DOCS.glob("*.md"))}}
+TIMEOUT_S = 300
+SMALL_SPARK = (
+    "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
+    "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
+)
+
+LANGUAGES = {"python", "bash", "text", "ini", "properties", "dockerfile", "json", "yaml"}
+NOT_RUN = {
+    ("deploy", "bash", "tests/test_install.py does the same with a wheel"),
+    ("deploy", "bash", "tests/test_install.py does the same"),
+    ("deploy", "python", "needs Airflow"),
+}
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>not run|test): (?P<why>[^\n]+?) -->\n)?"
+    r"(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+hooks: Any = SimpleNamespace(**runpy.run_path(str(DOCS / "hooks.py")))
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    language: str
+    text: str
+    mark: str | None
+    why: str | None
+
+
+BLOCKS = [
+    Block(page, each["language"], dedent(each["text"]), each["mark"], each["why"])
+    for page, path in PAGES.items()
+    for each in _BLOCK.finditer(path.read_text(encoding="utf-8"))
+]
+
+
+def program(page, language, mark=None):
+    found = [block for block in BLOCKS if block.page == page and block.language == language]
+    return "\n".join(block.text for block in found if block.mark == mark)
+
+
+def pages(language, mark=None):
+    return [page for page in PAGES if program(page, language, mark)]
+
+
+def environment(**more):
+    """The scripts of this interpreter's environment come first on the PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **more}
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """The one program that runs all pages with Python."""
+    folder = tmp_path_factory.mktemp("driver")
+    with (
+        (folder / "stderr").open("w+") as said,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.docs_program"],
+            cwd=folder,
+            env=environment(PYSPARK_SUBMIT_ARGS=SMALL_SPARK),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        ) as process,
+    ):
+        yield process
+        process.stdin.close()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", pages("python"))
+def test_the_python_of_a_page_runs(page, driver, tmp_path):
+    request = {"page": f"{page}.md", "folder": str(tmp_path), "program": program(page, "python")}
+    driver.stdin.write(json.dumps(request) + "\n")
+    driver.stdin.flush()
+    ready, _, _ = select.select([driver.stdout], [], [], TIMEOUT_S)
+    if not ready:
+        driver.kill()
+    answer = json.loads(driver.stdout.readline() or '{"error": "the program of all pages ended"}')
+    assert answer["error"] is None, answer["error"]
+
+
+@pytest.mark.parametrize("page", pages("python", "test"))
+def test_the_tests_of_a_page_pass(page, tmp_path):
+    (tmp_path / "test_page.py").write_text(program(page, "python", "test"), encoding="utf-8")
+    # Installed, the fixtures are there by themselves; a tree that is not gets them here.
+    plugins = ["-p", "no:cacheprovider"]
+    if not is_installed():
+        plugins += ["-p", "pyspark_kafkalog.testing"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, "test_page.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def is_installed():
+    found = importlib.metadata.entry_points(group="pytest11")
+    return any(each.value == "pyspark_kafkalog.testing" for each in found)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages("bash"))
+def test_the_commands_of_a_page_run_in_a_shell(page, tmp_path):
+    # One command changes Spark's home: that is a copy, in links.
+    home = tmp_path / "spark"
+    shutil.copytree(Path(pyspark.__file__).parent, home, copy_function=os.symlink)
+    with pyspark_kafkalog.EmbeddedBroker() as broker:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", program(page, "bash")],
+            cwd=tmp_path,
+            env=environment(SERVERS=broker.bootstrap_servers, SPARK_HOME=str(home)),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    if check := AFTERWARDS.get(page):
+        check(tmp_path, done.stdout)
+
+
+def check_readme(folder, printed):
+    assert printed.splitlines()[-1] == "/home"
+
+
+def check_command_line(folder, printed):
+    assert "/home" in printed
+    assert len(list((folder / "warehouse").glob("part-clicks-*.parquet"))) == 1
+
+
+def check_tuning(folder, printed):
+    archive = folder / "spark" / "python" / "lib" / "pyspark.zip"
+    assert not archive.is_symlink()
+    (py4j,) = archive.parent.glob("py4j-*.zip")
+    assert not py4j.is_symlink()
+
+
+AFTERWARDS = {"README": check_readme, "command-line": check_command_line, "tuning": check_tuning}
+
+
+def test_what_is_not_run_is_known_and_has_no_wrong_syntax():
+    not_run = [block for block in BLOCKS if block.mark == "not run"]
+    assert {(block.page, block.language, block.why) for block in not_run} == NOT_RUN
+    for block in not_run:
+        if block.language == "python":
+            compile(block.text, block.page, "exec")
+        else:
+            subprocess.run(["bash", "-n", "-c", block.text], check=True)
+
+
+def test_each_block_says_its_language():
+    assert {block.language for block in BLOCKS} <= LANGUAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_fits_the_page(page):
+    wide = [
+        line
+        for block in BLOCKS
+        for line in block.text.splitlines()
+        if block.page == page and len(line) > (100 if page == "README" else 88)
+    ]
+    assert wide == []
+
+
+def test_readme_fits_a_first_look():
+    assert len(PAGES["README"].read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        made = DOCS / target if page != "README" else ROOT / target
+        is_made = made.parent == DOCS and made.name in hooks.ROOT_PAGES.values()
+        assert "://" in target or is_made or made.exists(), target
+
+
+def rows(table):
+    return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+
+
+def test_the_table_of_options_is_complete():
+    from pyspark_kafkalog.source import option_table, options
+    from pyspark_kafkalog.warehouse.sink import writer
+
+    known = {*options._SOURCE_OPTIONS, *options._STREAM_OPTIONS, *options._NO_EFFECT}
+    assert set(rows(hooks.read_options())) == known
+    known = {*options._SINK_OPTIONS, *options._ENGINE_OPTIONS}
+    assert set(rows(hooks.write_options())) == known
+    made = rows(hooks.loading_write_options())
+    assert set(made) == {*option_table.names(writer.OPTIONS), "checkpointLocation", "kafka.*"}
+
+
+def test_the_table_of_arguments_is_complete():
+    import inspect
+
+    from pyspark_kafkalog import load
+
+    named = {"spark", "name", "target", "options"}
+    assert set(rows(hooks.load_arguments())) == set(inspect.signature(load).parameters) - named
+
+
+def test_the_table_of_properties_is_complete():
+    from pyspark_kafkalog.client.config import ClientConfig
+
+    table = hooks.client_properties()
+    names = [f"kafka.{field.name.replace('_', '.')}" for field in fields(ClientConfig)]
+    assert rows(table) == names
+    assert "|  |" not in table, "a property without a word"
+
+
+def test_the_tables_of_brokers_and_topics_are_complete():
+    from broker.config.broker import BROKER_KEYS
+    from broker.config.log import LOG_KEYS
+
+    assert rows(hooks.broker_properties()) == sorted(key.name for key in BROKER_KEYS.values())
+    assert rows(hooks.topic_properties()) == sorted(key.name for key in LOG_KEYS.values())
+
+
+def test_each_table_is_on_a_page():
+    wanted = {name for path in DOCS.glob("*.md") for name in hooks._MADE.findall(path.read_text())}
+    assert wanted == set(hooks.TABLES)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built with warnings for errors."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    site = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(NO_MKDOCS_2_WARNING="1"),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return site
+
+
+def test_the_site_has_each_command(site):
+    from pyspark_kafkalog.cli.entry import command_tree
+
+    text = (site / "commands.html").read_text(encoding="utf-8")
+    tree = command_tree()
+    wanted = set(WORDS)
+    for word in WORDS:
+        command = tree.get_command(None, word)
+        wanted |= {f"{word}-{each}" for each in getattr(command, "commands", {})}
+    sections = set(re.findall(r'<h\d id="kafkalog-([\w-]+)"', text))
+    assert wanted <= sections, wanted - sections
+
+
+def test_the_site_has_each_public_name(site):
+    text = (site / "python.html").read_text(encoding="utf-8")
+    wanted = {name for name in pyspark_kafkalog.__all__ if not name.startswith("__")}
+    wanted |= set(pyspark_kafkalog.functions.__all__)
+    headings = set(re.findall(r'id="pyspark_kafkalog\.[\w.]*?(\w+)"', text))
+    assert wanted <= headings, wanted - headings
+
+
+def test_the_site_asks_nobody_else(site):
+    """No font, script or style from another server."""
+    loads = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(https?:[^"]+)"')
+    for page in site.rglob("*.html"):
+        assert loads.findall(page.read_text(encoding="utf-8")) == [], page.name
