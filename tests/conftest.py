@@ -2,6 +2,7 @@
 on loopback only, with workers of this environment, whatever else the machine has."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +15,10 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 # half of the processors' time. The first is for its JVM, the second for what starts that.
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# What a shell runs in its background ignores Ctrl-C, and so does all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
