@@ -93,23 +93,25 @@ class TopicReader:
                 if self._positions[topic_partition] < until:
                     yield from self._range(topic_partition, until)
                     self._positions[topic_partition] = until
-            if self._is_done():
+            waiting = self._waiting()
+            if self._until is not None and not waiting:
                 return
             yield None
             if self._until is None and self._known_until.expired:
                 self._find_added()
                 ends = self._ends()
                 continue
-            found = news.wait(self._positions)
+            found = news.wait(waiting)
             ends = self._ends() if found is None else found
 
-    def _is_done(self) -> bool:
-        if self._until is None:
-            return False
-        return all(
-            offset >= self._until[topic_partition]
+    def _waiting(self) -> dict[TopicPartition, int]:
+        """The positions of partitions of which more is wanted: of others there may be much, which a
+        broker would tell of at once, again and again."""
+        return {
+            topic_partition: offset
             for topic_partition, offset in self._positions.items()
-        )
+            if self._until is None or offset < self._until[topic_partition]
+        }
 
     def _ends(self) -> dict[TopicPartition, int]:
         found = self._cluster.list_offsets(self._positions, LATEST)

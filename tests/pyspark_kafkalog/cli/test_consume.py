@@ -202,6 +202,24 @@ def test_an_idle_tail_takes_no_processor_time(servers, numbers):
         assert _cpu_ticks(process.pid) - before <= 10
 
 
+def test_a_partition_that_has_stopped_takes_none_while_others_are_waited_for(
+    kafkalog, servers, new_topic
+):
+    """It holds more records, which a broker would send at once."""
+    topic = new_topic(2)
+    kafkalog("produce", topic, "-p", "0", stdin=b"a\nb\nc\nd\ne\nf")
+    kafkalog("produce", topic, "-p", "1", stdin=b"g")
+    with running(servers, "consume", topic, "--from-beginning", "--until", "2") as process:
+        assert process.stdout is not None
+        assert sorted(process.stdout.readline() for _ in range(3)) == ["a\n", "b\n", "g\n"]
+        before = _cpu_ticks(process.pid)
+        time.sleep(3)
+        assert _cpu_ticks(process.pid) - before <= 10
+        kafkalog("produce", topic, "-p", "1", stdin=b"h")
+        assert process.stdout.readline() == "h\n"
+        assert process.wait(EVENT_S) == 0
+
+
 def _cpu_ticks(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
