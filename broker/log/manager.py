@@ -220,7 +220,7 @@ class LogManager:
             unclean = [
                 topic_partition
                 for topic_partition in self._logs_in(directory)
-                if not closed[topic_partition]
+                if not closed[topic_partition] or topic_partition in self._failed
             ]
             unclean += [
                 topic_partition
@@ -319,7 +319,10 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes the log away at once, also one that is offline; its files go after
-        file.delete.delay.ms. An unknown log is fine. Slices in flight stay readable."""
+        file.delete.delay.ms. An unknown log is fine. Slices in flight stay readable.
+
+        Raises OSError where the disk refuses: the log is offline then, and not deleted.
+        """
         with self._lock:
             log = self._logs.get(topic_partition)
             owner = log or self._offline.get(topic_partition)
@@ -331,20 +334,17 @@ class LogManager:
                 each: kept for each, kept in self._logs.items() if each != topic_partition
             }
             self._departed.add(topic_partition)
-            self._failed.discard(topic_partition)
             self.cleaner.abort(topic_partition)
-            directory = owner.directory
-            mark = f"-{topic_partition.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
-            trash = directory.with_name(topic_partition.topic[: 255 - len(mark)] + mark)
-            if log is not None:
-                log.retire(trash)
-            else:
-                self._files.rename(directory, trash)
-                del self._offline[topic_partition]
-            self._files.sync_directory(directory.parent)
-            delay_ms = self._log_config(topic_partition.topic).file_delete_delay_ms
-            self._trash.add(trash, self._clock(), delay_ms)
-        _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
+            try:
+                self._put_into_trash(topic_partition, owner)
+            except OSError:
+                # Else it would be as good as deleted when that is asked for again.
+                if log is not None:
+                    self._logs = {**self._logs, topic_partition: log}
+                    self._failed.add(topic_partition)
+                raise
+            self._offline.pop(topic_partition, None)
+            self._failed.discard(topic_partition)
 
     def update_topic_config(self, topic: str) -> None:
         """The topic's overrides changed: asks for them again and applies them to its logs."""
@@ -572,6 +572,19 @@ class LogManager:
         _log.error("log.offline dir=%s reason='its disk has failed'", log.directory)
         if self._on_failed is not None:
             self._on_failed()
+
+    def _put_into_trash(self, topic_partition: TopicPartition, owner: Log | _OfflineLog) -> None:
+        directory = owner.directory
+        mark = f"-{topic_partition.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
+        trash = directory.with_name(topic_partition.topic[: 255 - len(mark)] + mark)
+        if isinstance(owner, Log):
+            owner.retire(trash)
+        else:
+            self._files.rename(directory, trash)
+        self._files.sync_directory(directory.parent)
+        delay_ms = self._log_config(topic_partition.topic).file_delete_delay_ms
+        self._trash.add(trash, self._clock(), delay_ms)
+        _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
 
     def _log_config(self, topic: str) -> LogConfig:
         return self._config.log_config(self._topic_overrides(topic))

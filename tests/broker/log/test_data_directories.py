@@ -97,6 +97,24 @@ def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks):
     assert not (disks.aside / "second" / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.parametrize("is_member", [True, False])
+def test_a_log_whose_directory_is_away_is_not_said_to_be_deleted(disks, is_member):
+    """Else its topic is forgotten, and made anew elsewhere, and there are two when it is back."""
+    manager = disks.open(is_member)
+    disks.lose(disks.second)
+    for _ in range(2):
+        with pytest.raises((OSError, KafkaStorageError)):
+            manager.delete(SECOND)
+    with pytest.raises(KafkaStorageError):
+        manager.create(SECOND)
+    disks.bring_back(disks.second)
+    manager.delete(SECOND)
+    assert manager.get(SECOND) is None
+    assert not (disks.second / "t-1").exists()
+    assert manager.create(SECOND).log_end_offset == 0
+    manager.close()
+
+
 def test_a_log_is_made_where_there_is_a_directory_that_takes_it(disks):
     manager = disks.open(is_member=False)
     (disks.first / "t-2").write_text("in its way")
