@@ -534,17 +534,27 @@ class LogManager:
     ) -> Log:
         directory = parent / directory_name(topic_partition)
         is_new = not self._files.exists(directory)
-        self._files.make_directory(directory)
         try:
+            self._files.make_directory(directory)
             if topic_id is not None:
                 write_topic_id(directory, topic_id, self._files)
             return self._open_log(topic_partition, directory, CLEAN)
-        except OSError:
-            # Nobody knows of it: a later start would take it for a log that lost its topic.
+        except OSError as trouble:
             if is_new:
-                with contextlib.suppress(OSError):
-                    self._files.remove_tree(directory)
+                self._remove_begun(directory, trouble)
             raise
+
+    def _remove_begun(self, directory: Path, trouble: OSError) -> None:
+        """Nobody knows of it: a later start would take it for a log that lost its topic. Raises
+        KafkaStorageError where it stays: the log must not be made elsewhere, too, as that start
+        would find two, and take one."""
+        try:
+            if self._files.exists(directory):
+                self._files.remove_tree(directory)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"cannot create {directory}: {trouble}; nor remove what is there of it: {error}"
+            ) from error
 
     def _open_log(
         self,

@@ -1,5 +1,8 @@
 """Data directories that are lost, at start or later: logs elsewhere go on."""
 
+import errno
+import uuid
+
 import pytest
 from kafka.errors import KafkaStorageError
 from kafka.structs import TopicPartition
@@ -112,6 +115,22 @@ def test_a_log_whose_directory_is_away_is_not_said_to_be_deleted(disks, is_membe
     assert manager.get(SECOND) is None
     assert not (disks.second / "t-1").exists()
     assert manager.create(SECOND).log_end_offset == 0
+    manager.close()
+
+
+def test_what_is_left_of_a_log_that_could_not_be_made_has_no_twin(disks, monkeypatch):
+    """At the next start the one that comes first counts, and the other's records would be lost."""
+    manager = disks.open()
+
+    def refuse(*_):
+        raise OSError(errno.EIO, "the disk has failed")
+
+    with monkeypatch.context() as failing:
+        failing.setattr("broker.log.manager.write_topic_id", refuse)
+        failing.setattr(DiskFiles, "remove_tree", refuse)
+        with pytest.raises(KafkaStorageError, match="t-2"):
+            manager.create(THIRD, uuid.uuid4())
+    assert not (disks.second / "t-2").exists()
     manager.close()
 
 
