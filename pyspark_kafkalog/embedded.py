@@ -119,6 +119,11 @@ class EmbeddedBroker:
         self.stop()
 
     @property
+    def is_running(self) -> bool:
+        """False before `start`, and once it has ended: by `stop`, or by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def bootstrap_servers(self) -> str:
         """`host:port`, for `kafka.bootstrap.servers`."""
         if self._process is None:

@@ -92,6 +92,11 @@ class EmbeddedCluster:
         self._addresses.clear()
 
     @property
+    def is_running(self) -> bool:
+        """Whether one of its brokers runs at least."""
+        return any(broker.is_running for broker in self._brokers.values())
+
+    @property
     def bootstrap_servers(self) -> str:
         """`host:port,host:port,...` of all brokers, for `kafka.bootstrap.servers`; also of those
         that are stopped at the moment."""

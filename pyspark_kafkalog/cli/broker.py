@@ -8,6 +8,7 @@ import click
 
 from pyspark_kafkalog.cli.arguments import PORT, read_settings, takes_output
 from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.errors import KafkalogError
 
 
 @click.command
@@ -35,7 +36,7 @@ def command(
 ) -> None:
     """Run a broker, or a cluster of them, until SIGTERM or Ctrl-C.
 
-    Prints its address when clients may connect.
+    Prints its address when clients may connect. Fails where no broker is left.
     """
     from pyspark_kafkalog.embedded import EmbeddedBroker
     from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
@@ -52,5 +53,9 @@ def command(
     with suppress(KeyboardInterrupt), started:
         output.row(started.bootstrap_servers, bootstrap_servers=started.bootstrap_servers)
         sys.stdout.flush()
-        while True:
-            signal.pause()
+        # Held back, so that an end between the two is not missed.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        while started.is_running:
+            signal.sigwaitinfo([signal.SIGCHLD])
+        what = "The broker" if cluster is None else "Each broker of the cluster"
+        raise KafkalogError(f"{what} has ended, and nobody stopped it.")

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -184,3 +185,25 @@ def test_a_broker_says_its_address_in_json():
         assert broker.stdout.read() == b""
         assert broker.stderr.read() == b""
     assert said["bootstrap_servers"].startswith("127.0.0.1:")
+
+
+@pytest.mark.crash
+def test_a_broker_that_ends_by_itself_is_an_error():
+    """Whoever supervises the command is to hear of it."""
+    with subprocess.Popen(
+        command_line("broker"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(""),
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        assert command.stdout.readline()
+        (broker,) = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+        os.kill(int(broker), signal.SIGKILL)
+        try:
+            assert command.wait(EVENT_S) == 1
+        finally:
+            command.kill()
+        assert command.stderr.read() == "kafkalog: The broker has ended, and nobody stopped it.\n"
