@@ -51,7 +51,7 @@ from broker.config.log import (
 )
 from broker.config.no_effect import check_protection, warn_of_no_effect
 from broker.config.other_properties import other_property, without_listener
-from broker.properties import parse_properties
+from pyspark_kafkalog.protocol.properties_text import parse_properties
 
 __all__ = ["BROKER_FIELDS", "BROKER_KEYS", "RACK_AWARE", "BrokerConfig", "broker_config_key"]
 

@@ -13,7 +13,7 @@ from kafka.errors import InconsistentClusterIdError
 
 from broker.config.definition import ConfigError
 from broker.log.files import Files
-from broker.properties import format_properties, parse_properties
+from pyspark_kafkalog.protocol.properties_text import format_properties, parse_properties
 from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 FILE_NAME = "meta.properties"

@@ -233,17 +233,16 @@ def let_spark_workers_be_this_python() -> None:
 
 
 def _file_properties(path: Path | None) -> dict[str, str]:
+    """In the format of Java's, as Kafka's own tools read them."""
     if path is None:
         return {}
-    lines = (line.strip() for line in read_text(path).splitlines())
-    given = {}
-    for line in lines:
-        if line and not line.startswith(("#", "!")):
-            name, equals, value = line.partition("=")
-            if not equals:
-                raise InvalidOptionError(f"Write each line of {path} as NAME=VALUE; one is not.")
-            given[_name(name)] = value.strip()
-    return given
+    from pyspark_kafkalog.protocol.properties_text import logical_lines, parse_properties
+
+    text = read_text(path)
+    if not all("=" in line or ":" in line for line in logical_lines(text)):
+        # Not quoted: it may hold a password.
+        raise InvalidOptionError(f"Write each line of {path} as NAME=VALUE; one is not.")
+    return {_name(name): value.strip() for name, value in parse_properties(text).items()}
 
 
 def _name(name: str) -> str:

@@ -16,6 +16,7 @@ from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
 from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.cli.arguments import Client
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.group import commit_offsets
@@ -210,6 +211,30 @@ def test_a_property_file(run, tmp_path):
     assert code == 1
     assert "sasl.password" in err
     assert "hunter2" not in err
+
+
+def test_a_property_file_is_read_as_kafkas_tools_read_it(tmp_path):
+    """Kafka's documentation writes a login module over several lines."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        r"""
+security.protocol: SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+    username="ann" \
+    password="a\\b";
+ssl.endpoint.identification.algorithm=
+"""
+    )
+    given = Client("127.0.0.1:1", (), path).properties()
+    assert given == {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="ann" password="a\\b";',
+        "ssl.endpoint.identification.algorithm": "",
+    }
 
 
 def test_where_the_cluster_is_may_be_said_by_a_file_or_the_environment(

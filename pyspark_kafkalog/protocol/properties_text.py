@@ -1,4 +1,4 @@
-"""The java.util.Properties text format: server.properties and meta.properties.
+"""The java.util.Properties text format: server.properties, meta.properties, files of clients.
 
 One `key=value` a line; `:` or white space may stand for `=`; `#` and `!` begin comment lines; a
 trailing backslash joins the next line; backslash escapes as in Java (also four-digit unicode).
@@ -8,7 +8,7 @@ Pure functions on text: any thread. Never opens a file.
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["format_properties", "parse_properties"]
+__all__ = ["format_properties", "logical_lines", "parse_properties"]
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -18,7 +18,7 @@ _ENTRY = re.compile(r"((?:\\.|[^ \t\f=:\\])+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re
 def parse_properties(text: str) -> dict[str, str]:
     """Key to value; of a repeated key the last one counts, as in Java."""
     entries: dict[str, str] = {}
-    for line in _logical_lines(text):
+    for line in logical_lines(text):
         match = _ENTRY.match(line)
         if match:
             entries[_unescape(match[1])] = _unescape(match[2])
@@ -30,7 +30,8 @@ def format_properties(entries: Mapping[str, str]) -> str:
     return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in entries.items())
 
 
-def _logical_lines(text: str) -> Iterator[str]:
+def logical_lines(text: str) -> Iterator[str]:
+    """Those that say something, each with what a backslash at its end joins to it."""
     pending = ""
     for raw in re.split(r"\r\n|\n|\r", text):
         line = raw.lstrip(" \t\f")

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.properties import format_properties, parse_properties
+from pyspark_kafkalog.protocol.properties_text import format_properties, parse_properties
 
 
 def test_reads_what_java_reads():
