@@ -21,6 +21,7 @@ from enum import IntEnum
 from typing import Any
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.protocol.properties_text import parse_properties
 from pyspark_kafkalog.record.compression import Codec
 
 _LARGEST_INT32 = 2**31 - 1
@@ -97,17 +98,16 @@ def _look_up(reference: re.Match[str]) -> str:
             if kind == "dir":
                 # As the tools write it that keep secrets in files; a password ends in no newline.
                 return file.read().rstrip("\r\n")
-            for line in file:
-                name, equals, value = line.partition("=")
-                if equals and name.strip() == key:
-                    return value.strip()
+            entries = parse_properties(file.read())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
         raise InvalidOptionError(
             f"{reference[0]} names the file {path}, which cannot be read here: {reason}. "
             "Put it on the driver and on every executor."
         ) from None
-    raise InvalidOptionError(f"{reference[0]}: the file {path} has no line '{key}=...'.")
+    if key not in entries:
+        raise InvalidOptionError(f"{reference[0]}: the file {path} has no line '{key}=...'.")
+    return entries[key].strip()
 
 
 def _text(_name: str, text: str) -> str:

@@ -163,8 +163,10 @@ def test_a_secret_in_the_environment_is_looked_up_where_it_is_used(monkeypatch):
 
 def test_a_secret_in_a_properties_file(tmp_path):
     path = tmp_path / "secrets.properties"
-    path.write_text("# ours\npassword = hunter2=x\n")
+    path.write_text("# ours\npassword = hunter2=x\nescaped: a\\\\b\nlong=one,\\\n  two\n")
     assert Secret(f"${{file:{path}:password}}").reveal() == "hunter2=x"
+    assert Secret(f"${{file:{path}:escaped}}").reveal() == "a\\b"
+    assert Secret(f"${{file:{path}:long}}").reveal() == "one,two"
     with pytest.raises(InvalidOptionError, match="has no line 'other="):
         Secret(f"${{file:{path}:other}}").reveal()
     with pytest.raises(InvalidOptionError, match="cannot be read here"):
