@@ -127,10 +127,27 @@ class RecordText:
         """Decoded values, and why some could not be decoded: these are as they came."""
         assert self._decoder is not None
         decoded = self._decoder.decode(column)
-        values = decoded.column.to_pylist()
-        for row in decoded.errors:
+        values, others = _of_python(decoded.column)
+        errors = {**decoded.errors, **others}
+        for row in errors:
             values[row] = _readable(column[row].as_py())
-        return values, decoded.errors
+        return values, errors
+
+
+def _of_python(column: "pa.Array") -> tuple[list[Any], dict[int, str]]:
+    """Python's values, and why some are None instead: its calendar ends with the year 9999."""
+    try:
+        return column.to_pylist(), {}
+    except (OverflowError, ValueError):
+        values: list[Any] = []
+        errors = {}
+        for row, value in enumerate(column):
+            try:
+                values.append(value.as_py())
+            except (OverflowError, ValueError) as error:
+                values.append(None)
+                errors[row] = f"a value that cannot be shown: {error}"
+        return values, errors
 
 
 def _parse(template: str) -> list[str | bytes]:
@@ -184,7 +201,7 @@ def _millis(column: "pa.Array") -> "pa.Array":
 
 def _headers_text(headers: list[dict[str, Any]] | None) -> bytes:
     return b",".join(
-        h["key"].encode() + b"=" + (b"NULL" if h["value"] is None else h["value"])
+        (h["key"] or "").encode() + b"=" + (b"NULL" if h["value"] is None else h["value"])
         for h in headers or ()
     )
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, row_schema
 from pyspark_kafkalog.cli.record_text import RecordText
+from pyspark_kafkalog.decoding.formats import open_decoder
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 TEXTS = st.text(st.sampled_from('ab"\\\n\x00\x1f\x7f /é日😀\u2028'), max_size=5)
@@ -74,3 +75,21 @@ def test_json_is_that_of_each_record(records, skipped, topic):
         }
         for number, (key, value, time, said) in enumerate(records[first:])
     ]
+
+
+def test_a_header_without_a_key_is_shown():
+    headers = [[{"key": None, "value": b"x"}, {"key": "k", "value": None}]]
+    records = pa.record_batch([pa.array(headers, COLUMN_TYPES["headers"])], ["headers"])
+    assert bytes(RecordText("%h\\n", None).of(records)) == b"=x,k=NULL\n"
+
+
+def test_a_value_that_python_has_not_is_shown_as_it_came():
+    """One day in the year 5881580, between two of ours."""
+    decoder = open_decoder("avro", '{"type": "int", "logicalType": "date"}', None)
+    values = pa.array([b"\x02", b"\xfe\xff\xff\xff\x0f", b"\x04"], pa.binary())
+    records = pa.record_batch({"value": values, "offset": pa.array([0, 1, 2])})
+    lines = bytes(RecordText("%v\\n", decoder).of(records)).splitlines()
+    assert lines == [b'"1970-01-02"', b'{"base64":"/v///w8="}', b'"1970-01-03"']
+    found, errors = RecordText("json", decoder)._values(values)
+    assert found[1] == {"base64": "/v///w8="}
+    assert list(errors) == [1]
