@@ -223,13 +223,14 @@ def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ..
         return ()
     try:
         decoded: Any = ConsumerProtocolAssignment.decode(assignment)
+        return tuple(
+            TopicPartition(topic.topic, partition)
+            for topic in decoded.assigned_partitions
+            for partition in sorted(topic.partitions)
+            if topic.topic is not None
+        )
     except (struct.error, IndexError, ValueError, TypeError):
         return ()
-    return tuple(
-        TopicPartition(topic.topic, partition)
-        for topic in decoded.assigned_partitions
-        for partition in sorted(topic.partitions)
-    )
 
 
 def _unknown(name: str) -> UnknownGroupError:

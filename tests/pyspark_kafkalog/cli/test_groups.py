@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
+from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.cli import groups
 from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.groups import GroupDescription
 from tests.pyspark_kafkalog.cli.conftest import Kafkalog
 from tests.support.patience import wait_until
@@ -97,6 +101,38 @@ def test_a_group_at_work_is_described_and_left_alone(kafkalog, servers, topic, g
     assert kafkalog("groups", "delete", group).lines == [f"Deleted group {group}."]
     done = kafkalog("groups", "describe", group)
     assert done == (1, "", f"kafkalog: Group {group} does not exist. Check its name.\n")
+
+
+@pytest.mark.parametrize(
+    "assignment", [b"", b"x", b"\0\0" + b"\xff" * 8, b"\0\0\0\0\0\1\0\1t" + b"\xff" * 8]
+)
+def test_an_assignment_in_a_way_of_its_own_keeps_no_group_from_view(
+    kafkalog, servers, group, assignment
+):
+    """What a leader gives members is bytes to a broker. Two of these hold null for a list."""
+    with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+        connection = cluster.retrying(lambda d: cluster.coordinator(group, d), Deadline(30_000))
+        join = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        joined = connection.call(join, Deadline(30_000), 3)
+        given = SyncGroupRequest.SyncGroupRequestAssignment(
+            member_id=joined.member_id, assignment=assignment
+        )
+        sync = SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[given],
+        )
+        assert connection.call(sync, Deadline(30_000), 3).error_code == 0
+        (row,) = kafkalog("groups", "describe", group, "--format", "json").rows
+    assert (row["state"], len(row["members"]), row["partitions"]) == ("Stable", 1, [])
 
 
 def test_members_and_partitions_without_each_other(kafkalog, servers, topic, new_topic, group):
