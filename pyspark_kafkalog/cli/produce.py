@@ -135,11 +135,12 @@ def _produce(
             len(partitions), config.compression_type, max_batch_bytes=config.batch_size
         )
         for rows, more_is_ready in _rows(sources, record_input, are_whole):
-            try:
-                _send(producer, topic, encoder.encode(rows))
-            except ValueError as error:
-                raise InvalidOptionError(f"Topic {topic}: {error}.") from None
-            count += rows.num_rows
+            if rows is not None:
+                try:
+                    _send(producer, topic, encoder.encode(rows))
+                except ValueError as error:
+                    raise InvalidOptionError(f"Topic {topic}: {error}.") from None
+                count += rows.num_rows
             if not more_is_ready:
                 _send(producer, topic, encoder.finish())
                 producer.flush()
@@ -178,8 +179,8 @@ def _record_input(options: dict[str, Any]) -> "RecordInput":
 
 def _rows(
     sources: Iterable[Any], record_input: "RecordInput", are_whole: bool
-) -> "Iterator[tuple[pa.RecordBatch, bool]]":
-    """Records as they come, and whether more are there already."""
+) -> "Iterator[tuple[pa.RecordBatch | None, bool]]":
+    """Records as they come, and whether more are there already; None where there are none now."""
     from pyspark_kafkalog.cli.record_input import chunks
 
     for source in sources:
@@ -187,7 +188,7 @@ def _rows(
             yield record_input.whole(source.read()), True
         else:
             for lines, more_is_ready in chunks(source):
-                yield record_input.rows(lines), more_is_ready
+                yield None if lines is None else record_input.rows(lines), more_is_ready
 
 
 def _send(producer: "Producer", topic: str, batches: Iterable[tuple[int, bytearray]]) -> None:

@@ -77,17 +77,23 @@ class RecordInput:
         return pa.record_batch(columns)
 
 
-def chunks(source: Any) -> Iterator[tuple[bytes, bool]]:
+def chunks(source: Any) -> Iterator[tuple[bytes | None, bool]]:
     """Whole lines as they come, without the end of the last one, and whether more can be read
-    without waiting; raises InvalidOptionError for a line that is too long."""
+    without waiting; None where that was but the beginning of a line. Raises InvalidOptionError for
+    a line that is too long."""
     # Of a line whose end has not come, the pieces: joining them each time would be quadratic.
     begun: list[bytes] = []
     begun_bytes = 0
+    more_was_ready = False
     while chunk := source.read1(_READ_BYTES):
         whole, end, rest = chunk.rpartition(b"\n")
         if end:
-            yield b"".join([*begun, whole]), _is_readable(source)
+            more_was_ready = _is_readable(source)
+            yield b"".join([*begun, whole]), more_was_ready
             begun, begun_bytes = [], 0
+        elif more_was_ready and not _is_readable(source):
+            more_was_ready = False
+            yield None, False
         begun.append(rest)
         begun_bytes += len(rest)
         if begun_bytes > _LARGEST_LINE_BYTES:

@@ -168,6 +168,13 @@ def test_keys_are_what_stands_before_the_separator(lines, separator):
     assert rows == expected
 
 
+def test_a_line_that_has_begun_holds_none_back_that_came_before():
+    """More was ready, and is not the end of a line: nobody knows when that comes."""
+    with mock.patch.object(record_input, "_is_readable", side_effect=[True, False, False]):
+        found = list(record_input.chunks(Chunks(b"a\n", b"b", b"c", b"d\n")))
+    assert found == [(b"a", True), (None, False), (b"bcd", False)]
+
+
 def test_a_long_line_costs_what_it_is_long():
     ((line, _),) = record_input.chunks(Chunks(*[b"x" * (1 << 15)] * 2000))
     assert len(line) == 2000 << 15
