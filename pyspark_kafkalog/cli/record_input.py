@@ -138,11 +138,16 @@ def _record(document: Any) -> dict[str, Any]:
         "value": _bytes(document.get("value")),
         "partition": _int32(document.get("partition")),
         "timestamp": _micros(document.get("timestamp")),
-        "headers": [
-            {"key": _name(name), "value": _bytes(value)}
-            for name, value in document.get("headers") or ()
-        ],
+        "headers": _headers(document.get("headers") or []),
     }
+
+
+def _headers(pairs: Any) -> list[dict[str, Any]]:
+    if not isinstance(pairs, list):
+        raise TypeError("headers are no list of pairs")
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise TypeError("a header is no pair of name and value")
+    return [{"key": _name(name), "value": _bytes(value)} for name, value in pairs]
 
 
 def _bytes(value: Any) -> bytes | None:

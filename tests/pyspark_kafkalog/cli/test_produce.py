@@ -112,6 +112,8 @@ def test_what_consume_writes_makes_the_same_records(kafkalog, new_topic):
         (["-f", "json"], '{"timestamp": 9999999999999999}', 1, "is no record"),
         (["-f", "json"], '{"value": {"base64": "*"}}', 1, "base64"),
         (["-f", "json"], '{"headers": [[1, "b"]]}', 1, "the name 1 of a header is no text"),
+        (["-f", "json"], '{"headers": {"ab": "c"}}', 1, "headers are no list"),
+        (["-f", "json"], '{"headers": ["ab"]}', 1, "a header is no pair"),
         (["-H", "x"], "x", 1, "Write each --header as NAME=VALUE"),
         (["--whole-files"], "x", 2, "--whole-files takes FILEs"),
         (["no-such-file"], "x", 2, "no-such-file"),
