@@ -5,6 +5,7 @@ A line is a value, or a key and a value with a separator between; or, as JSON, a
 """
 
 import base64
+import json
 import select
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -118,8 +119,8 @@ def _documents(lines: bytes) -> dict[str, "pa.Array"]:
     records = []
     for line in filter(bytes.strip, lines.split(b"\n")):
         try:
-            records.append(_record(orjson.loads(line)))
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            records.append(_record(line))
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             shown = line[:80].decode(errors="replace")
             raise InvalidOptionError(
                 f"{shown!r} is no record as `consume --format json` writes it: {error}."
@@ -130,12 +131,18 @@ def _documents(lines: bytes) -> dict[str, "pa.Array"]:
     }
 
 
-def _record(document: Any) -> dict[str, Any]:
+def _record(line: bytes) -> dict[str, Any]:
+    document = orjson.loads(line)
     if not isinstance(document, dict):
         raise TypeError("it is no JSON object")
+    data = [document.get(name) for name in ("key", "value")]
+    if not all(each is None or isinstance(each, str) for each in data):
+        # Where numbers are to stay what they are, and not the nearest that a double can be.
+        exact = json.loads(line, parse_int=orjson.Fragment, parse_float=orjson.Fragment)
+        data = [exact.get(name) for name in ("key", "value")]
     return {
-        "key": _bytes(document.get("key")),
-        "value": _bytes(document.get("value")),
+        "key": _bytes(data[0]),
+        "value": _bytes(data[1]),
         "partition": _int32(document.get("partition")),
         "timestamp": _micros(document.get("timestamp")),
         "headers": _headers(document.get("headers") or []),

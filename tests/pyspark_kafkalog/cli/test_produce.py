@@ -100,6 +100,13 @@ def test_what_consume_writes_makes_the_same_records(kafkalog, new_topic):
     assert [row["value"] for row in first.rows if row["partition"]][:2] == ["é", '{"id":[1,null]}']
 
 
+def test_numbers_in_a_value_stay_what_they_are():
+    line = b'{"key": 18446744073709551616, "value": {"n": [1.10, 1E40, -0.1234567890123456789]}}'
+    (row,) = record_input.RecordInput(is_json=True).rows(line).to_pylist()
+    assert row["key"] == b"18446744073709551616"
+    assert row["value"] == b'{"n":[1.10,1E40,-0.1234567890123456789]}'
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "said"),
     [
