@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BEGINNING = ("beginning", "earliest", "start")
 _END = ("end", "latest")
-_LARGEST_OFFSET = 2**63 - 1
+_LARGEST = 2**63 - 1
 
 WAYS = "beginning, end, N, -N, a time, @MS or '-10 minutes'"
 
@@ -91,10 +91,10 @@ def parse_place(text: str) -> Place | None:
     if word in _BEGINNING + _END:
         return Place("beginning" if word in _BEGINNING else "end")
     digits = word.removeprefix("-")
-    if digits.isdecimal() and int(digits) <= _LARGEST_OFFSET:
+    if digits.isdecimal() and int(digits) <= _LARGEST:
         # No record before the end is the end.
         return Place("end") if word.startswith("-") and not int(digits) else Place(offset=int(word))
-    if word.startswith("@") and word[1:].isdecimal():
+    if word.startswith("@") and word[1:].isdecimal() and int(word[1:]) <= _LARGEST:
         return Place(time_ms=int(word[1:]))
     if word.startswith("-"):
         try:

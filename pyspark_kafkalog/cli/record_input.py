@@ -136,7 +136,7 @@ def _record(line: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise TypeError("it is no JSON object")
     data = [document.get(name) for name in ("key", "value")]
-    if not all(each is None or isinstance(each, str) for each in data):
+    if not all(each is None or isinstance(each, str) or _is_base64(each) for each in data):
         # Where numbers are to stay what they are, and not the nearest that a double can be.
         exact = json.loads(line, parse_int=orjson.Fragment, parse_float=orjson.Fragment)
         data = [exact.get(name) for name in ("key", "value")]
@@ -163,9 +163,13 @@ def _bytes(value: Any) -> bytes | None:
         return None
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, dict) and value.keys() == {"base64"}:
+    if _is_base64(value):
         return base64.b64decode(value["base64"], validate=True)
     return orjson.dumps(value)
+
+
+def _is_base64(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"base64"}
 
 
 def _name(name: Any) -> str:

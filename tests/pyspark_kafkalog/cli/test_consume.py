@@ -250,6 +250,7 @@ def test_values_are_decoded(kafkalog, new_topic, tmp_path):
     [
         (["t", "-o", "soon"], 2, "'soon' is no place in a topic"),
         (["t", "-o", "-3 bananas"], 2, "is no place in a topic"),
+        (["t", "-o", f"@{2**63}"], 2, "is no place in a topic"),
         ([], 2, "Give one or more TOPICs, or --pattern"),
         (["t", "--pattern", "t"], 2, "Give one or more TOPICs, or --pattern"),
         (["t", "-o", "3", "--from-beginning"], 2, "leave one out"),
