@@ -1,6 +1,7 @@
 """`kafkalog consume`: prints the records of topics."""
 
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ _WHERE = (
         "-G",
         metavar="GROUP",
         help="Begin where this consumer group is (where it is nowhere: at --offset), and commit "
-        "what was printed. Does not join the group: one reader at a time.",
+        "what was read. Does not join the group: one reader at a time.",
     ),
 )
 
@@ -143,8 +144,11 @@ def _place(given: Place | None, is_short: bool, short: Place) -> Place | None:
 
 def _print(reader: "TopicReader", text: Any, group: "_Group", most: int | None) -> None:
     left = sys.maxsize if most is None else most
-    for rows in reader.rows() if left else ():
+    if not left:
+        return
+    for rows in reader.rows():
         if rows is None:
+            group.has_read_to(reader.positions)
             group.commit_if_due()
             continue
         records, next_offset = rows.records, rows.next_offset
@@ -158,15 +162,18 @@ def _print(reader: "TopicReader", text: Any, group: "_Group", most: int | None) 
         left -= records.num_rows
         if left <= 0:
             return
+    group.has_read_to(reader.positions)
 
 
 class _Group:
-    """Where a consumer group is told that its records were printed; of no group nothing is told."""
+    """Where a consumer group is told what was read for it; of no group nothing is told."""
 
     def __init__(self, cluster: "Cluster", name: str | None) -> None:
         self._cluster = cluster
         self._name = name
-        self._printed: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._read: dict[TopicPartition, int] = {}
+        """What is to be committed."""
         self._due: Deadline | None = None
 
     def __enter__(self) -> "_Group":
@@ -187,10 +194,20 @@ class _Group:
             return {}
         from pyspark_kafkalog.client.group import committed_offsets
 
-        return committed_offsets(self._cluster, self._name)
+        self._committed = committed_offsets(self._cluster, self._name)
+        return self._committed
 
     def printed(self, topic_partition: "TopicPartition", next_offset: int) -> None:
-        self._printed[topic_partition] = next_offset
+        self._read[topic_partition] = next_offset
+
+    def has_read_to(self, positions: "Mapping[TopicPartition, int]") -> None:
+        """Also where no record was: else a group that begins at the end would begin at another end
+        the next time."""
+        self._read |= {
+            each: offset
+            for each, offset in positions.items()
+            if self._committed.get(each) != offset
+        }
 
     def commit_if_due(self) -> None:
         from pyspark_kafkalog.client.deadline import Deadline
@@ -203,9 +220,10 @@ class _Group:
 
     def commit(self) -> None:
         """Raises what commits raise, such as UnknownMemberIdError where the group has members."""
-        if self._name is None or not self._printed:
+        if self._name is None or not self._read:
             return
         from pyspark_kafkalog.client.group import commit_offsets
 
-        printed, self._printed = self._printed, {}
-        commit_offsets(self._cluster, self._name, printed)
+        read, self._read = self._read, {}
+        commit_offsets(self._cluster, self._name, read)
+        self._committed = self._committed | read

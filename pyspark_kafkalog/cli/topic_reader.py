@@ -76,6 +76,12 @@ class TopicReader:
         }
         self._until = None if until is None else until.offsets(cluster, topic_partitions)
 
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Where to go on once all rows that were given out are done with. A marker of a transaction
+        has an offset, and is no row."""
+        return self._positions
+
     def rows(self) -> Iterator[Rows | None]:
         """Records as they come; None where all that is there was read, before more is waited for.
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.pyspark_kafkalog.cli.conftest import command_line, environment
 from tests.support.patience import EVENT_S
@@ -144,6 +145,27 @@ def test_a_group_goes_on_where_it_was(kafkalog, new_topic):
     assert sorted(kafkalog(*read).lines) == ["c", "d"]
     assert kafkalog(*read).lines == []
     assert kafkalog("lag", f"of-{topic}").lines[-1] == "total lag=0"
+
+
+def test_a_group_has_read_what_is_there_without_a_record(kafkalog, servers, new_topic):
+    """The marker of a transaction; and, where it begins at the end, all that was there before."""
+    topic = new_topic(2)
+    group = f"of-{topic}"
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"old", partition=0)
+    producer.commit_transaction()
+    read = ["consume", topic, "--group", group, "--exit-at-end"]
+    assert kafkalog(*read, "--max", "0").lines == []
+    assert kafkalog("lag", group).code == 1
+    assert kafkalog(*read).lines == []
+    assert kafkalog("lag", group).lines[-1] == "total lag=0"
+    kafkalog("produce", topic, "-p", "1", stdin=b"new")
+    assert kafkalog(*read).lines == ["new"]
+    other = ["consume", topic, "--group", f"{group}-2", "--from-beginning", "--exit-at-end"]
+    assert sorted(kafkalog(*other).lines) == ["new", "old"]
+    assert kafkalog("lag", f"{group}-2").lines[-1] == "total lag=0"
 
 
 def test_records_are_printed_as_they_come(kafkalog, servers, numbers):
