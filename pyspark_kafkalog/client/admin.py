@@ -32,7 +32,7 @@ from kafka.protocol.admin import (
 )
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.cluster import Cluster, PartitionMetadata
+from pyspark_kafkalog.client.cluster import Cluster, PartitionMetadata, refusal
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -241,8 +241,8 @@ def delete_records(
             for topic in answer.topics:
                 for partition in topic.partitions:
                     topic_partition = TopicPartition(topic.name, partition.partition_index)
-                    doing = f"records of {topic.name}-{partition.partition_index}"
-                    _check(cluster, partition.error_code, doing, topic.name)
+                    what = f"Records of {topic.name}-{partition.partition_index}"
+                    _check(cluster, partition.error_code, None, topic.name, what)
                     begins[topic_partition] = partition.low_watermark
 
     if offsets:
@@ -273,7 +273,10 @@ def _check_complete(asked: Iterable[str], answered: Iterable[str]) -> None:
         raise KafkaProtocolError(f"A broker left topic {min(left_out)} out of its answer.")
 
 
-def _check(cluster: Cluster, error_code: int, message: str | None, name: str) -> None:
+def _check(
+    cluster: Cluster, error_code: int, message: str | None, name: str, what: str = ""
+) -> None:
+    """`message` is the broker's; without it `what` the error is about: else topic `name`."""
     error = for_code(error_code)
     if error is NoError:
         return
@@ -281,7 +284,7 @@ def _check(cluster: Cluster, error_code: int, message: str | None, name: str) ->
         raise UnknownTopicError(f"Topic {name} does not exist.")
     if error.retriable:
         cluster.distrust()
-    raise error(message or f"Topic {name}: {error.description or error.__name__}")
+    raise error(message) if message else refusal(error, what or f"Topic {name}")
 
 
 def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline, total: int = 1) -> None:

@@ -242,7 +242,7 @@ class Cluster:
         broker = self._any_broker(deadline)
         answer = broker.call(request, self.attempt(deadline), _FIND_COORDINATOR_MAX_VERSION)
         if answer.error_code:
-            raise for_code(answer.error_code)(f"coordinator of group {group_id}")
+            raise refusal(for_code(answer.error_code), f"coordinator of group {group_id}")
         return self.connection_to((answer.host, answer.port), deadline)
 
     def any_broker(self, deadline: Deadline | None = None) -> Connection:
@@ -483,7 +483,7 @@ class Cluster:
                     f"Topic {name} does not exist in the cluster {self.config.servers}. Check "
                     "its spelling, or create it first."
                 )
-            raise error(f"topic {name}")
+            raise refusal(error, f"topic {name}")
         return metadata
 
     def _load_metadata(
@@ -573,6 +573,11 @@ def read_error(error_code: int) -> type[KafkaError]:
     """What an error code says of a partition that is read."""
     error = for_code(error_code)
     return BrokerFailedError if error is UnknownError else error
+
+
+def refusal(error: type[KafkaError], what: str) -> KafkaError:
+    """The error of a broker that gave a code and no words: `what` it is about, and its meaning."""
+    return error(f"{what}: {error.description or error.__name__}")
 
 
 def _hint(error: type[KafkaError]) -> str:

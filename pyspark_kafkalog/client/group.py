@@ -17,7 +17,7 @@ from kafka.errors import NoError, UnknownMemberIdError, for_code
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.cluster import LATEST, Cluster, refusal
 from pyspark_kafkalog.client.deadline import Deadline
 
 _NO_GENERATION = -1
@@ -69,7 +69,7 @@ def commit_offsets(
                     raise error(f"group {group_id} has members, which commit offsets of their own")
                 if error is not NoError:
                     name = f"{topic.name}-{partition.partition_index}"
-                    raise error(f"offset of {name} for group {group_id}")
+                    raise refusal(error, f"offset of {name} for group {group_id}")
 
     if offsets:
         cluster.retrying(commit, deadline or Deadline(cluster.config.request_timeout_ms))
@@ -89,14 +89,14 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
         found = {}
         error = for_code(answer.error_code or 0)
         if error is not NoError:
-            raise error(f"offsets of group {group_id}")
+            raise refusal(error, f"offsets of group {group_id}")
         for topic in answer.topics:
             for partition in topic.partitions:
                 error = for_code(partition.error_code)
                 topic_partition = TopicPartition(topic.name, partition.partition_index)
                 if error is not NoError:
                     which = f"{topic.name}-{partition.partition_index}"
-                    raise error(f"offset of {which} of group {group_id}")
+                    raise refusal(error, f"offset of {which} of group {group_id}")
                 if partition.committed_offset >= 0:
                     found[topic_partition] = partition.committed_offset
         return found

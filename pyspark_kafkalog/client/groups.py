@@ -28,7 +28,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, Lis
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.cluster import Cluster, refusal
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import UnknownGroupError
@@ -240,4 +240,4 @@ def _unknown(name: str) -> UnknownGroupError:
 def _check(error_code: int, what: str) -> None:
     error = for_code(error_code)
     if error is not NoError:
-        raise error(what)
+        raise refusal(error, what)

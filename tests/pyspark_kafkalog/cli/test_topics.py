@@ -30,6 +30,16 @@ def test_a_topic_is_described_with_offsets_sizes_and_properties(kafkalog, new_to
     assert row["configs"]["cleanup.policy"] == "delete"
 
 
+def test_why_a_broker_refuses_is_said(kafkalog, new_topic):
+    topic = new_topic()
+    done = kafkalog("topics", "trim", topic, "--before=3")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        f"kafkalog: Records of {topic}-0: The requested offset is outside the range of offsets "
+        "maintained by the server for the given topic/partition.\n"
+    )
+
+
 def test_topics_are_listed(kafkalog, new_topic):
     topic = new_topic(3)
     kafkalog("groups", "reset", "of-the-list", "--topic", topic, "--to-latest", "--execute")
