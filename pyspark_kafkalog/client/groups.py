@@ -87,8 +87,12 @@ def list_groups(cluster: Cluster) -> list[ListedGroup]:
         found = {}
         request = ListGroupsRequest(states_filter=[], types_filter=[])
         for server in cluster.brokers():
-            connection = cluster.connection_to(server, deadline)
-            answer = connection.call(request, cluster.attempt(deadline), _LIST_MAX_VERSION)
+            try:
+                connection = cluster.connection_to(server, deadline)
+                answer = connection.call(request, cluster.attempt(deadline), _LIST_MAX_VERSION)
+            except (KafkaConnectionError, KafkaTimeoutError):
+                cluster.distrust()  # it may be one no more
+                raise
             _check(answer.error_code, "list of groups")
             for group in answer.groups:
                 found[group.group_id] = ListedGroup(
