@@ -150,8 +150,8 @@ class LogManager:
         """Locks the data directories and loads every log in them, after an unclean stop with
         recovery. A log that cannot be opened is offline: logged, and refused when asked for.
 
-        Raises ConfigError (a directory is in use, or another broker's),
-        InconsistentClusterIdError, and OSError where there is no directory left.
+        Raises KafkaStorageError (a directory is in use, or a log in two), ConfigError (it is
+        another broker's), InconsistentClusterIdError, and OSError where no directory is left.
         """
         began_s = time.monotonic()
         try:
@@ -469,6 +469,7 @@ class LogManager:
             elif (topic_partition := parse_directory_name(name)) is not None:
                 found[topic_partition] = directory / name
         self._departed -= found.keys()
+        self._check_no_twins(found)
 
         def load(topic_partition: TopicPartition) -> None:
             known = LogCheckpoint(
@@ -496,6 +497,17 @@ class LogManager:
             "logs.loaded dir=%s logs=%d was_clean=%s", directory, len(found), was_clean or not found
         )
 
+    def _check_no_twins(self, found: Mapping[TopicPartition, Path]) -> None:
+        """Raises KafkaStorageError where another directory has one of these logs, too."""
+        known = {each: log.directory for each, log in self._logs_left().items()}
+        known |= {each: offline.directory for each, offline in self._offline.items()}
+        for topic_partition in sorted(found.keys() & known.keys()):
+            raise KafkaStorageError(
+                f"{directory_name(topic_partition)} lies in {known[topic_partition].parent} and in "
+                f"{found[topic_partition].parent}, and one of them may lack records: move the one "
+                "away that is not to count"
+            )
+
     def _load(
         self,
         topic_partition: TopicPartition,
@@ -509,9 +521,6 @@ class LogManager:
             self._offline[topic_partition] = _OfflineLog(directory, str(error), known.was_clean)
             return
         with self._lock:
-            if topic_partition in self._logs:
-                _log.error("log.offline dir=%s reason='in two data directories'", directory)
-                return
             self._logs[topic_partition] = log
 
     def _create(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> Log:

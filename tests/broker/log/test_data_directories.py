@@ -1,6 +1,7 @@
 """Data directories that are lost, at start or later: logs elsewhere go on."""
 
 import errno
+import shutil
 import uuid
 
 import pytest
@@ -138,6 +139,18 @@ def test_a_log_is_made_where_there_is_a_directory_that_takes_it(disks):
     manager = disks.open(is_member=False)
     (disks.first / "t-2").write_text("in its way")
     assert manager.create(THIRD).directory.parent == disks.second
+    manager.close()
+
+
+def test_a_log_in_two_directories_is_nobodys_to_choose(disks):
+    """Either may be the one with the newer records. Apache Kafka starts neither."""
+    shutil.copytree(disks.second / "t-1", disks.first / "t-1")
+    for is_member in (True, False):
+        with pytest.raises(KafkaStorageError, match=r"t-1 lies in .*/first and in .*/second"):
+            disks.open(is_member)
+    shutil.rmtree(disks.first / "t-1")
+    manager = disks.open()
+    assert contents(manager.get(SECOND)) == {0: b"a"}
     manager.close()
 
 
