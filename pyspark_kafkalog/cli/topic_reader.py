@@ -14,10 +14,11 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
 from pyspark_kafkalog.client.deadline import Deadline
-from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.client.fetcher import POLL_TIMEOUT_MS, Fetcher
 from pyspark_kafkalog.client.news import News
 from pyspark_kafkalog.client.selection import Selection
 from pyspark_kafkalog.errors import (
+    BrokersUnreachableError,
     DataLossError,
     TopicRecreatedError,
     UnknownTopicError,
@@ -88,7 +89,7 @@ class TopicReader:
         Raises DataLossError, also where a topic was created again; and as Fetcher does.
         """
         news = News(self._cluster)
-        ends = self._ends()
+        ends: Mapping[TopicPartition, int] = self._ends()
         while True:
             for topic_partition in sorted(ends):
                 until = (
@@ -103,12 +104,24 @@ class TopicReader:
             if self._until is not None and not waiting:
                 return
             yield None
-            if self._until is None and self._known_until.expired:
-                self._find_added()
-                ends = self._ends()
-                continue
-            found = news.wait(waiting)
-            ends = self._ends() if found is None else found
+            ends = self._next_ends(news, waiting)
+
+    def _next_ends(
+        self, news: News, waiting: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """The ends of partitions that may have more by now. Brokers that are away are waited for as
+        long as while a partition is read: one that restarts ends no tail."""
+        patience = Deadline(POLL_TIMEOUT_MS)
+        while True:
+            try:
+                if self._until is None and self._known_until.expired:
+                    self._find_added()
+                    return self._ends()
+                found = news.wait(waiting)
+                return self._ends() if found is None else found
+            except BrokersUnreachableError:
+                if patience.expired:
+                    raise
 
     def _waiting(self) -> dict[TopicPartition, int]:
         """The positions of partitions of which more is wanted: of others there may be much, which a
@@ -157,7 +170,6 @@ class TopicReader:
             yield _rows(topic_partition, batch)
 
     def _find_added(self) -> None:
-        self._known_until = Deadline(self._cluster.config.metadata_max_age_ms)
         added: list[TopicPartition] = []
         # A broker that denies the topic may have just started: whoever asks for offsets finds out.
         with suppress(UnknownTopicError):
@@ -173,6 +185,7 @@ class TopicReader:
         # From their beginning, wherever this began: what is in them came after that.
         starts = self._cluster.list_offsets(added, EARLIEST)
         self._positions |= {topic_partition: at.offset for topic_partition, at in starts.items()}
+        self._known_until = Deadline(self._cluster.config.metadata_max_age_ms)
 
 
 def _rows(topic_partition: TopicPartition, records: "pa.RecordBatch") -> Rows:

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 import pytest
 from confluent_kafka import Producer
 
+from pyspark_kafkalog.embedded import EmbeddedBroker
 from tests.pyspark_kafkalog.cli.conftest import command_line, environment
 from tests.support.patience import EVENT_S
 
@@ -200,6 +201,33 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
         kafkalog("produce", topic, "-p", "1", stdin=b"added")
         assert process.stdout.readline() == "added\n"
         assert process.wait(EVENT_S) == 0
+
+
+@pytest.mark.crash
+def test_a_tail_outlives_a_broker_that_is_away_for_longer_than_a_request(tmp_path):
+    def start(port: int = 0) -> EmbeddedBroker:
+        return EmbeddedBroker(tmp_path / "data", port).start()
+
+    def produce(value: str) -> None:
+        command = command_line("produce", "t", "-q")
+        subprocess.run(command, input=value, text=True, check=True, env=environment(servers))
+
+    broker = start()
+    servers = broker.bootstrap_servers
+    try:
+        produce("before")
+        tail = ["consume", "t", "--from-beginning", "-X", "request.timeout.ms=500"]
+        with running(servers, *tail) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "before\n"
+            broker.stop()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(3)
+            broker = start(int(servers.rpartition(":")[2]))
+            produce("after")
+            assert process.stdout.readline() == "after\n"
+    finally:
+        broker.stop()
 
 
 def test_a_topic_that_is_created_again_is_an_error(kafkalog, servers, numbers):
