@@ -10,6 +10,7 @@ answers the requests of a connection in turn. Blocking; one thread at a time.
 """
 
 import select
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -40,14 +41,18 @@ class News:
         """The ends of partitions that reach beyond their position; empty if none does in time.
 
         None where a broker failed, leads a partition no more, or holds nothing at its position:
-        whoever asks for the ends themselves hears what is the matter.
+        whoever asks for the ends themselves hears what is the matter. Not at once, as that may be
+        nothing, and a broker that refuses would be asked again without end.
         """
         try:
             self._ask(positions)
-            return self._answers(positions)
+            found = self._answers(positions)
         except (KafkaError, BrokersUnreachableError, UnknownTopicError):
             self.give_up()
-            return None
+            found = None
+        if found is None:
+            time.sleep(self._config.retry_backoff_ms / 1000)
+        return found
 
     def give_up(self) -> None:
         """Lets go of all polls; a connection with one is closed, as its answer may take long."""

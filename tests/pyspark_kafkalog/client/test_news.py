@@ -8,7 +8,9 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.news import News
+from pyspark_kafkalog.protocol import fetch
 from tests.pyspark_kafkalog.client.conftest import write
+from tests.pyspark_kafkalog.client.scripted import FETCH, ScriptedBroker
 
 
 def test_what_is_new_is_heard_of_at_once_and_nothing_else(config, new_topic):
@@ -49,3 +51,21 @@ def test_what_is_the_matter_with_a_partition_others_find_out(config, new_topic):
         with Cluster(config()) as other:
             admin.delete_topics(other, [topic])
         assert any(news.wait({TopicPartition(topic, 0): 0}) is None for _ in range(50))
+
+
+def test_a_broker_that_refuses_at_once_is_not_asked_at_once_again():
+    """Whoever asks for the ends themselves may hear of no trouble, and wait for news again."""
+
+    def refuse(request):
+        refused = fetch.FetchResponse([fetch.FetchedPartition("t", 0, 56, high_watermark=-1)])
+        parts = fetch.encode_fetch_response(refused, request.version)
+        return b"".join(map(bytes, parts))
+
+    with (
+        ScriptedBroker({FETCH: refuse}) as broker,
+        Cluster(broker.config(retry_backoff_ms="200")) as cluster,
+    ):
+        news = News(cluster)
+        began = time.monotonic()
+        assert [news.wait({TopicPartition("t", 0): 0}) for _ in range(4)] == [None] * 4
+        assert time.monotonic() - began > 0.5
