@@ -140,10 +140,12 @@ Limit: TypeAlias = OffsetLimit | TimeLimit | RelativeLimit
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """What the log holds now: the first offset of each partition, and the one after its last."""
+    """What the log holds now: the first offset of each partition, and the one after its last.
+    `epochs` are the leader epochs in which the latter were told, as far as leaders say them."""
 
     earliest: Offsets
     latest: Offsets
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def parse_offset_limit(option: str, text: str) -> OffsetLimit:

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -158,9 +158,16 @@ def log_bounds(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBound
 
     The beginning is asked first: it only ever moves towards the end.
     """
+    earliest = offsets_at(cluster, partitions, EARLIEST)
+    found = cluster.list_offsets(partitions, LATEST) if partitions else {}
     return LogBounds(
-        earliest=offsets_at(cluster, partitions, EARLIEST),
-        latest=offsets_at(cluster, partitions, LATEST),
+        earliest,
+        {each: found[each].offset for each in partitions},
+        {
+            each: one.leader_epoch
+            for each, one in found.items()
+            if one.leader_epoch not in (None, -1)
+        },
     )
 
 
@@ -345,7 +352,7 @@ def beyond_open_transactions(
             "since kafka.isolation.level is read_committed.",
             describe(held),
         )
-    return LogBounds(bounds.earliest, {**bounds.latest, **held})
+    return replace(bounds, latest={**bounds.latest, **held})
 
 
 def ranges_between(starts: Mapping[TopicPartition, int], untils: Offsets) -> list[OffsetRange]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kafka.structs import TopicPartition
+
 from pyspark_kafkalog.errors import LoadConflictError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -27,7 +29,9 @@ _log = logging.getLogger(__name__)
 
 
 TopicIds = Mapping[str, UUID]
+Epochs = Mapping[TopicPartition, int]
 NO_IDS: TopicIds = {}
+NO_EPOCHS: Epochs = {}
 _DELETED = b"deleted\0"
 
 
@@ -70,20 +74,26 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a load name goes on: the next offset of each partition, and the ids that their topics
-    had, as far as brokers said them."""
+    had, as far as brokers said them; `epochs` are those of their leaders when they were planned."""
 
     offsets: Offsets
     topic_ids: TopicIds
+    epochs: Epochs = field(default_factory=dict)
 
-    def moved(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> "Position":
-        """This position, with each partition moved to the end of its last piece in `ranges`.
+    def moved(
+        self, ranges: Sequence[OffsetRange], topic_ids: TopicIds, epochs: Epochs = NO_EPOCHS
+    ) -> "Position":
+        """This position, with each partition moved to the end of its last piece in `ranges`, and
+        with its epoch in `epochs`, or without one.
 
         That may lie before the old offset: where a topic was recreated and the user chose to go
         on. A topic with another id than before keeps nothing of what was.
         """
         kept = self._kept(ranges, topic_ids)
         ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
-        return Position({**kept.offsets, **ends}, kept.topic_ids)
+        left = {each: epoch for each, epoch in kept.epochs.items() if each not in ends}
+        new = {each: epochs[each] for each in ends if each in epochs}
+        return Position({**kept.offsets, **ends}, kept.topic_ids, {**left, **new})
 
     def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
         """The offsets that a load gives up: what its ranges leave out, from where it should go on.
@@ -114,7 +124,9 @@ class Position:
                 there[topic] = now
         gone = self.topic_ids.keys() - there.keys()
         return Position(
-            {each: n for each, n in self.offsets.items() if each.topic not in gone}, there
+            {each: n for each, n in self.offsets.items() if each.topic not in gone},
+            there,
+            {each: epoch for each, epoch in self.epochs.items() if each.topic not in gone},
         )
 
     def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
@@ -137,7 +149,8 @@ class Position:
             for key, offset in self.offsets.items()
             if _is_same(self.topic_ids.get(key.topic), ids.get(key.topic))
         }
-        return Position(offsets, ids)
+        epochs = {each: epoch for each, epoch in self.epochs.items() if each in offsets}
+        return Position(offsets, ids, epochs)
 
 
 NOWHERE = Position({}, NO_IDS)
@@ -180,7 +193,8 @@ class PendingCommit:
     `ranges`.
 
     `planned_from` is where the target said that the name goes on when the ranges were planned, and
-    `topic_ids` are those of their topics, as far as brokers say them.
+    `topic_ids` are those of their topics, as far as brokers say them, as are the `epochs` of their
+    partitions' leaders.
     """
 
     stage: Stage
@@ -189,6 +203,7 @@ class PendingCommit:
     ranges: Sequence[OffsetRange]
     files: Sequence[DataFile]
     topic_ids: TopicIds = field(default_factory=dict)
+    epochs: Epochs = field(default_factory=dict)
 
     def check_unmoved(self, current: Position, target: str) -> None:
         """Raises LoadConflictError unless the name is still where the ranges were planned from:
@@ -233,7 +248,8 @@ class PendingCommit:
     def step_from(self, current: Position) -> "Step":
         """What becomes of the name when it goes on at `current`."""
         return Step(
-            current.moved(self.ranges, self.topic_ids), current.gaps(self.ranges, self.topic_ids)
+            current.moved(self.ranges, self.topic_ids, self.epochs),
+            current.gaps(self.ranges, self.topic_ids),
         )
 
     def committed(self, sequence: int, step: "Step") -> "Commit":
@@ -248,6 +264,7 @@ class PendingCommit:
             offsets={self.name: step.position.offsets},
             topic_ids={self.name: step.position.topic_ids},
             gaps=tuple(step.gaps),
+            epochs={self.name: step.position.epochs},
         )
 
 
@@ -266,11 +283,11 @@ class Commit:
     `sequence` is the target's own number of it: a Parquet target counts its commits, the others say
     in their heads what theirs is. `load_id` names the staging directory that the files came from.
     `offsets` holds the next offset of every partition of this load's name, `topic_ids` the ids that
-    their topics had, as far as brokers said them; in a Parquet target, those of every other name
-    too. `gaps` are the offsets that this load gave up, because they were gone. Of a Parquet target
-    alone: `columns`, the Arrow type of every column that any of its files has, `partition_by`, what
-    the last files were partitioned by, and `abandoned`, the staging directories of dead loads that
-    this commit declared unable to commit.
+    their topics had, `epochs` those of their leaders, as far as brokers said them; in a Parquet
+    target, those of every other name too. `gaps` are the offsets that this load gave up, because
+    they were gone. Of a Parquet target alone: `columns`, the Arrow type of every column that any of
+    its files has, `partition_by`, what the last files were partitioned by, and `abandoned`, the
+    staging directories of dead loads that this commit declared unable to commit.
     """
 
     sequence: int
@@ -282,6 +299,7 @@ class Commit:
     offsets: Mapping[str, Offsets]
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
     gaps: tuple[OffsetRange, ...] = ()
+    epochs: Mapping[str, Epochs] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     abandoned: tuple[str, ...] = ()
@@ -293,7 +311,11 @@ class Commit:
 
     def position(self, name: str) -> Position:
         """Where a load `name` goes on after this commit, which knows of it."""
-        return Position(self.offsets.get(name, {}), self.topic_ids.get(name, NO_IDS))
+        return Position(
+            self.offsets.get(name, {}),
+            self.topic_ids.get(name, NO_IDS),
+            self.epochs.get(name, NO_EPOCHS),
+        )
 
 
 @dataclass(frozen=True, slots=True)

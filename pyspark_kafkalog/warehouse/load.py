@@ -258,7 +258,8 @@ def _land(
         work.target.discard(stage)
         raise
     passed = without_gaps(pieces, done.gaps)
-    pending = PendingCommit(stage, wanted.name, work.position, passed, done.files, work.topic_ids)
+    name, planned_from, ids = wanted.name, work.position, work.topic_ids
+    pending = PendingCommit(stage, name, planned_from, passed, done.files, ids, work.epochs)
     return work.target.commit(pending), done.bad_records
 
 

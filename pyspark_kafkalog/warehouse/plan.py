@@ -37,6 +37,7 @@ from pyspark_kafkalog.source.partitions import (
     topic_ids_of,
 )
 from pyspark_kafkalog.warehouse.commit import (
+    Epochs,
     Position,
     TopicIds,
     deleted,
@@ -48,6 +49,7 @@ from pyspark_kafkalog.warehouse.options import LoadOptions
 from pyspark_kafkalog.warehouse.portions import bytes_of, pieces_of, tasks_of, within_bytes
 from pyspark_kafkalog.warehouse.progress import describe_bytes
 from pyspark_kafkalog.warehouse.targets.target import Target, open_target
+from pyspark_kafkalog.warehouse.truncation import truncated
 
 _MOST_SHOWN = 100
 _WITHOUT_IDS = "brokers say none. Give the load another name"
@@ -109,13 +111,15 @@ class LoadPlan:
 class Work:
     """What was found out before anything is landed: what to do, and from which state of the target.
 
-    `topic_ids` are those of the topics, where brokers say them.
+    `topic_ids` are those of the topics, where brokers say them, `epochs` those of the partitions'
+    leaders.
     """
 
     target: Target
     position: Position
     ranges: tuple[OffsetRange, ...]
     topic_ids: TopicIds
+    epochs: Epochs
 
 
 def plan_load(wanted: LoadOptions) -> LoadPlan:
@@ -161,7 +165,8 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
             check_passed(cluster, source, partitions, meant, name)
         recreated = recreated_topics(known, topic_ids)
         back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
-        ranges = plan_ranges(cluster, source, partitions, meant, name, recreated, back)
+        last = Position(meant, topic_ids, known.epochs)
+        ranges, epochs = plan_ranges(cluster, source, partitions, last, name, recreated, back)
         if wanted.max_bytes is not None:
             ranges = within_bytes(cluster, ranges, wanted.max_bytes)
     without = places_of_gone(gone, known, read, name, source.fail_on_data_loss)
@@ -170,20 +175,20 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
     marked = {piece.topic for piece in without} - read
     ids |= {topic: deleted(known.topic_ids[topic]) for topic in marked}
-    return Work(target, position, tuple(ranges), ids)
+    return Work(target, position, tuple(ranges), ids, epochs)
 
 
 def plan_ranges(
     cluster: Cluster,
     options: SourceOptions,
     partitions: list[TopicPartition],
-    last: Offsets,
+    position: Position,
     name: str,
     recreated: Collection[str] = (),
     back: Collection[str] = (),
-) -> list[OffsetRange]:
-    """What a load has to do: one range for each of the `partitions` that it is to read and that
-    are new to it or have something new, sorted.
+) -> tuple[list[OffsetRange], Epochs]:
+    """What a load that goes on at `position` has to do: one range for each of the `partitions` that
+    it is to read and that are new to it or have something new, sorted; and their leaders' epochs.
 
     A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
     commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
@@ -193,6 +198,7 @@ def plan_ranges(
     more what was given up. One goes before the range of a partition without a place that does not
     begin where it should: what lies between is given up.
     """
+    last = position.offsets
     ending = locate(cluster, options.ending, partitions)
     loaded = {each.topic for each in last}
     first = [each for each in partitions if each.topic not in loaded]
@@ -205,7 +211,9 @@ def plan_ranges(
     added = [each for each in partitions if each.topic in loaded and each not in last]
     told = _named_offsets(options.starting, added)
     wanted = {each: last.get(each, chosen.get(each, bounds.earliest[each])) for each in partitions}
-    wanted |= dict.fromkeys(added, 0) | told
+    epochs = {t: n for t, n in position.epochs.items() if t.topic not in recreated}
+    cut = truncated(cluster, last, epochs, bounds, name, options.fail_on_data_loss)
+    wanted |= dict.fromkeys(added, 0) | told | cut
     new = [each for each in added if each not in told]
     _check_added(new, bounds, options.fail_on_data_loss, name)
     bounds = beyond_open_transactions(cluster, wanted, bounds)
@@ -239,8 +247,9 @@ def plan_ranges(
         or whole.topic_partition not in last
         or whole.topic in recreated
         or whole.topic in back
+        or whole.topic_partition in cut
     ]
-    return sorted([*given_up, *wholes])
+    return sorted([*given_up, *wholes]), bounds.epochs
 
 
 def _named_offsets(starting: Limit, partitions: Sequence[TopicPartition]) -> Offsets:

@@ -52,6 +52,7 @@ def next_commit(
         sequence=sequence,
         offsets={**(newest.offsets if newest else {}), **commit.offsets},
         topic_ids={**(newest.topic_ids if newest else {}), **commit.topic_ids},
+        epochs={**(newest.epochs if newest else {}), **commit.epochs},
         columns={**(newest.columns if newest else {}), **(columns if files else {})},
         partition_by=tuple(newest.partition_by if newest and not files else partition_by),
         abandoned=tuple(abandoned),
@@ -60,7 +61,8 @@ def next_commit(
 
 def forgetting_commit(newest: Commit | None, name: str, load_id: str) -> Commit:
     """A commit without files, in which `name` goes on nowhere."""
-    forgotten = Commit(1, name, load_id, now_ms(), (), (), {name: {}}, {name: {}})
+    nothing = Commit(1, name, load_id, now_ms(), (), (), {name: {}})
+    forgotten = replace(nothing, topic_ids={name: {}}, epochs={name: {}})
     return next_commit(newest, forgotten, {})
 
 
@@ -140,6 +142,7 @@ def encode(commit: Commit) -> bytes:
         "files": [asdict(file) for file in commit.files],
         "offsets": {name: to_json(offsets) for name, offsets in commit.offsets.items()},
         "topic_ids": {name: ids_to_json(ids) for name, ids in commit.topic_ids.items()},
+        "epochs": {name: to_json(epochs) for name, epochs in commit.epochs.items()},
         "gaps": [asdict(piece) for piece in commit.gaps],
         "columns": dict(commit.columns),
         "partition_by": list(commit.partition_by),
@@ -172,6 +175,7 @@ def decode(content: bytes, sequence: int) -> Commit:
         offsets={name: from_json(topics) for name, topics in fields["offsets"].items()},
         topic_ids={name: ids_from_json(ids) for name, ids in fields.get("topic_ids", {}).items()},
         gaps=tuple(OffsetRange(**piece) for piece in fields.get("gaps", [])),
+        epochs={name: from_json(topics) for name, topics in fields.get("epochs", {}).items()},
         columns=dict(fields["columns"]),
         partition_by=tuple(fields["partition_by"]),
         abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),

@@ -11,6 +11,8 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 - `txn` with the appId `kafkalog:NAME`, version = how many partitions the name has such a txn of;
 - `txn` with the appId `kafkalog:NAME:TOPIC:id:UUID` when the topic's id is another one than before,
   version = the entry's own number: the greatest says the topic's id;
+- `txn` with the appId `kafkalog:NAME:TOPIC:epoch:PARTITION`, version = the leader epoch of that
+  partition when the commit was planned;
 - no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
   recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
   commitInfo), but for the count;
@@ -86,6 +88,7 @@ LOAD_ID = "kafkalog.load-id"
 
 _APP = "kafkalog"
 _ID = "id:"
+_EPOCH = "epoch:"
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
@@ -121,7 +124,7 @@ class DeltaTarget:
             if not read_only:
                 restore_aside(self.path, self._named_files)
             found = self.position_in(table, name)
-            return Position(_without_dropped(found.offsets), found.topic_ids)
+            return Position(_without_dropped(found.offsets), found.topic_ids, found.epochs)
 
     def names(self) -> list[str]:
         with _explained(f"read the log of the Delta table {self.path}"):
@@ -251,10 +254,13 @@ class DeltaTarget:
         `seen_version` see `_is_lost`."""
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
+        epochs = {}
         versions = self._versions(table, name)
         for (topic, rest), version in versions.items():
             if rest.isdecimal():
                 offsets[TopicPartition(topic, int(rest))] = version
+            elif version != _DROPPED and rest.startswith(_EPOCH):
+                epochs[TopicPartition(topic, int(rest.removeprefix(_EPOCH)))] = version
             elif version != _DROPPED:
                 found = version, UUID(rest.removeprefix(_ID))
                 newest[topic] = max(newest.get(topic, found), found)
@@ -266,7 +272,8 @@ class DeltaTarget:
                 "or let the load land everything again (pyspark_kafkalog.forget, kafkalog load "
                 "--forget)."
             )
-        return Position(offsets, {topic: topic_id for topic, (_, topic_id) in newest.items()})
+        ids = {topic: topic_id for topic, (_, topic_id) in newest.items()}
+        return Position(offsets, ids, epochs)
 
     def _is_lost(
         self,
@@ -300,7 +307,7 @@ class DeltaTarget:
         for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
             key = app_id.removeprefix(f"{_app_id(name)}:")
             topic, _, rest = key.partition(":")
-            if key != app_id and (rest.isdecimal() or rest.startswith(_ID)):
+            if key != app_id and (rest.isdecimal() or rest.startswith((_ID, _EPOCH))):
                 version = table.transaction_version(app_id)
                 if version is not None:
                     found[topic, rest] = version
@@ -337,7 +344,8 @@ class _FencedDelta:
         table, pending = self._table, self._pending
         self._current = self._target.position_in(table, pending.name, self._seen_version)
         self._seen_version = None if self._current.offsets else table.version()
-        position = Position(_without_dropped(self._current.offsets), self._current.topic_ids)
+        current = self._current
+        position = Position(_without_dropped(current.offsets), current.topic_ids, current.epochs)
         pending.check_unmoved(position, self._path)
         # Again, others may have altered the table since the load began.
         stage = pending.stage
@@ -364,6 +372,12 @@ class _FencedDelta:
             Transaction(f"{_app_id(name)}:{topic}:{_ID}{topic_id}", base + 1)
             for topic, topic_id in sorted(position.topic_ids.items())
             if current.topic_ids.get(topic) != topic_id
+        ]
+        epochs = dict.fromkeys(current.epochs, _DROPPED) | dict(position.epochs)
+        transactions += [
+            Transaction(f"{_app_id(name)}:{key.topic}:{_EPOCH}{key.partition}", epoch)
+            for key, epoch in sorted(epochs.items())
+            if current.epochs.get(key) != epoch
         ]
         metadata = {
             LOAD_ID: stage.load_id,

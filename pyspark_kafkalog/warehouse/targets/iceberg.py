@@ -2,8 +2,9 @@
 
     LOCATION/data/load-<load id>/part-orders-0-0-5000-<attempt>-0.parquet   where tasks write them
     table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
-    table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics; both
-                                                {} once NAME was forgotten
+    table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics
+    table property `kafkalog.NAME.epochs`       {"orders":{"0":7}}: the leader epochs of these
+                                                partitions; all {} once NAME was forgotten
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
                                                 `kafkalog.gaps`: what it gave up
@@ -199,6 +200,7 @@ class IcebergTarget:
                 base = table.metadata_location
                 table.metadata.properties.update(_IN_MEMORY)
                 emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
+                emptied[_epochs_property(name)] = "{}"
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
                     return True
@@ -387,6 +389,8 @@ class _FencedIceberg:
         properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
         if position.topic_ids:
             properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
+        if position.epochs or _epochs_property(name) in table.metadata.properties:
+            properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
         scheme = "file://" if urlsplit(table.location()).scheme else ""
         paths = {scheme + staged_path(stage, file.name): file for file in self._pending.files}
         table.metadata.properties.update(_IN_MEMORY)
@@ -592,6 +596,10 @@ def _ids_property(name: str) -> str:
     return f"kafkalog.{name}.topic-ids"
 
 
+def _epochs_property(name: str) -> str:
+    return f"kafkalog.{name}.epochs"
+
+
 def _is_named(table: Table, name: str) -> bool:
     """Whether a snapshot says that it is of load `name`."""
     return any(
@@ -614,7 +622,8 @@ def _kept_position(table: Table, name: str) -> Position:
     properties = table.metadata.properties
     offsets = json.loads(properties.get(_offsets_property(name), "{}"))
     topic_ids = json.loads(properties.get(_ids_property(name), "{}"))
-    return Position(from_json(offsets), ids_from_json(topic_ids))
+    epochs = json.loads(properties.get(_epochs_property(name), "{}"))
+    return Position(from_json(offsets), ids_from_json(topic_ids), from_json(epochs))
 
 
 def _data_directory(table: Table) -> str:

@@ -5,11 +5,14 @@
                        `forgotten-...` where the name was told to start over
     kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
     kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
+    kafkalog_epochs    the leader epochs of their partitions when they were planned: TABLE, load
+                       name, topic, partition, leader epoch
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
 
 They are in the schema of the table. A name has committed and has as many offsets as its newest
 commit counted, or neither: what is without the other is lost, not new. Databases of an earlier
-layout do not count; they get the column where that may be altered, and go on without it elsewhere.
+layout do not count, and have no kafkalog_epochs; they get both where that may be, and go on without
+elsewhere.
 Called by the driver, within a transaction of the caller, which is what makes rows and records one.
 Numbers fence: the primary key lets one loader take the next one.
 """
@@ -28,7 +31,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from pyspark_kafkalog.errors import TargetError
-from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, TopicIds
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
@@ -49,6 +51,7 @@ class _Tables(NamedTuple):
     commits: sa.Table
     offsets: sa.Table
     topics: sa.Table
+    epochs: sa.Table
     gaps: sa.Table
 
 
@@ -78,6 +81,12 @@ def _tables(schema: str) -> _Tables:
             sa.Column("next_offset", sa.BigInteger, nullable=False),
         ),
         topics=table("topics", key("topic"), sa.Column("topic_id", sa.Text, nullable=False)),
+        epochs=table(
+            "epochs",
+            key("topic"),
+            key("partition", sa.Integer),
+            sa.Column("leader_epoch", sa.Integer, nullable=False),
+        ),
         gaps=table(
             "gaps",
             key("commit_number", sa.BigInteger),
@@ -104,23 +113,28 @@ class Records:
         self._table = table
 
     def create_missing(self) -> None:
-        for table in self._tables:
-            if not self._is_there(table):
-                self._connection.execute(CreateTable(table, if_not_exists=True))
+        missing = [table for table in self._tables if not self._is_there(table)]
+        is_earlier = len(missing) < len(self._tables)
+        for table in missing:
+            statement = CreateTable(table, if_not_exists=True)
+            if is_earlier and table is self._tables.epochs:
+                self._alter(statement)
+            else:
+                self._connection.execute(statement)
         if not self._counts():
-            self._add_count()
+            preparer = self._connection.dialect.identifier_preparer
+            commits = preparer.format_table(self._tables.commits)
+            self._alter(sa.text(f"ALTER TABLE {commits} ADD COLUMN {_COUNT} BIGINT"))
 
-    def _add_count(self) -> None:
-        preparer = self._connection.dialect.identifier_preparer
-        table = preparer.format_table(self._tables.commits)
-        statement = f"ALTER TABLE {table} ADD COLUMN {_COUNT} BIGINT"
+    def _alter(self, statement: sa.Executable) -> None:
+        """Brings an earlier layout up to date."""
         if self._connection.dialect.name != "postgresql":
-            self._connection.exec_driver_sql(statement)
+            self._connection.execute(statement)
             return
-        # Of another role, or while a load of others is at its commit: the next one may add it.
+        # Of another role, or while a load of others is at its commit: the next one may do so.
         with suppress(DBAPIError), self._connection.begin_nested():
             self._connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
-            self._connection.exec_driver_sql(statement)
+            self._connection.execute(statement)
 
     def _counts(self) -> bool:
         """Whether commits count the offsets, which those of an earlier layout do not."""
@@ -204,13 +218,17 @@ class Records:
 
     def recorded_position(self, name: str) -> Position:
         """What is recorded of where a load goes on."""
-        offsets, topics = self._tables.offsets, self._tables.topics
+        tables = self._tables
         return Position(
             {
                 TopicPartition(row.topic, row.partition): row.next_offset
-                for row in self._rows_of(offsets, name)
+                for row in self._rows_of(tables.offsets, name)
             },
-            {row.topic: UUID(row.topic_id) for row in self._rows_of(topics, name)},
+            {row.topic: UUID(row.topic_id) for row in self._rows_of(tables.topics, name)},
+            {
+                TopicPartition(row.topic, row.partition): row.leader_epoch
+                for row in self._rows_of(tables.epochs, name)
+            },
         )
 
     def take_number(
@@ -229,8 +247,11 @@ class Records:
 
     def move(self, name: str, current: Position, position: Position) -> None:
         """Makes the rows of a load, which are those of `current`, those of `position`."""
-        rows = [_offset_rows(each.offsets) for each in (current, position)]
+        rows = [_partition_rows("next_offset", each.offsets) for each in (current, position)]
         self._replace(self._tables.offsets, name, *rows)
+        if self._is_there(self._tables.epochs):
+            rows = [_partition_rows("leader_epoch", each.epochs) for each in (current, position)]
+            self._replace(self._tables.epochs, name, *rows)
         rows = [_id_rows(each.topic_ids) for each in (current, position)]
         self._replace(self._tables.topics, name, *rows)
 
@@ -313,10 +334,8 @@ def _time_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _offset_rows(offsets: Offsets) -> _Rows:
-    return {
-        tuple(key._asdict().items()): ("next_offset", offset) for key, offset in offsets.items()
-    }
+def _partition_rows(column: str, numbers: Mapping[TopicPartition, int]) -> _Rows:
+    return {tuple(key._asdict().items()): (column, number) for key, number in numbers.items()}
 
 
 def _id_rows(topic_ids: TopicIds) -> _Rows:

@@ -76,7 +76,7 @@ def planned(
     source = batch_options({**OPTIONS, **options})
     cluster: Any = FakeCluster(*bounds, open_offsets=open_offsets)
     partitions = source.subscription.partitions(cluster)
-    ranges = plan_ranges(cluster, source, partitions, last or {}, "nightly")
+    ranges, _ = plan_ranges(cluster, source, partitions, Position(last or {}, {}), "nightly")
     return [(piece.partition, piece.start_offset, piece.until_offset) for piece in ranges]
 
 

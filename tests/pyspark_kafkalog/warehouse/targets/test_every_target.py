@@ -306,6 +306,29 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
     assert table.open().position("hourly").topic_ids == {}
 
 
+def test_leader_epochs_are_kept_as_long_as_their_offsets(table):
+    def commit(until, epochs, topic_id=WAS, partition=0):
+        target = table.open()
+        stage, last = target.stage(row_schema()), target.position("nightly")
+        ranges = [OffsetRange("orders", partition, until, until)]
+        ids = {"orders": topic_id}
+        target.commit(PendingCommit(stage, "nightly", last, ranges, [], ids, epochs))
+        return table.open().position("nightly").epochs
+
+    load(table.open(), "hourly", 2)
+    assert commit(5, {ORDERS_0: 3, ORDERS_1: 9}) == {ORDERS_0: 3}
+    assert commit(4, {ORDERS_0: 3, ORDERS_1: 4}, partition=1) == {ORDERS_0: 3, ORDERS_1: 4}
+    assert commit(6, {ORDERS_0: 0}) == {ORDERS_0: 0, ORDERS_1: 4}
+    # Who moves an offset and knows no epoch leaves none that was another offset's.
+    assert commit(7, {}) == {ORDERS_1: 4}
+    assert commit(8, {ORDERS_0: 1}) == {ORDERS_0: 1, ORDERS_1: 4}
+    assert commit(2, {ORDERS_0: 0}, topic_id=UUID(int=77)) == {ORDERS_0: 0}
+    assert table.open().position("hourly").epochs == {}
+    assert pyspark_kafkalog.forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
+    assert commit(3, {}) == {}
+
+
 def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again(table):
     def commit(pieces, topic_id):
         target = table.open()

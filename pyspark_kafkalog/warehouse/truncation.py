@@ -1,0 +1,51 @@
+"""Logs that lost their tail after a load had read it, and have other records at its offsets now.
+
+Neither a topic's id nor the ends of its log tell that: an election of a replica that was not in
+sync, or a power loss, takes the last records, and the next ones get their offsets. So a commit
+keeps the leader epoch of each partition when it was planned, and the next load asks a leader of
+another one where that epoch ended (client/epoch_ends.py).
+
+Runs on the driver, with a Cluster handed in.
+"""
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.epoch_ends import epoch_ends
+from pyspark_kafkalog.source.offsets import LogBounds, Offsets, describe, report_data_loss
+from pyspark_kafkalog.warehouse.commit import Epochs
+
+
+def truncated(
+    cluster: Cluster,
+    last: Offsets,
+    epochs: Epochs,
+    bounds: LogBounds,
+    name: str,
+    fail_on_data_loss: bool,
+) -> Offsets:
+    """Of the partitions in `bounds` those whose logs were cut off before `last`, where load `name`
+    goes on: each with the offset at which other records begin. `epochs` are those of its commits.
+
+    Raises DataLossError for them, unless `fail_on_data_loss` is false.
+    """
+    later = {
+        each: epochs[each]
+        for each in bounds.latest.keys() & last.keys() & epochs.keys()
+        if bounds.epochs.get(each) != epochs[each]
+    }
+    cut = {each: end for each, end in epoch_ends(cluster, later).items() if end < last[each]}
+    if cut:
+        first = min(cut)
+        report_data_loss(
+            f"Partition {describe([first])} lost records that load {name!r} has read: its leader "
+            f"has none of them from offset {cut[first]} on, where others are written now, and the "
+            f"load goes on at offset {last[first]}.{_others(cut, first)}",
+            fail_on_data_loss,
+        )
+    return cut
+
+
+def _others(cut: Offsets, first: TopicPartition) -> str:
+    others = cut.keys() - {first}
+    return f" The same holds for {describe(others)}." if others else ""

@@ -1,0 +1,139 @@
+"""Logs that lose their tail between two loads, and give its offsets to other records."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kafka.errors import IncompatibleBrokerVersion
+from kafka.structs import TopicPartition
+from pyspark.sql import functions
+
+import pyspark_kafkalog
+from pyspark_kafkalog.arrow.encode import RecordEncoder
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.connection import Connection
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.record.compression import Codec
+from tests.property.task_session import TaskFunction, TaskSession
+
+ORDERS_0 = TopicPartition("orders", 0)
+OFFSET_FOR_LEADER_EPOCH = 23
+
+
+class Log:
+    """Topic orders, of one partition, on a broker of its own, and a load of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._data = directory / "data"
+        self._table = directory / "table"
+        self._broker = EmbeddedBroker(data_dir=self._data).start()
+        with Cluster(self._config()) as cluster:
+            admin.create_topic(cluster, "orders", 1, 1)
+
+    def write(self, values: Sequence[bytes]) -> None:
+        encoder = RecordEncoder(1, Codec.NONE, max_batch_bytes=1)
+        rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+        with Producer(self._config()) as producer:
+            for _, batch in [*encoder.encode(rows), *encoder.finish()]:
+                producer.send(ORDERS_0, batch)
+
+    def restart(self, keeps: float = 1) -> None:
+        """`keeps` says how much of its only segment is left."""
+        self._broker.stop()
+        [segment] = self._data.glob("orders-0/*.log")
+        os.truncate(segment, int(segment.stat().st_size * keeps))
+        self._broker = EmbeddedBroker(data_dir=self._data).start()
+
+    def load(self, **how: Any) -> Any:
+        given = {
+            "kafka.bootstrap.servers": self._broker.bootstrap_servers,
+            "subscribe": "orders",
+            "failOnDataLoss": str(how.pop("fails", True)),
+        }
+        session: Any = TaskSession()
+        return pyspark_kafkalog.load(session, "nightly", f"parquet:{self._table}", given, **how)
+
+    def loaded(self) -> Counter[bytes]:
+        return Counter(pq.read_table(self._table).column("value").to_pylist())
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def _config(self) -> ClientConfig:
+        return ClientConfig.from_options({"bootstrap.servers": self._broker.bootstrap_servers})
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    monkeypatch.setattr(functions, "udf", TaskFunction)
+    started = Log(tmp_path)
+    yield started
+    started.stop()
+
+
+def some(what: str, count: int) -> list[bytes]:
+    return [f"{what} {number:03}".encode() for number in range(count)]
+
+
+def test_records_that_got_the_offsets_of_lost_ones_are_not_left_out(log: Log) -> None:
+    log.write(some("old", 10))
+    assert log.load().records == 10
+    log.restart(keeps=0.7)
+    log.write(some("new", 6))
+    for how in ({}, {"dry_run": True}, {"chunk_bytes": "1KiB"}):
+        with pytest.raises(DataLossError, match=r"orders-0 lost .*from offset 7 on.*offset 10"):
+            log.load(**how)
+    assert log.loaded() == Counter(some("old", 10))
+    assert log.load(fails=False).records == 6
+    assert log.loaded() == Counter(some("old", 10) + some("new", 6))
+    assert log.load().records == 0
+
+
+def test_one_load_that_may_lose_data_is_enough_also_without_new_records(log: Log) -> None:
+    log.write(some("old", 10))
+    log.load()
+    log.restart(keeps=0.5)
+    with pytest.raises(DataLossError, match="from offset 5 on"):
+        log.load()
+    assert log.load(fails=False).records == 0
+    log.write(some("new", 5))
+    assert log.load().records == 5
+
+
+def test_a_leader_that_was_elected_again_has_lost_nothing(log: Log) -> None:
+    for number in range(3):
+        log.restart()
+        log.write(some(f"{number}:", 5))
+        log.restart()
+        assert log.load(max_bytes=1).records == 1
+        log.restart()
+        log.restart()
+        assert log.load().records == 4
+        log.restart()
+        assert log.load().records == 0
+
+
+def test_a_broker_that_cannot_tell_is_believed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before Kafka 0.11, or beside it."""
+    log.write(some("old", 10))
+    log.load()
+    log.restart(keeps=0.7)
+    log.write(some("new", 6))
+    version = Connection.version
+
+    def older(connection: Connection, api_key: int, our_max: int, our_min: int = 0) -> int:
+        if api_key == OFFSET_FOR_LEADER_EPOCH:
+            raise IncompatibleBrokerVersion
+        return version(connection, api_key, our_max, our_min)
+
+    monkeypatch.setattr(Connection, "version", older)
+    assert log.load().records == 3
