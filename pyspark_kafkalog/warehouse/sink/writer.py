@@ -15,7 +15,9 @@ to after its rows. written_ranges.py says when that would leave records out.
 
 Rows do not say of which incarnation of their topic they are. So the brokers are asked for the ids
 of topics before the tasks begin: commits keep them, and a topic that was deleted and created again
-since the last commit is refused.
+since the last commit is refused. So is a log that was cut off before the place of the name, by the
+epochs of its leaders (truncation.py), which were asked for after the source had planned what to
+read.
 
 What would break this is a row that comes in a later batch than a greater offset of its partition.
 micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed. Batch
@@ -53,17 +55,26 @@ from pyspark_kafkalog.errors import (
     InvalidRowError,
     KafkalogError,
 )
-from pyspark_kafkalog.source.offsets import EARLIEST, Limit, OffsetLimit, Offsets, parse_start
+from pyspark_kafkalog.source.offsets import (
+    EARLIEST,
+    Limit,
+    LogBounds,
+    OffsetLimit,
+    Offsets,
+    parse_start,
+)
 from pyspark_kafkalog.source.option_table import Option, names
 from pyspark_kafkalog.source.options import client_config, parse_boolean, parse_bytes, warn_unknown
-from pyspark_kafkalog.source.partitions import OffsetRange, offsets_at
+from pyspark_kafkalog.source.partitions import OffsetRange, log_bounds
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.planned_on_pickle import PlannedOnPickle
 from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.warehouse.commit import (
+    NO_EPOCHS,
     NO_IDS,
     Commit,
     DataFile,
+    Epochs,
     PendingCommit,
     Position,
     Stage,
@@ -77,6 +88,7 @@ from pyspark_kafkalog.warehouse.sink.row_places import NewRows, Spans, joined
 from pyspark_kafkalog.warehouse.sink.written_ranges import Begins, quiet_places, written_ranges
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import open_target
+from pyspark_kafkalog.warehouse.truncation import truncated
 
 _INTEGERS = (ShortType, IntegerType, LongType)
 _PLACE_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
@@ -193,7 +205,7 @@ class SinkPlan:
 
     The target was at `planned_from`; rows are new from `next_offsets` on, which differ from these
     where a topic was recreated. `topic_ids` are those of all topics, and `earliest` is where the
-    partitions begin of those that brokers were asked for.
+    partitions begin of those that brokers were asked for, `epochs` those of their leaders.
     """
 
     stage: Stage
@@ -201,6 +213,7 @@ class SinkPlan:
     next_offsets: Offsets
     topic_ids: TopicIds
     earliest: Offsets = field(default_factory=dict)
+    epochs: Epochs = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +257,36 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         check_layout(options.layout, schema)
         target = open_target(options.target)
         position = target.position(options.name)
-        ids, earliest = _asked(options.client, position.offsets, not self._knows_topics_later)
-        goes_on = without_recreated(
-            position, ids, options.name, options.fail_on_data_loss, _BEGIN_ANEW
-        )
+        goes_on, ids, bounds = self._asked(position)
         stage = target.stage(schema, options.layout.partition_by)
-        return SinkPlan(stage, position, goes_on, ids, earliest)
+        return SinkPlan(stage, position, goes_on, ids, bounds.earliest, bounds.epochs)
+
+    def _asked(self, position: Position) -> tuple[Offsets, TopicIds, LogBounds]:
+        """Where rows are new, the ids of all topics that are there, and where the partitions begin
+        and end of topics with a place, and perhaps of others, as far as brokers say all that.
+
+        Raises TopicRecreatedError, and DataLossError for logs that were cut off before that."""
+        name, client, fails = (
+            self._options.name,
+            self._options.client,
+            self._options.fail_on_data_loss,
+        )
+        if client is None:
+            return without_recreated(position, NO_IDS, name, fails), NO_IDS, LogBounds({}, {})
+        known = {each.topic for each in position.offsets}
+        with Cluster(client) as cluster:
+            topics = cluster.topics()
+            said = {topic: cluster.topic_id(topic) for topic in topics}
+            ids = {topic: topic_id for topic, topic_id in said.items() if topic_id is not None}
+            goes_on = without_recreated(position, ids, name, fails, _BEGIN_ANEW)
+            bounds = log_bounds(cluster, _partitions(topics, known))
+            try:
+                goes_on |= truncated(cluster, goes_on, position.epochs, bounds, name, fails)
+            except DataLossError as error:
+                raise DataLossError(f"{error} To have all of it, {_BEGIN_ANEW}.") from error
+        if not self._knows_topics_later:
+            bounds = _joined(bounds, _soon_asked(client, topics.keys() - known))
+        return goes_on, ids, bounds
 
     @PlainErrors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LoadedRows:
@@ -268,7 +305,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             raise AssertionError(f"{rows.row_count} rows came, and {files} are written")
         if context.partitionId():
             # A cluster may have many topics, and each task reports.
-            plan = replace(plan, topic_ids=NO_IDS, earliest={})
+            plan = replace(plan, topic_ids=NO_IDS, earliest={}, epochs=NO_EPOCHS)
         return LoadedRows(plan, files, rows.seen, rows.left_out_count)
 
     def _commit(
@@ -285,7 +322,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         for report in reports:
             seen = joined(seen, report.seen)
         try:
-            ranges = self._ranges(plan, seen, batch)
+            ranges, epochs = self._ranges(plan, seen, batch)
             # Asked before the read, so never the id of a topic that was created again since then.
             moved = {piece.topic for piece in ranges}
             ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
@@ -305,7 +342,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             target.discard(stage)
             return None
         name, planned_from = self._options.name, plan.planned_from
-        return target.commit(PendingCommit(stage, name, planned_from, ranges, files, ids))
+        return target.commit(PendingCommit(stage, name, planned_from, ranges, files, ids, epochs))
 
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there
@@ -317,8 +354,12 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             "uncheckedTopicIds out; or give the load another name",
         )
 
-    def _ranges(self, plan: SinkPlan, seen: Spans, batch: int | None) -> list[OffsetRange]:
-        """By what the name moves. Raises InvalidRowError, InvalidOptionError, DataLossError."""
+    def _ranges(
+        self, plan: SinkPlan, seen: Spans, batch: int | None
+    ) -> tuple[list[OffsetRange], Epochs]:
+        """By what the name moves, and the epochs of leaders.
+
+        Raises InvalidRowError, InvalidOptionError, DataLossError."""
         options = self._options
         reads = None if batch is None else self._micro_batch(batch)
         starting = options.starting
@@ -329,14 +370,14 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
                 # Of such a query nothing is known but its rows.
                 starting = OffsetLimit(everywhere=EARLIEST)
         is_blind = reads is None and batch is not None and (options.starting is None or batch > 0)
-        earliest = plan.earliest
+        bounds = LogBounds(plan.earliest, {}, plan.epochs)
         if self._knows_topics_later:
             read = {each.topic for each in (*seen, *(reads.untils if reads is not None else ()))}
             new = read - {each.topic for each in plan.next_offsets}
-            earliest = {**earliest, **_soon_asked(options.client, new)}
-        begins = Begins(starting, earliest, options.fail_on_data_loss, is_blind)
+            bounds = _joined(bounds, _soon_asked(options.client, new))
+        begins = Begins(starting, bounds.earliest, options.fail_on_data_loss, is_blind)
         ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
-        return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)]
+        return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)], bounds.epochs
 
     def _micro_batch(self, batch: int) -> MicroBatch | None:
         checkpoint = self._options.checkpoint_location
@@ -409,32 +450,23 @@ def check_place_columns(schema: StructType) -> None:
             )
 
 
-def _asked(
-    client: ClientConfig | None, places: Offsets, with_others: bool
-) -> tuple[TopicIds, Offsets]:
-    """The ids of all topics that are there, as far as brokers say them, and where the partitions
-    begin of topics with a place; with `with_others` also those of others, if that is soon known."""
-    if client is None:
-        return NO_IDS, {}
-    known = {each.topic for each in places}
-    with Cluster(client) as cluster:
-        topics = cluster.topics()
-        ids = {topic: cluster.topic_id(topic) for topic in topics}
-        earliest = offsets_at(cluster, _partitions(topics, known), EARLIEST)
-    if with_others:
-        earliest |= _soon_asked(client, topics.keys() - known)
-    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}, earliest
-
-
-def _soon_asked(client: ClientConfig | None, wanted: Collection[str]) -> Offsets:
-    """Where the partitions of some topics begin; nothing where that takes too long."""
+def _soon_asked(client: ClientConfig | None, wanted: Collection[str]) -> LogBounds:
+    """Where the partitions of some topics begin and end; nothing where that takes too long."""
     if client is None or not wanted:
-        return {}
+        return LogBounds({}, {})
     hasty = replace(client, request_timeout_ms=min(client.request_timeout_ms, _MOST_MS_FOR_OTHERS))
     # One may be without a leader, or deleted meanwhile, and have nothing to do with this write.
     with suppress(KafkalogError, KafkaError), Cluster(hasty) as cluster:
-        return offsets_at(cluster, _partitions(cluster.topics(), wanted), EARLIEST)
-    return {}
+        return log_bounds(cluster, _partitions(cluster.topics(), wanted))
+    return LogBounds({}, {})
+
+
+def _joined(some: LogBounds, others: LogBounds) -> LogBounds:
+    return LogBounds(
+        some.earliest | others.earliest,
+        some.latest | others.latest,
+        {**some.epochs, **others.epochs},
+    )
 
 
 def _partitions(topics: Mapping[str, list[int]], wanted: Collection[str]) -> list[TopicPartition]:

@@ -23,7 +23,7 @@ from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.record.compression import Codec
-from tests.property.task_session import TaskFunction, TaskSession
+from tests.property.task_session import StreamQuery, TaskFunction, TaskSession
 
 ORDERS_0 = TopicPartition("orders", 0)
 OFFSET_FOR_LEADER_EPOCH = 23
@@ -61,6 +61,15 @@ class Log:
         }
         session: Any = TaskSession()
         return pyspark_kafkalog.load(session, "nightly", f"parquet:{self._table}", given, **how)
+
+    def stream(self, checkpoint: str = "checkpoint", **sink: str) -> None:
+        given = {
+            "kafka.bootstrap.servers": self._broker.bootstrap_servers,
+            "startingOffsets": "earliest",
+        }
+        into = {"target": f"parquet:{self._table}", "name": "nightly", **given, **sink}
+        source = {**given, "subscribe": "orders"}
+        StreamQuery(self._table.with_name(checkpoint), source, into).run()
 
     def loaded(self) -> Counter[bytes]:
         return Counter(pq.read_table(self._table).column("value").to_pylist())
@@ -109,6 +118,37 @@ def test_one_load_that_may_lose_data_is_enough_also_without_new_records(log: Log
     assert log.load().records == 5
 
 
+def test_a_stream_does_not_leave_them_out_either(log: Log) -> None:
+    log.write(some("old", 10))
+    log.stream()
+    log.restart()
+    log.write(some("more", 4))
+    log.stream()
+    log.stream()
+    log.restart(keeps=0.7)
+    log.write(some("new", 9))
+    for checkpoint in ("checkpoint", "another"):
+        with pytest.raises(
+            DataLossError, match=r"orders-0 lost .*offset 9 on.*offset 14.*new checkpoint"
+        ):
+            log.stream(checkpoint)
+    assert log.loaded() == Counter(some("old", 10) + some("more", 4))
+    log.stream("another", failOnDataLoss="false")
+    assert log.loaded() == Counter(some("old", 10) + some("more", 4) + some("new", 9))
+    log.write(some("last", 1))
+    log.stream("another")
+    assert log.load().records == 0
+
+
+def test_the_first_batch_of_a_stream_counts(log: Log) -> None:
+    log.write(some("old", 10))
+    log.stream()
+    log.restart(keeps=0.5)
+    log.write(some("new", 6))
+    with pytest.raises(DataLossError, match=r"orders-0 lost .*from offset 5 on"):
+        log.stream()
+
+
 def test_a_leader_that_was_elected_again_has_lost_nothing(log: Log) -> None:
     for number in range(3):
         log.restart()
@@ -120,6 +160,9 @@ def test_a_leader_that_was_elected_again_has_lost_nothing(log: Log) -> None:
         assert log.load().records == 4
         log.restart()
         assert log.load().records == 0
+        log.restart()
+        log.write(some(f"{number} again:", 5))
+        log.stream()
 
 
 def test_a_broker_that_cannot_tell_is_believed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
