@@ -5,6 +5,7 @@ decision is kept for ever; a consumer group's offset, the other place that a tra
 to, expires when the query rests for a week. Records are JSON, compressed by gzip:
 
     key `begun`      nothing: the prefix is in use from here on
+    key `looked`     nothing: there was somebody who had to be sure what the newest decision is
     key `decision`   version, id, owner, batch, planned, records, settled, transactions: a Decision
     key `done`       the id of the decision whose transactions were all ended by a commit
 
@@ -57,6 +58,7 @@ from pyspark_kafkalog.source.partitions import OWN_TOPICS
 _VERSION = 2
 _VERSIONS_READ = (1, 2)
 _BEGUN_KEY = b"begun"
+_LOOKED_KEY = b"looked"
 _DECISION_KEY = b"decision"
 _DONE_KEY = b"done"
 _FIRST_LOOK_OFFSETS = 16
@@ -179,6 +181,17 @@ class DecisionLog:
             self._read_to = end
         return self._found.newest
 
+    def check_newest(self) -> None:
+        """Raises TransactionError where there is a decision that `newest` did not find, and the
+        client's errors where nobody can say so: a leader that was replaced, and has not heard of
+        it, answers reads as before, but gets no record into the replicas in sync."""
+        written = self._send(_LOOKED_KEY, {"version": _VERSION})
+        if written is None or self._has_missed_one(written[1]):
+            raise TransactionError(
+                f"Topic {self._topic} has a newer decision than a broker had told, so what is open "
+                "is left as it is. Run the same again."
+            )
+
     def decide(
         self, decision: Decision, transactions: Transactions, leader: ProducerIdentity
     ) -> Decision:
@@ -212,15 +225,19 @@ class DecisionLog:
                 raise
         except (KafkaError, KafkalogError) as error:
             raise UncertainDecisionError from error
+        self._found = _Found(decided)
         return decided
 
     def _has_missed_one(self, offset: int) -> bool:
-        """Whether there is a decision between what `newest` has read and `offset`, which replicas
+        """Whether there is a newer decision than `newest` has found before `offset`, which replicas
         in sync have acknowledged: a leader that was cut off, and replaced, may answer reads."""
         if self._read_to is None or offset == self._read_to:
             return False
-        is_other_log = offset < self._read_to
-        return is_other_log or self._newest_between(self._read_to, offset).newest is not None
+        if offset < self._read_to:
+            return True  # another log
+        # The marker of one that was read, and open then, counts as well.
+        newest, found = self._newest_before(offset).newest, self._found.newest
+        return newest is not None and (found is None or newest.id != found.id)
 
     def _is_recorded(self, leader: ProducerIdentity, offset: int) -> bool | None:
         deadline = Deadline(self._cluster.config.request_timeout_ms)
@@ -236,9 +253,11 @@ class DecisionLog:
         except (KafkaError, KafkalogError) as error:
             _log.warning("Topic %s does not say that a write is done: %s", self._topic, error)
 
-    def _send(self, key: bytes, content: dict[str, Any]) -> None:
+    def _send(self, key: bytes, content: dict[str, Any]) -> tuple[TopicPartition, int] | None:
+        """Where it is, if the broker said so."""
         with Producer(self._cluster, is_idempotent=False) as producer:
             producer.send(self._partition, _record(key, content))
+        return producer.last_written
 
     def _newest_before(self, end: int) -> _Found:
         first = self._cluster.list_offsets([self._partition], EARLIEST)[self._partition].offset

@@ -156,7 +156,7 @@ class TransactionalWrites:
                 self._check_owner(newest, owner)
             leader = transactions.begin(f"{self._prefix}-driver", self._lead_timeout_ms)
             newest = self._finish_newest(transactions, log)
-            self._clear(transactions, leader)
+            self._clear(transactions, leader, log)
             return Lead(leader, None if newest is None else newest.owner)
 
     @contextmanager
@@ -229,7 +229,7 @@ class TransactionalWrites:
                 self._carry_out(decision, lead, cluster, transactions, log)
             # Also where all was there before: twins of its tasks may have begun.
             try:
-                self._clear(transactions, self._resign(transactions, lead))
+                self._clear(transactions, self._resign(transactions, lead), log)
             except (*FENCED, PrefixInUseError):
                 _log.warning("Another run took over when this one had committed.")
             except (KafkaError, KafkalogError) as error:
@@ -274,12 +274,15 @@ class TransactionalWrites:
                 resigned = self._resign(transactions, lead)
                 try:
                     newest = self._finish_newest(transactions, log)
+                    found: DecisionLog | None = log
                 except DecisionsLostError:
                     if not is_undecided:
                         raise
-                self._clear(transactions, resigned)
+                    found = None
+                self._clear(transactions, resigned, found)
             except (*FENCED, PrefixInUseError):
                 newest = self._known(log)
+                log.check_newest()
             undecided = [t.producer for t in written if newest is None or t not in newest]
             transactions.end_all(undecided, commit=False)
 
@@ -364,11 +367,15 @@ class TransactionalWrites:
             return found == TransactionDescription(lead.producer, EMPTY)
         return False
 
-    def _clear(self, transactions: Transactions, leader: ProducerIdentity) -> None:
+    def _clear(
+        self, transactions: Transactions, leader: ProducerIdentity, log: DecisionLog | None
+    ) -> None:
         """Fences and aborts the transactions of this prefix's tasks that are open.
 
         Those of a killed run, and of attempts whose twin was faster: readers would wait for them.
-        `leader` has the lead, or resigned and nobody took it; raises PrefixInUseError otherwise.
+        `leader` has the lead, or resigned and nobody took it; raises PrefixInUseError otherwise,
+        and TransactionError where the newest decision of `log` was not the one that was ended (None
+        where there is none to be ended, by other evidence).
         """
         task = re.escape(self._prefix) + "-task-[0-9]+-[0-9]+(-[0-9]+)?"
         names = transactions.ongoing(task)
@@ -377,6 +384,8 @@ class TransactionalWrites:
         # A successor's tasks begin when it has the lead, so none of these is a successor's.
         known = transactions.describe(names)
         self._check_leads(transactions.describe([leader.transactional_id]), leader)
+        if log is not None:
+            log.check_newest()
         for found in known.values():
             if found.state == ONGOING:
                 with suppress(*FENCED):

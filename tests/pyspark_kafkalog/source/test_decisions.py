@@ -166,6 +166,43 @@ def test_what_tells_of_a_decision_that_is_gone_is_no_beginning(
     assert not log.has_begun
 
 
+@pytest.mark.parametrize("when", ["all before", "ended since", "all since"])
+def test_what_a_broker_has_kept_quiet_is_found_out(
+    cluster: Cluster,
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    """By who must be sure that there is no newer decision."""
+    log.begin()
+    end = Transactions.end
+
+    def look_and_end(each: Transactions, producer: ProducerIdentity, commit: bool) -> None:
+        if when == "ended since":
+            assert log.newest() is None
+        end(each, producer, commit)
+
+    monkeypatch.setattr(Transactions, "end", look_and_end)
+    if when == "all since":
+        assert log.newest() is None
+    others = DecisionLog(cluster, prefix)
+    decided = others.decide(Decision("query", 5, TASKS), transactions, leader)
+    others.check_newest()
+    if when == "all before":
+        assert log.newest() == decided
+    else:
+        with pytest.raises(TransactionError, match=r"newer decision .* Run the same again"):
+            log.check_newest()
+    assert log.newest() == decided
+    log.check_newest()
+    log.mark_done(decided)
+    log.check_newest()
+    assert log.newest() == replace(decided, is_done=True)
+
+
 def test_who_was_told_an_old_end_of_the_log_decides_nothing(
     cluster: Cluster,
     log: DecisionLog,

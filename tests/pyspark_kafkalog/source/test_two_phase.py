@@ -678,6 +678,30 @@ def test_what_dead_tasks_left_open_is_aborted_and_nothing_else(sink: Sink) -> No
     assert seen(sink) == Counter([b"mine", b"dots", b"longer"])
 
 
+@pytest.mark.parametrize("batch", [1, None], ids=["stream", "batch query"])
+def test_what_a_broker_keeps_quiet_about_is_not_aborted(
+    sink: Sink,
+    commit_cut_short: Callable[..., Decision],
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int | None,
+) -> None:
+    """A leader of the decisions that was replaced, and has not heard of it, answers reads."""
+    messages = sink.write(sink.plan(is_stream=batch is not None), *ROWS)
+    commit_cut_short(messages, batch, [True, None, None])
+
+    def before(log: DecisionLog) -> None:
+        log._read_to, log._found = 1, decisions._Found(has_begun=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "newest", before)
+        with pytest.raises(StepError, match=r"TransactionError: .* newer decision"):
+            sink.plan(is_stream=batch is not None)
+    assert states(sink, messages)[1:] == [ONGOING] * 2
+    sink.plan(is_stream=batch is not None)
+    assert seen(sink) == EACH_ROW_ONCE
+    assert not has_open_transactions(sink.servers, sink.topic)
+
+
 def test_a_twin_that_nobody_reported_is_aborted_by_the_commit(sink: Sink) -> None:
     writer = sink.plan()
     first = sink.write(writer, [b"0"])
