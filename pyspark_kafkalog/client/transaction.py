@@ -78,6 +78,9 @@ _END_AND_FENCE_VERSION = 5
 _LEVEL_WHERE_AN_END_FENCES = 2
 """Of the feature transaction.version (KIP-1022). Apache Kafka 4 offers EndTxn 5 below it, too, and
 leaves the transaction in a state that neither ends nor takes a new epoch."""
+_NOBODYS_ID = 2**63 - 1
+"""A producer id that no transactional id has: coordinators compare it before they abort anything,
+and where they do not know the transactional id they do not compare (KIP-360)."""
 _LIST_MAX_VERSION = 2
 _DESCRIBE_MAX_VERSION = 0
 _MOST_AHEAD = 64
@@ -142,6 +145,13 @@ class Transactions:
 
         answer = self._of_coordinator(transactional_id, ask)
         return ProducerIdentity(transactional_id, answer.producer_id, answer.producer_epoch)
+
+    def begin_new(self, transactional_id: str, timeout_ms: int) -> ProducerIdentity:
+        """As `begin`, of an id that its coordinator does not know: raises one of FENCED, and
+        nothing has changed, where it knows the id by now, maybe from a request like this one whose
+        answer was lost."""
+        nobody = ProducerIdentity(transactional_id, _NOBODYS_ID, 0)
+        return self.begin(transactional_id, timeout_ms, nobody)
 
     def add_partitions(
         self, producer: ProducerIdentity, partitions: Iterable[TopicPartition]

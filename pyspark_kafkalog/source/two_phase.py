@@ -28,7 +28,8 @@ its last records, by an unclean election of its leader.
 A process may stand still between any two requests while another run takes the lead, writes and
 decides. What it does then must not end what the other has decided. So transactions are aborted by
 who they were before the lead was seen to be ours (`abort_and_fence`), and the ids of tasks differ
-from lead to lead: a task begins by its id alone, which aborts what is open under it.
+from lead to lead: a task begins by its id alone, which aborts what is open under it, unless the id
+is a new one (`begin_new`).
 
 Spark makes plan, tasks and commit in processes of their own. What is carried from one to the next
 is Lead and WrittenTransaction. Blocking; one thread at a time.
@@ -170,10 +171,10 @@ class TransactionalWrites:
         with self._cluster() as cluster:
             transactions = Transactions(cluster)
 
-            def name() -> str:
-                return self._task_name(transactions, lead, partition, attempt)
+            def begin() -> ProducerIdentity:
+                return self._begin_task(transactions, lead, partition, attempt)
 
-            write = TaskWrite(cluster, transactions, name, self._client.transaction_timeout_ms)
+            write = TaskWrite(cluster, transactions, begin, self._client.transaction_timeout_ms)
             try:
                 yield write
             except BaseException as error:
@@ -392,27 +393,35 @@ class TransactionalWrites:
                     timeout_ms = self._client.transaction_timeout_ms
                     transactions.abort_and_fence(found.producer, timeout_ms)
 
-    def _task_name(
+    def _begin_task(
         self, transactions: Transactions, lead: Lead, partition: int, attempt: int
-    ) -> str:
-        """A transactional id under which nothing is open, for a task that begins now. Raises
-        PrefixInUseError where it comes too late, of a run that is over.
+    ) -> ProducerIdentity:
+        """Begins under an id under which nothing is open. Raises PrefixInUseError for a task that
+        comes too late, of a run that is over.
 
         Spark counts attempts anew in a stage that it submits again (SPARK-24552), and what a task
-        of the first one has written may be what counts.
+        of the first one has written may be what counts. It may be decided by the time that this
+        one begins; a new id is not begun then, one that was used before is.
         """
+        timeout_ms = self._client.transaction_timeout_ms
         driver, number = lead.producer.transactional_id, lead.producer.epoch % _LEADS_TOLD_APART
+        refused = ""
         while True:
             name = f"{self._prefix}-task-{partition}-{attempt}-{number}"
             transactions.locate([driver, name])
             try:
                 known = transactions.describe([driver, name])
             except IncompatibleBrokerVersion:
-                return name
+                return transactions.begin(name, timeout_ms)
             self._check_leads(known, lead.producer)
-            if name not in known or known[name].state != ONGOING:
-                return name
-            attempt += 1
+            if name in known and known[name].state == ONGOING:
+                attempt += 1
+            elif name in known or name == refused:
+                return transactions.begin(name, timeout_ms)
+            else:
+                refused = name
+                with suppress(*FENCED):
+                    return transactions.begin_new(name, timeout_ms)
 
     def _check_lead(self, transactions: Transactions, lead: Lead) -> None:
         """Raises PrefixInUseError where another has the lead, if the brokers tell (Kafka 3.0)."""
@@ -681,24 +690,26 @@ class TaskWrite:
         self,
         cluster: Cluster,
         transactions: Transactions,
-        find_name: Callable[[], str],
+        begin: Callable[[], ProducerIdentity],
         timeout_ms: int,
     ) -> None:
-        self.name = ""
-        """Its transactional id; empty before `begin`."""
         self._cluster = cluster
         self._transactions = transactions
-        self._find_name = find_name
+        self._begin = begin
         self._timeout_ms = timeout_ms
         self._identity: ProducerIdentity | None = None
         self._producer: Producer | None = None
+
+    @property
+    def name(self) -> str:
+        """Its transactional id; empty before `begin`."""
+        return "" if self._identity is None else self._identity.transactional_id
 
     def begin(self) -> Producer:
         """Begins the transaction, once: what the producer sends is in it. To be flushed before
         `written`."""
         assert self._producer is None
-        self.name = self._find_name()
-        self._identity = self._transactions.begin(self.name, self._timeout_ms)
+        self._identity = self._begin()
         self._producer = Producer(self._cluster, (self._transactions, self._identity))
         return self._producer
 

@@ -315,6 +315,25 @@ def test_a_new_epoch_fences_the_older_and_aborts_what_it_left_open(
     assert transactions.begin(topic_partition.topic, TIMEOUT_MS, new).epoch == new.epoch + 1
 
 
+@pytest.mark.parametrize("theirs", ["empty", "ongoing", "committed"])
+def test_a_new_id_is_not_begun_by_who_comes_too_late(
+    transactions: Transactions, new_topic: Callable[..., str], theirs: str
+) -> None:
+    topic_partition = TopicPartition(new_topic(), 0)
+    name = topic_partition.topic
+    first = transactions.begin_new(name, TIMEOUT_MS)
+    assert (first.transactional_id, first.epoch) == (name, 0)
+    if theirs != "empty":
+        transactions.add_partitions(first, [topic_partition])
+    if theirs == "committed":
+        transactions.end(first, commit=True)
+    before = transactions.describe([name])
+    with pytest.raises(FENCED):
+        transactions.begin_new(name, TIMEOUT_MS)
+    assert transactions.describe([name]) == before
+    transactions.add_partitions(first, [topic_partition])
+
+
 @pytest.fixture(params=["at once", "in two steps"])
 def way_to_fence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As brokers since Kafka 4.0 have it, and older ones."""

@@ -36,7 +36,7 @@ from kafka.errors import (
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.client import cluster as client_cluster
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.client.transaction import ONGOING, ProducerIdentity, Transactions
+from pyspark_kafkalog.client.transaction import FENCED, ONGOING, ProducerIdentity, Transactions
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DeliveryError,
@@ -1055,6 +1055,64 @@ def test_tasks_whose_attempts_were_counted_anew_do_not_abort_each_other(
     sink.commit(first if counted == "first" else second, batch)
     assert seen(sink) == EACH_ROW_ONCE
     assert not has_open_transactions(sink.servers, sink.topic)
+
+
+def test_a_task_that_begins_late_leaves_what_its_twin_has_written(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still when it has seen that its id is free, while the twin, whose attempts were
+    counted anew, takes that and is decided."""
+    writes = TransactionalWrites(sink.options.client, sink.prefix)
+    lead = writes.take_lead("query-1")
+    begin_new, decide = Transactions.begin_new, DecisionLog.decide
+
+    def write(value: bytes) -> WrittenTransaction:
+        (batch,) = batches_of([value])
+        with writes.task(lead, "query-1", 0, 0) as task:
+            producer = task.begin()
+            producer.send(structs.TopicPartition(sink.topic, 0), batch)
+            producer.flush()
+            written = task.written(1, "digest")
+        assert written is not None
+        return written
+
+    def stand_still(transactions: Transactions, name: str, timeout_ms: int) -> ProducerIdentity:
+        monkeypatch.undo()
+        written = write(b"row")
+        assert written.producer.transactional_id == name
+
+        def decide_and_go_on(log: DecisionLog, *arguments: Any) -> Decision:
+            monkeypatch.undo()
+            decided = decide(log, *arguments)
+            late.append(begin(transactions, name, timeout_ms))
+            return decided
+
+        monkeypatch.setattr(DecisionLog, "decide", decide_and_go_on)
+        writes.commit(lead, "query-1", 1, [written])
+        raise late[0]
+
+    def begin(*arguments: Any) -> Exception:
+        with pytest.raises(FENCED) as raised:
+            begin_new(*arguments)
+        return raised.value
+
+    late: list[Exception] = []
+    monkeypatch.setattr(Transactions, "begin_new", stand_still)
+    with pytest.raises(PrefixInUseError, match="its lead is over"):
+        write(b"late")
+    assert seen(sink) == {b"row": 1}
+    assert not has_open_transactions(sink.servers, sink.topic)
+
+
+def test_a_task_begins_where_brokers_know_no_conditions(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> NoReturn:
+        raise ProducerFencedError("no such id")
+
+    monkeypatch.setattr(Transactions, "begin_new", refuse)
+    sink.run(1, *ROWS)
+    assert seen(sink) == EACH_ROW_ONCE
 
 
 @pytest.mark.parametrize("is_cause", [False, True])
