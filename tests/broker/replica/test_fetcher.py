@@ -6,10 +6,12 @@ into its answers.
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 from kafka.errors import (
+    BrokerResponseError,
     KafkaConnectionError,
     NotLeaderForPartitionError,
 )
@@ -21,7 +23,7 @@ from broker.cluster.metadata import PartitionMetadata
 from broker.config.log import LogConfig
 from broker.log.log import Log
 from broker.replica.fetcher import FetcherOptions, ReplicaFetcher
-from broker.replica.partition import Isolation, Partition
+from broker.replica.partition import EARLIEST, LATEST, Isolation, Partition
 from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
     FetchResponse,
@@ -111,6 +113,9 @@ class Leader:
     def __init__(self, pairs: list[Pair]) -> None:
         self.pairs = {pair.place.partition: pair for pair in pairs}
         self.spoil: Callable[[FetchedPartition], None] = lambda found: None
+        self.begin_at: Callable[[int], None] = lambda timestamp: None
+        """Called when it is asked for an offset."""
+        self.most_bytes = 1 << 20
         self.is_gone = False
         self.refused = 0
         self.asked: list[set[int]] = []
@@ -131,7 +136,7 @@ class Leader:
             found = FetchedPartition("", ask.partition, 0, -1, topic_id=ask.topic_id)
             try:
                 leader.check_epoch(ask.current_leader_epoch)
-                read = leader.read(ask, 1 << 20, Isolation.LOG_END, min_one_batch=True)
+                read = leader.read(ask, self.most_bytes, Isolation.LOG_END, min_one_batch=True)
             except Exception as error:
                 found.error_code = code_of(error)  # type: ignore[arg-type]
             else:
@@ -147,11 +152,17 @@ class Leader:
 
     async def request(self, message, version, response_class):
         (ask,) = message.topics[0].partitions
-        found = self.pairs[ask.partition_index].leader.find_offset(ask.timestamp, Isolation.LOG_END)
+        leader = self.pairs[ask.partition_index].leader
+        self.begin_at(ask.timestamp)
         topic_class = ListOffsetsResponse.ListOffsetsTopicResponse
-        answer = topic_class.ListOffsetsPartitionResponse(
-            partition_index=ask.partition_index, error_code=0, offset=found.offset
-        )
+        answer = topic_class.ListOffsetsPartitionResponse(partition_index=ask.partition_index)
+        try:
+            leader.check_epoch(ask.current_leader_epoch)
+        except BrokerResponseError as error:
+            answer.error_code, answer.offset = code_of(error), -1
+        else:
+            found = leader.find_offset(ask.timestamp, Isolation.LOG_END)
+            answer.error_code, answer.offset = 0, found.offset
         return ListOffsetsResponse(topics=[topic_class(name="t", partitions=[answer])])
 
     def close(self) -> None:
@@ -194,6 +205,26 @@ def test_it_catches_up_and_its_high_watermark_follows(pairs):
         await eventually(lambda: all(pair.follower.high_watermark == 3 for pair in pairs))
 
     fetching(pairs, scenario)
+
+
+def test_it_catches_up_by_several_fetches_and_its_high_watermark_is_in_its_log(pairs):
+    first = pairs[0]
+    first.append(count=20)
+    first.leader.advance_high_watermark(20)
+    ends = []
+
+    def spoil(found):
+        follower = first.follower
+        ends.append((follower.high_watermark, follower.log.log_end_offset))
+
+    async def scenario(leader, fetcher):
+        leader.spoil = spoil
+        leader.most_bytes = 5 * first.leader.log.size_bytes // 20
+        await until_equal(first)
+        assert ends[:4] == [(0, 0), (5, 5), (10, 10), (15, 15)]
+        await eventually(lambda: ends[-1] == (20, 20))
+
+    fetching([first], scenario)
 
 
 def test_the_lag_is_what_is_committed_and_not_here_yet(pairs):
@@ -326,6 +357,42 @@ def test_a_log_that_ends_below_the_leaders_start_begins_there(pairs):
     fetching([first], scenario)
 
 
+@pytest.mark.parametrize(("is_above", "asked_for"), [(True, LATEST), (False, EARLIEST)])
+def test_one_that_is_fenced_while_it_is_out_of_range_stops(pairs, is_above, asked_for):
+    """Its log stays as it is until the controller has said who leads."""
+    first = pairs[0]
+    if is_above:
+        first.append_to_follower(5, 6)  # of which the leader knows nothing
+    else:
+        first.append(count=8)
+        first.leader.advance_high_watermark(8)
+        first.leader.log.advance_log_start_offset(5)
+    has = first.follower.log.log_end_offset
+
+    def elect(timestamp):
+        if timestamp == asked_for:
+            asked.append(timestamp)
+            first.leader.lead(PartitionMetadata((LEADER, FOLLOWER), LEADER, 1, (LEADER,), 1))
+
+    asked: list[int] = []
+
+    async def scenario(leader, fetcher):
+        leader.begin_at = elect
+        await eventually(lambda: asked)
+        fetches = len(leader.asked)
+        await eventually(lambda: len(leader.asked) > fetches + 40)
+        assert all(each == {1} for each in leader.asked[fetches:])
+        assert asked == [asked_for]
+        assert first.follower.log.log_end_offset == has
+        first.begin(1)
+        fetcher.add(first.follower)
+        await eventually(
+            lambda: first.follower.log.log_end_offset == first.leader.log.log_end_offset
+        )
+
+    fetching(pairs, scenario)
+
+
 def test_where_the_leader_begins_the_follower_begins(pairs):
     first = pairs[0]
 
@@ -355,22 +422,96 @@ def test_nothing_is_written_to_what_was_removed_while_its_answer_was_under_way(p
     fetching(pairs, scenario)
 
 
-def test_a_damaged_answer_is_asked_for_again(pairs):
+def test_an_answer_of_the_epoch_before_is_dropped(pairs):
+    """Also where it says that what is here has diverged: meanwhile another one may lead."""
     first = pairs[0]
+    first.append(0, 2)
+    first.append_to_follower(0, 6)
+    first.begin(1)
+
+    async def scenario(leader, fetcher):
+        leader.gate = asyncio.Event()
+        fetcher.add(first.follower)
+        await eventually(lambda: any(0 in each for each in leader.asked))
+        await fetcher.remove([first.place])
+        # Whoever leads in the next epoch has all of it.
+        first.leader.log.append(batch(), 0)
+        first.leader.log.truncate_to(0)
+        for _ in range(6):
+            first.leader.log.append(batch(), 0)
+        first.begin(2)
+        fetcher.add(first.follower)
+        lengths = [first.follower.log.log_end_offset]
+        leader.spoil = lambda found: lengths.append(first.follower.log.log_end_offset)
+        leader.gate.set()
+        asked = len(leader.asked)
+        await eventually(lambda: len(leader.asked) > asked + 2)
+        assert set(lengths) == {6}
+
+    fetching(pairs, scenario)
+
+
+@pytest.mark.parametrize("operation", ["append", "cut"])
+def test_a_disk_that_refuses_stops_one_partition_alone(pairs, operation):
+    first, second = pairs
+    if operation == "cut":
+        first.append(0, 2)
+        first.append_to_follower(0, 6)
+        first.begin(1)
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    async def scenario(leader, fetcher):
+        name = "append_as_follower" if operation == "append" else "truncate_to"
+        first.follower = Refusing(first.follower, name, refuse)
+        fetcher.add(first.follower)
+        first.append()
+        second.append()
+        await until_equal(second)
+        await eventually(lambda: leader.asked[-1] == {1})
+        asked = len(leader.asked)
+        await eventually(lambda: len(leader.asked) > asked + 3)
+        assert all(each == {1} for each in leader.asked[asked:])
+
+    fetching(pairs, scenario)
+
+
+class Refusing:
+    """A partition whose log does one thing no more."""
+
+    def __init__(self, partition, name, refuse):
+        self._partition = partition
+        self.log = SimpleNamespace(
+            log_end_offset=partition.log.log_end_offset,
+            log_start_offset=partition.log.log_start_offset,
+            leader_epochs=partition.log.leader_epochs,
+            **{name: refuse},
+        )
+
+    def __getattr__(self, name):
+        return getattr(self._partition, name)
+
+
+def test_a_damaged_answer_is_asked_for_again(pairs):
+    first, second = pairs
     damaged = [2]
 
     def spoil(found):
-        if found.records and damaged[0]:
+        if found.records and found.partition == 0 and damaged[0]:
             damaged[0] -= 1
             found.records = bytes(found.records[:-1]) + b"\xff"
 
     async def scenario(leader, fetcher):
         leader.spoil = spoil
         first.append(count=3)
+        second.append(count=3)
+        await until_equal(second)
+        assert damaged != [0]  # the other one has not waited for it
         await until_equal(first)
         assert damaged == [0]
 
-    fetching([first], scenario)
+    fetching(pairs, scenario)
 
 
 def test_an_answer_for_what_was_not_asked_changes_nothing(pairs):
