@@ -193,6 +193,9 @@ class ReplicaFetcher:
 
     async def _fetch(self, due: list[_Followed]) -> None:
         options = self._options
+        for each in due:
+            if each.partition.log.leader_epochs.latest_epoch is None:
+                await self._cut_to_committed(each)
         asked = [self._ask(each.partition) for each in due]
         request = FetchRequest(
             _FETCH_VERSION,
@@ -217,6 +220,18 @@ class ReplicaFetcher:
         for found in response.partitions:
             if (known := asked_of.get((found.topic_id, found.partition))) is not None:
                 await self._take(*known, found)
+
+    async def _cut_to_committed(self, followed: _Followed) -> None:
+        """Of a log without epochs, which nothing tells from the leader's."""
+        async with self._writing:
+            partition = followed.partition
+            is_followed = self._followed.get(partition.topic_partition) is followed
+            if is_followed and partition.high_watermark < partition.log.log_end_offset:
+                try:
+                    await _in_thread(lambda: partition.log.truncate_to(partition.high_watermark))
+                except (KafkaStorageError, OSError) as error:
+                    self._say(partition, "stopped", error)
+                    followed.is_stopped = True
 
     def _ask(self, partition: Partition) -> FetchPartition:
         log = partition.log

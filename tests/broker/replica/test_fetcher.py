@@ -309,6 +309,23 @@ def test_what_is_cut_off_leaves_the_high_watermark_where_it_can(pairs, cut_at, h
     fetching(pairs, scenario)
 
 
+def test_a_log_without_epochs_is_cut_at_its_high_watermark(pairs):
+    """What lies above may be nobody else's, and no epoch tells."""
+    first = pairs[0]
+    first.append(0, 3)
+    first.append_to_follower(0, 3)
+    first.append_to_follower(1, 2)
+    first.follower.advance_high_watermark(3)
+    first.follower.log.leader_epochs.clear()
+    first.begin(2)
+    first.append(count=5)
+
+    async def same(leader, fetcher):
+        await until_equal(first)
+
+    fetching([first], same)
+
+
 def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs):
     """Twice: an epoch that the leader never had is none of its answers (KIP-279)."""
     first, second = pairs
