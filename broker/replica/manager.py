@@ -18,10 +18,13 @@ from typing import Final, NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
-    IneligibleReplicaError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
     KafkaStorageError,
+    NewLeaderElectedError,
     NotLeaderForPartitionError,
-    OperationNotAttemptedError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
@@ -51,7 +54,15 @@ from pyspark_kafkalog.record.control import TransactionMarker
 _log = logging.getLogger(__name__)
 
 NO_FOLLOWER: Final = -1
-_MAY_ASK_AGAIN = (IneligibleReplicaError, OperationNotAttemptedError)
+_CONTROLLER_KNOWS_MORE = (
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    NewLeaderElectedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+"""It has changed the partition since, and will say how."""
 
 LARGE_BYTES: Final = 512 << 10
 """Batches from which on `append_aside` may be a gain."""
@@ -503,8 +514,7 @@ class ReplicaManager:
         except BrokerResponseError as error:
             _log.warning("isr.not_changed topic=%r partition=%d reason=%r", *topic_partition, error)
             self.isr_stats.failed_updates += 1
-            # Else the controller has changed the partition since, and will say how.
-            if isinstance(error, _MAY_ASK_AGAIN) and partition.awaits(change):
+            if not isinstance(error, _CONTROLLER_KNOWS_MORE) and partition.awaits(change):
                 partition.isr_not_changed()
             return
         if partition.awaits(change):
