@@ -79,6 +79,7 @@ class Membership:
         self._is_elected = False
         self._unwatch: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
+        controller.on_doubt(lambda: self._note(_Changed.CONTROLLER))
 
     async def join(self, wait_s: float) -> None:
         """Registers, and stands for election. Raises ConfigError where another broker with this

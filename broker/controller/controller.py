@@ -94,9 +94,14 @@ class Controller:
         """Any thread."""
         return self._context.figures() if self.is_active else ControllerFigures()
 
+    def on_doubt(self, function: Callable[[], None]) -> None:
+        """Calls it where the store has not answered: nobody knows what stands there now, and
+        `start` is to read it anew. Until then this broker is no controller."""
+        self._turns.on_doubt = function
+
     async def start(self) -> None:
-        """This broker was elected: reads what is there, elects leaders where the last ones are
-        gone, and tells the brokers. Returns when this broker has heard."""
+        """This broker was elected, or is in doubt: reads what is there, elects leaders where the
+        last ones are gone, and tells the brokers. Returns when this broker has heard."""
         async with self._turns.lock:
             found = await self._run_blocking(self._records.cluster)
             self._context.forget()
@@ -117,6 +122,7 @@ class Controller:
             self._channels.update_metadata(everything)
             answers = self._turns.announce(everything, created)
             self._turns.is_active = True
+            self._turns.term += 1
         _log.info("controller.started epoch=%d", self._records.controller_epoch)
         own = {self._node_id: answers[self._node_id]} if self._node_id in answers else {}
         await failures_of(own, everything)
@@ -207,7 +213,7 @@ class Controller:
     async def _create_topic(
         self, name: str, assignment: Assignment, configs: Configs
     ) -> TopicMetadata:
-        async with self._turns.turn() as epoch:
+        async with self._turns.turn() as term:
             topic = TopicMetadata(name, uuid.uuid4(), self._first_states(assignment))
             if not await self._run_blocking(lambda: self._records.create_topic(topic, configs)):
                 raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
@@ -216,7 +222,7 @@ class Controller:
             answers = self._turns.announce(created, created)
         error = await _not_made(created, answers)
         if error is not None:
-            await self._delete_topic(topic, epoch)  # no space for its logs: no topic either
+            await self._delete_topic(topic, term)  # no space for its logs: no topic either
             raise error
         _log.info("topic.created topic=%r partitions=%d", name, len(topic.partitions))
         return topic
@@ -283,18 +289,18 @@ class Controller:
         """
         await self._changes.finish(topic.name, self._delete_topic(topic))
 
-    async def _delete_topic(self, topic: TopicMetadata, epoch: int | None = None) -> None:
-        async with self._turns.turn(epoch) as epoch:
+    async def _delete_topic(self, topic: TopicMetadata, term: int | None = None) -> None:
+        async with self._turns.turn(term) as term:
             if self._context.existing(topic.name).topic_id != topic.topic_id:
                 raise UnknownTopicOrPartitionError(f"topic {topic.name!r} is another one now")
             await self._run_blocking(lambda: self._records.mark_deleted(topic.name))
             self._context.deleting.add(topic.name)
-        await self._carry_out_deletion(topic.name, epoch)
+        await self._carry_out_deletion(topic.name, term)
 
-    async def _carry_out_deletion(self, name: str, epoch: int | None = None) -> None:
+    async def _carry_out_deletion(self, name: str, term: int | None = None) -> None:
         """Of a topic that is marked: clients hear first, then the replicas go, then the nodes. With
         a broker away that keeps one, it is gone for clients, and goes on when that is back."""
-        async with self._turns.turn(epoch) as epoch:
+        async with self._turns.turn(term) as term:
             topic = self._context.topics[name]
             states = self._context.states(topic.topic_partitions())
             self._channels.update_metadata(_during_delete(states))
@@ -311,7 +317,7 @@ class Controller:
         if away:
             _log.warning("topic.deletion_waits topic=%r brokers=%s", name, sorted(away))
             return
-        async with self._turns.turn(epoch):
+        async with self._turns.turn(term):
             await self._run_blocking(lambda: self._records.forget_topic(topic))
             del self._context.topics[name]
             self._context.deleting.discard(name)

@@ -8,7 +8,6 @@ offline. What only one replica keeps stays as it is: clients hear from its leade
 Called by: the event loop's thread.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection
 
@@ -17,13 +16,10 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.control import Failures, Partitions
 from broker.cluster.metadata import PartitionMetadata
-from broker.cluster.store import StoreConnectionError
 from broker.controller.elections import elect_without
 from broker.controller.turns import Turns
 
 _log = logging.getLogger(__name__)
-
-_RETRY_S = 0.2
 
 ElectOffline = Callable[[TopicPartition, PartitionMetadata], PartitionMetadata]
 
@@ -64,16 +60,7 @@ class FailedReplicas:
             self._turns.context.failed.pop(node_id, None)
         if now != known and self._turns.is_active:
             changed = now ^ known
-            self._turns.changes.begin("failed replicas", self._until_written(node_id, changed))
-
-    async def _until_written(self, node_id: int, places: Collection[TopicPartition]) -> None:
-        """Nobody else would ask for it again. Raises NotControllerError."""
-        while True:
-            try:
-                return await self._do_without(node_id, places)
-            except StoreConnectionError as error:
-                _log.warning("replicas.held_up reason=%r", str(error))
-                await asyncio.sleep(_RETRY_S)
+            self._turns.changes.begin("failed replicas", self._do_without(node_id, changed))
 
     async def _do_without(self, node_id: int, places: Collection[TopicPartition]) -> None:
         context, channels = self._turns.context, self._turns.channels

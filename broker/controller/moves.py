@@ -7,9 +7,8 @@ deleted, when all that are wanted are in sync. What is asked for by the node
 that is done. Called by: the event loop's thread.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kafka.errors import BrokerResponseError
@@ -18,14 +17,11 @@ from kafka.structs import TopicPartition
 from broker.cluster import znodes
 from broker.cluster.control import Partitions
 from broker.cluster.metadata import PartitionMetadata, TopicMetadata
-from broker.cluster.store import StoreConnectionError
 from broker.controller.channels import Answer, failures_of
 from broker.controller.reassignments import begun, completed, decide, is_complete, is_moving
 from broker.controller.turns import Turns
 
 _log = logging.getLogger(__name__)
-
-_RETRY_S = 0.2
 
 Targets = Mapping[TopicPartition, Sequence[int] | None]
 """Where partitions are to go; None: back to where they were."""
@@ -79,7 +75,7 @@ class Moves:
         """These partitions' ISRs are others now."""
         ready = [place for place in places if self._is_ready(place)]
         if ready:
-            self._turns.changes.begin("moves", self._until_written(self._complete_in_turn, ready))
+            self._turns.changes.begin("moves", self._complete_in_turn(ready))
 
     def _is_ready(self, place: TopicPartition) -> bool:
         state = self._turns.context.state(place)
@@ -164,7 +160,7 @@ class Moves:
                     "partition.not_stopped topic=%r partition=%d broker=%d reason=%r",
                     *(*place, node_id, error),
                 )
-        await self._until_written(self._end_in_turn, done)
+        await self._end_in_turn(done)
         for place, state in done.items():
             _log.info("partition.moved topic=%r partition=%d replicas=%r", *place, state.replicas)
 
@@ -175,19 +171,6 @@ class Moves:
             await self._write([topics[name] for name in sorted(names)])
             self._ending.difference_update(done)
             await self._settle_node()
-
-    async def _until_written(
-        self,
-        change: Callable[[Collection[TopicPartition]], Awaitable[None]],
-        places: Collection[TopicPartition],
-    ) -> None:
-        """Nobody else would ask for it again. Raises NotControllerError."""
-        while True:
-            try:
-                return await change(places)
-            except StoreConnectionError as error:
-                _log.warning("moves.held_up reason=%r", str(error))
-                await asyncio.sleep(_RETRY_S)
 
     async def _write(self, topics: Sequence[TopicMetadata]) -> None:
         """Who keeps their partitions, and who is added and removed."""

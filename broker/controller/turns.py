@@ -3,12 +3,14 @@
 Owns: whether this broker is the controller, and what it knows (`context`), writes (`records`) and
 says (`channels`) as one. A change has a turn: what it writes comes first to the store, checked by
 the controller's epoch, then to the context, then to the brokers; what another controller has
-written meanwhile ends it. Called by: the event loop's thread.
+written meanwhile ends it. Where the store does not answer, nobody knows what stands there: this
+controller then takes over from itself, and reads everything anew. Called by: the event loop's
+thread.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from kafka.errors import NotControllerError
 from kafka.structs import TopicPartition
@@ -16,6 +18,7 @@ from kafka.structs import TopicPartition
 from broker.cluster.changes import Changes, RunBlocking
 from broker.cluster.control import Partitions
 from broker.cluster.records import MetadataRecords
+from broker.cluster.store import StoreConnectionError
 from broker.controller.channels import Answer, Channels
 from broker.controller.context import ControllerContext
 
@@ -38,6 +41,10 @@ class Turns:
         """Those that are under way, or wait for their turns."""
         self.is_active = False
         """Whether this broker is the controller, as far as it knows."""
+        self.term = 0
+        """How often it has taken over."""
+        self.on_doubt: Callable[[], None] = lambda: None
+        """Called where it is to take over again, from itself."""
         self.lock = asyncio.Lock()
         """Held by the change that is under way."""
 
@@ -47,18 +54,22 @@ class Turns:
             raise NotControllerError("this broker is not the controller")
 
     @contextlib.asynccontextmanager
-    async def turn(self, epoch: int | None = None) -> AsyncIterator[int]:
-        """One change's turn: the controller epoch in which it is. `epoch`: that of the turn before,
-        of a change that takes several. Raises NotControllerError."""
+    async def turn(self, term: int | None = None) -> AsyncIterator[int]:
+        """One change's turn: the term in which it is. `term`: that of the turn before, of a change
+        that takes several. Raises NotControllerError, also where everything was read anew since.
+        """
         async with self.lock:
             self.check_active()
-            now = self.records.controller_epoch
-            if epoch not in (None, now):
-                raise NotControllerError("another controller was elected meanwhile")
+            if term not in (None, self.term):
+                raise NotControllerError("a controller has taken over meanwhile")
             try:
-                yield now
+                yield self.term
             except NotControllerError:
                 self.is_active = False  # another one has written; who watches will say more
+                raise
+            except StoreConnectionError:
+                self.is_active = False
+                self.on_doubt()
                 raise
 
     async def write_states(self, states: Partitions) -> Partitions:

@@ -1,6 +1,7 @@
 """A controller over a store of its own, and brokers that obey whatever they are told."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +20,7 @@ from broker.cluster.control import (
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, PartitionMetadata
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import ANY_VERSION, Delete
+from broker.cluster.store import ANY_VERSION, Delete, StoreConnectionError
 from broker.controller.controller import Controller
 from broker.controller.leaders import ElectionRules
 from tests.support.patience import eventually
@@ -82,13 +83,26 @@ class ScriptedCluster:
     def _elect(self, node_id: int) -> Controller:
         self.records = MetadataRecords(self.store)
         self.records.become_controller(node_id)
-        return Controller(
+        controller = Controller(
             node_id,
             self.records,
             lambda node: _Channel(self, node.node_id),
             self.run_blocking,
             self._rules,
         )
+
+        def take_over() -> None:
+            self._taking_over = asyncio.get_running_loop().create_task(self._take_over(controller))
+
+        controller.on_doubt(take_over)
+        return controller
+
+    async def _take_over(self, controller: Controller) -> None:
+        """As a broker's membership has it do, again and again."""
+        while controller is self.controller and not controller.is_active:
+            await controller.resign()
+            with contextlib.suppress(StoreConnectionError):
+                await controller.start()
 
     async def run_blocking(self, function: Callable[[], T]) -> T:
         if self.failures:
@@ -102,9 +116,14 @@ class ScriptedCluster:
 
     async def fail_over(self) -> None:
         """Another controller, which knows what stands in the store."""
+        self.depose()
+        await self._taking_over
+
+    def depose(self) -> None:
+        """Another controller is elected; it takes over as soon as it can."""
         self.store.commit([Delete("/controller", ANY_VERSION)])
         self.controller = self._elect(2)
-        await self.controller.start()
+        self._taking_over = asyncio.get_running_loop().create_task(self.controller.start())
 
     async def lose(self, node_id: int) -> None:
         self.store.commit([Delete(f"/brokers/ids/{node_id}", ANY_VERSION)])

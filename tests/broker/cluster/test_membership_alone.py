@@ -1,0 +1,175 @@
+"""A broker's place in a cluster: what it does when its session ends, when its id is still taken,
+and when its controller is in doubt. The store is a file's: sessions end when the test says so."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from broker.boot.membership import Membership
+from broker.cluster import znodes
+from broker.cluster.control import Stamp
+from broker.cluster.local_store import LocalStore
+from broker.cluster.metadata import BrokerNode
+from broker.cluster.records import MetadataRecords
+from broker.cluster.session import SessionEvent, SessionState
+from broker.cluster.store import ANY_VERSION, Delete, NoNodeError, StoreConnectionError
+from broker.config.definition import ConfigError
+from broker.controller.controller import Controller
+from broker.controller.local_channel import LocalChannel
+from tests.support.patience import eventually
+
+NODE = BrokerNode(1, "host", 9092)
+
+
+class Store(LocalStore):
+    """With sessions."""
+
+    resumed = 0
+
+    def resume(self, session_id: int) -> None:
+        self.resumed = session_id
+
+
+class Broker:
+    """Number 1, which does all that it is told."""
+
+    def __init__(self, directory) -> None:
+        self.store = Store(directory)
+        self.records = MetadataRecords(self.store)
+        self.records.prepare()
+        self.epochs: list[int] = []
+        self.lost = 0
+        self.stamps: list[Stamp] = []
+        self.away = 0
+
+    async def _obey(self, request):
+        self.stamps.append(request.stamp)
+        return {}
+
+    async def _run_blocking(self, function):
+        if self.away:
+            self.away -= 1
+            raise StoreConnectionError("/")
+        return function()
+
+    async def join(self, wait_s=5.0) -> None:
+        self.controller = Controller(
+            1, self.records, lambda node: LocalChannel(self._obey), self._run_blocking
+        )
+        self.membership = Membership(
+            NODE,
+            self.store,  # type: ignore[arg-type]
+            self.records,
+            self.controller,
+            self._run_blocking,
+            self.epochs.append,
+            self._on_lost,
+        )
+        await self.membership.join(wait_s)
+
+    def _on_lost(self) -> None:
+        self.lost += 1
+
+    def end_session(self) -> None:
+        """The server has ended it: what was there by it is gone."""
+        for path in (znodes.broker(1), znodes.CONTROLLER):
+            with suppress(NoNodeError):
+                self.store.commit([Delete(path, ANY_VERSION)])
+
+
+@pytest.fixture
+def broker(tmp_path):
+    made = Broker(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_an_id_that_is_still_taken_is_waited_for(broker):
+    """By this broker's session before, say, which ends soon."""
+    before = broker.records.register(NODE)
+
+    async def scenario() -> None:
+        joining = asyncio.ensure_future(broker.join())
+        await asyncio.sleep(0.05)
+        assert not joining.done()
+        assert broker.epochs == []
+        broker.end_session()
+        await joining
+        assert broker.epochs == [broker.records.brokers()[1].epoch]
+        assert broker.epochs[0] > before
+        assert broker.controller.is_active
+        await broker.membership.leave()
+
+    asyncio.run(scenario())
+
+
+def test_an_id_that_stays_taken_is_an_error(broker):
+    broker.records.register(NODE)
+    with pytest.raises(ConfigError, match=r"broker\.id 1 is registered by another broker"):
+        asyncio.run(broker.join(wait_s=0))
+
+
+def test_a_session_that_ends_is_followed_by_a_new_registration(broker):
+    """At once nothing is acknowledged any more; nothing is written before the next session; then
+    the broker is another one to all, by its epoch."""
+
+    async def scenario() -> None:
+        await broker.join()
+        (first,) = broker.epochs
+        broker.end_session()
+        broker.membership.session_changed(SessionEvent(SessionState.EXPIRED, 7))
+        assert broker.lost == 1
+        await eventually(lambda: not broker.controller.is_active)
+        assert not broker.store.exists(znodes.broker(1))
+        broker.membership.session_changed(SessionEvent(SessionState.CONNECTED, 8, is_new=True))
+        await eventually(lambda: broker.controller.is_active)
+        assert broker.store.resumed == 8
+        _, second = broker.epochs
+        assert second > first
+        assert broker.stamps[-1] == Stamp(1, 2, second)
+        await broker.membership.leave()
+
+    asyncio.run(scenario())
+
+
+def test_another_broker_may_be_controller_when_the_next_session_begins(broker):
+    async def scenario() -> None:
+        await broker.join()
+        broker.end_session()
+        MetadataRecords(broker.store).become_controller(2)
+        for event in (
+            SessionEvent(SessionState.EXPIRED, 7),
+            SessionEvent(SessionState.CONNECTED, 8, is_new=True),
+        ):
+            broker.membership.session_changed(event)
+        await eventually(lambda: len(broker.epochs) == 2)
+        assert not broker.controller.is_active
+        assert broker.records.controller_id() == 2
+        # And when that is gone it stands for election.
+        broker.store.commit([Delete(znodes.CONTROLLER, ANY_VERSION)])
+        await eventually(lambda: broker.controller.is_active)
+        assert broker.records.controller_epoch == 3
+        await broker.membership.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_in_doubt_takes_over_again(broker):
+    """When the store answers: what it has not seen meanwhile it knows then."""
+
+    async def scenario() -> None:
+        await broker.join()
+        broker.records.register(BrokerNode(2, "host", 9093))
+        await eventually(lambda: 2 in broker.controller._context.brokers)
+        broker.away = 3
+        with pytest.raises(StoreConnectionError):
+            await broker.controller.topics_changed()
+        assert not broker.controller.is_active
+        broker.store.commit([Delete(znodes.broker(2), ANY_VERSION)])
+        await eventually(lambda: broker.controller.is_active)
+        assert broker.controller._context.brokers.keys() == {1}
+        assert broker.records.controller_epoch == 1
+        await broker.membership.leave()
+
+    asyncio.run(scenario())
