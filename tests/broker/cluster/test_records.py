@@ -99,6 +99,58 @@ def test_one_broker_is_controller_at_a_time(store, records):
     assert store.get("/controller_epoch").value == b"1"
 
 
+@pytest.mark.parametrize("becomes", ["done", "not done", "another's"])
+def test_an_election_whose_answer_is_lost(store, becomes, monkeypatch):
+    """Who was elected knows it by reading back; nobody else takes itself for the controller."""
+    records = MetadataRecords(store)
+    records.prepare()
+    commit = store.commit
+
+    def unanswered(operations):
+        monkeypatch.undo()
+        if becomes == "done":
+            commit(operations)
+        if becomes == "another's":
+            MetadataRecords(store).become_controller(2)
+        raise StoreConnectionError("/")
+
+    monkeypatch.setattr(store, "commit", unanswered)
+    if becomes == "done":
+        records.become_controller(1)
+        assert records.controller_epoch == 1
+        assert records.create_topic(new_topic("orders", 1, 1), {})
+        return
+    with pytest.raises(StoreConnectionError):
+        records.become_controller(1)
+    if becomes == "another's":
+        assert records.controller_id() == 2
+        with pytest.raises(NodeExistsError):
+            records.become_controller(1)
+    else:
+        records.become_controller(1)
+        assert records.controller_epoch == 1
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_registration_whose_answer_is_lost(store, records, is_done, monkeypatch):
+    commit = store.commit
+
+    def unanswered(operations):
+        monkeypatch.undo()
+        if is_done:
+            commit(operations)
+        raise StoreConnectionError("/")
+
+    monkeypatch.setattr(store, "commit", unanswered)
+    node = BrokerNode(1, "a", 1)
+    if is_done:
+        assert records.register(node) == records.brokers()[1].epoch
+    else:
+        with pytest.raises(StoreConnectionError):
+            records.register(node)
+        assert records.brokers() == {}
+
+
 def test_who_is_controller_no_more_writes_nothing(store, records):
     """As after a session that ended without a word: the other one's epoch stands in the way."""
     topic = new_topic("orders", 1, 1)

@@ -13,6 +13,7 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
+from broker.cluster.control import NO_LEADER
 from broker.cluster.store import Create, StoreConnectionError
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 
@@ -195,6 +196,25 @@ def test_a_move_waits_for_a_broker_that_is_away(cluster):
         assert cluster.followed()[3][0] == cluster.state()
         await cluster.in_sync(1, 2, 3)
         await cluster.wait(lambda: node(cluster) == ([3, 2], {}, {}))
+
+    run(scenario)
+
+
+def test_what_a_dead_broker_led_moves_as_well(cluster):
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.lose(1)
+        await move(cluster, 3, 2)
+        state = cluster.state()
+        assert (state.leader, state.isr) == (2, (2,))
+        # Also where it dies on the way, and nobody else is in sync: that one is waited for.
+        await cluster.lose(2)
+        assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (2,))
+        assert node(cluster) == ([3, 2, 1], {"0": [3]}, {"0": [1]})
+        await cluster.find(2)
+        await cluster.in_sync(2, 3)
+        await cluster.wait(lambda: node(cluster) == ([3, 2], {}, {}))
+        assert (cluster.state().leader, cluster.state().isr) == (2, (2, 3))
 
     run(scenario)
 

@@ -1,0 +1,268 @@
+"""Brokers that come, go, stop and are started anew: what becomes of their partitions, and who is
+told."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from kafka.errors import (
+    BrokerNotAvailableError,
+    IneligibleReplicaError,
+    StaleBrokerEpochError,
+    UnknownTopicOrPartitionError,
+)
+
+from broker.cluster import znodes
+from broker.cluster.control import (
+    NO_LEADER,
+    AlterPartition,
+    IsrChange,
+    LeaderAndIsr,
+    StopReplica,
+    UpdateMetadata,
+)
+from broker.cluster.metadata import BrokerNode
+from broker.cluster.store import ANY_VERSION, Delete
+from tests.broker.controller.scripted import P0, P1, ScriptedCluster
+
+EVERYBODY = set(range(1, 6))
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = ScriptedCluster(tmp_path)
+    yield made
+    made.store.close()
+
+
+def told_clients(cluster):
+    """What each broker was told last to tell its clients: who is there, and who leads P0."""
+    found = {}
+    for node_id, request in cluster.told:
+        if isinstance(request, UpdateMetadata):
+            there, leader = found.get(node_id, (None, None))
+            there = {broker.node_id for broker in request.brokers}
+            if P0 in request.partitions:
+                leader = request.partitions[P0].leader, request.partitions[P0].isr
+            found[node_id] = there, leader
+    return found
+
+
+def test_all_brokers_are_told_who_is_there_and_who_leads(cluster):
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.lose(1)
+        there = EVERYBODY - {1}
+        assert told_clients(cluster) == dict.fromkeys(there, (there, (2, (2,))))
+        await cluster.lose(5)  # which keeps nothing
+        there = EVERYBODY - {1, 5}
+        assert told_clients(cluster)[3] == (there, (2, (2,)))
+        cluster.told.clear()
+        await cluster.find(1)
+        there = EVERYBODY - {5}
+        assert {node_id: who for node_id, (who, _) in told_clients(cluster).items()} == (
+            dict.fromkeys(there, there)
+        )
+        assert told_clients(cluster)[1] == (there, (2, (2,)))
+        assert cluster.followed().keys() == {1}
+        await cluster.lose(2)
+        assert told_clients(cluster)[4] == (there - {2}, (NO_LEADER, (2,)))
+
+    asyncio.run(scenario())
+
+
+def test_topics_and_partitions_are_made_while_a_replica_is_away(cluster):
+    async def scenario() -> None:
+        await cluster.controller.start()
+        await cluster.lose(2)
+        await cluster.controller.create_topic("t", [(2, 1), (1, 2)], {})
+        for place in (P0, P1):
+            state = cluster.state(place)
+            assert (state.leader, state.isr, state.leader_epoch) == (1, (1,), 0)
+        await cluster.controller.add_partitions("t", 4, [(2, 3), (2,)])
+        third, fourth = cluster.records.cluster().topics[0].partitions[2:]
+        assert (third.leader, third.isr) == (3, (3,))
+        assert (fourth.leader, fourth.isr) == (NO_LEADER, (2,))
+        assert cluster.followed(P0).keys() == {1}
+        await cluster.find(2)
+        assert cluster.followed(P0)[2] == (cluster.state(P0), False)
+        assert cluster.records.cluster().topics[0].partitions[3].leader == 2
+        await cluster.in_sync(1, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_is_started_anew_between_two_looks_has_been_gone(cluster):
+    """It has lost what it had not written to its disk; it is told as one that knows nothing."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        before = cluster.records.brokers()[1].epoch
+        cluster.store.commit([Delete(znodes.broker(1), ANY_VERSION)])
+        cluster.records.register(BrokerNode(1, "elsewhere", 9999))
+        await cluster.controller.brokers_changed()
+        after = cluster.records.brokers()[1].epoch
+        assert after > before
+        state = cluster.state()
+        assert (state.leader, state.leader_epoch, state.isr) == (2, 1, (2,))
+        first = [request for node_id, request in cluster.told if node_id == 1]
+        assert [type(request) for request in first] == [
+            UpdateMetadata,
+            LeaderAndIsr,
+            UpdateMetadata,
+        ]
+        assert {request.stamp.broker_epoch for request in first} == {after}
+        assert first[0].partitions == first[1].partitions == {P0: state, P1: cluster.state(P1)}
+        assert BrokerNode(1, "elsewhere", 9999) in first[0].brokers
+        # What it asked for in its life before is refused.
+        with pytest.raises(StaleBrokerEpochError):
+            await cluster.controller.shut_down(1, before)
+        with pytest.raises(StaleBrokerEpochError):
+            await cluster.controller.alter_partitions(AlterPartition(1, before, []))
+        cluster.told.clear()
+        await cluster.controller.brokers_changed()  # nothing is new
+        assert cluster.told == []
+
+    asyncio.run(scenario())
+
+
+def test_the_only_replica_that_is_started_anew_leads_again_in_a_new_epoch(cluster):
+    async def scenario() -> None:
+        await cluster.start((1,))
+        cluster.store.commit([Delete(znodes.broker(1), ANY_VERSION)])
+        cluster.records.register(BrokerNode(1, "host", 9091))
+        await cluster.controller.brokers_changed()
+        state = cluster.state()
+        assert (state.leader, state.isr) == (1, (1,))
+        assert state.leader_epoch > 0
+        assert cluster.followed() == {1: (state, False)}
+
+    asyncio.run(scenario())
+
+
+async def shut_down(cluster, node_id):
+    epoch = cluster.records.brokers()[node_id].epoch
+    return await cluster.controller.shut_down(node_id, epoch)
+
+
+def test_others_lead_before_a_broker_stops(cluster):
+    async def scenario() -> None:
+        await cluster.start((1, 2, 3))
+        assert await shut_down(cluster, 1) == []
+        state = cluster.state()
+        assert (state.leader, state.leader_epoch, state.isr) == (2, 1, (2, 3))
+        assert cluster.followed().keys() == {2, 3}
+        stopped = [
+            (node_id, dict(request.partitions))
+            for node_id, request in cluster.told
+            if isinstance(request, StopReplica)
+        ]
+        assert [(node_id, places.keys()) for node_id, places in stopped] == [(1, {P0, P1})]
+        assert cluster.deleted() == []
+        assert told_clients(cluster) == dict.fromkeys(EVERYBODY, (EVERYBODY, (2, (2, 3))))
+        # Where it only followed it is in sync no more.
+        assert await shut_down(cluster, 3) == []
+        state = cluster.state()
+        assert (state.leader, state.leader_epoch, state.isr) == (2, 2, (2,))
+
+    asyncio.run(scenario())
+
+
+def test_who_is_about_to_stop_is_taken_into_no_isr(cluster):
+    """It fetches a last time, say, after it has been taken out."""
+
+    async def scenario() -> None:
+        await cluster.start((1, 2))
+        await shut_down(cluster, 2)
+        state, (topic,) = cluster.state(), cluster.records.cluster().topics
+        change = IsrChange(topic.topic_id, 0, state.leader_epoch, (1, 2), state.partition_epoch)
+        epoch = cluster.records.brokers()[1].epoch
+        asked = AlterPartition(1, epoch, [change])
+        (answer,) = await cluster.controller.alter_partitions(asked)
+        assert isinstance(answer, IneligibleReplicaError)
+        assert cluster.state() == state
+        # Started again it may be in sync.
+        await cluster.lose(2)
+        await cluster.find(2)
+        (answer,) = await cluster.controller.alter_partitions(asked)
+        assert answer == replace(state, isr=(1, 2), partition_epoch=state.partition_epoch + 1)
+        # The answer was lost, and it is asked again: nothing is written.
+        assert await cluster.controller.alter_partitions(asked) == [answer]
+        assert cluster.state() == answer
+
+    asyncio.run(scenario())
+
+
+def test_the_last_in_sync_leads_on_and_is_said_to_remain(cluster):
+    async def scenario() -> None:
+        await cluster.start((1, 2))
+        await cluster.in_sync(1, place=P1)
+        assert await shut_down(cluster, 1) == [P1]
+        assert (cluster.state(P0).leader, cluster.state(P1).leader) == (2, 1)
+        await cluster.controller.create_topic("alone", [(2,)], {})
+        before = cluster.records.cluster().topics
+        # Nobody is left: the partition that it keeps alone is not waited for.
+        assert await shut_down(cluster, 2) == [P0]
+        assert cluster.records.cluster().topics == before
+
+    asyncio.run(scenario())
+
+
+def test_all_in_sync_stop_at_once(cluster):
+    async def scenario() -> None:
+        await cluster.start((1, 2, 3))
+        remaining = await asyncio.gather(*(shut_down(cluster, node_id) for node_id in (1, 2, 3)))
+        assert remaining == [[], [], [P0, P1]]
+        state = cluster.state()
+        assert (state.leader, state.isr) == (3, (3,))
+        for node_id in (1, 2, 3):
+            await cluster.lose(node_id)
+        assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,))
+        await cluster.find(1)
+        assert cluster.state().leader == NO_LEADER
+        await cluster.find(3)
+        assert cluster.state().leader == 3
+
+    asyncio.run(scenario())
+
+
+def test_who_may_not_ask_to_stop(cluster):
+    async def scenario() -> None:
+        await cluster.start()
+        epoch = cluster.records.brokers()[1].epoch
+        with pytest.raises(StaleBrokerEpochError):
+            await cluster.controller.shut_down(1, epoch - 1)
+        with pytest.raises(BrokerNotAvailableError):
+            await cluster.controller.shut_down(9, epoch)
+        assert cluster.state().leader == 1
+        assert cluster.told == []
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_with_added_partitions_is_deleted_when_all_that_keep_it_are_back(cluster):
+    """Until then it is given no more of them, and nobody leads it."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.controller.add_partitions("t", 3, [(3, 4)])
+        await cluster.lose(4)
+        (topic,) = cluster.records.cluster().topics
+        await cluster.controller.delete_topic(topic)
+        assert cluster.records.deleted_topics() == ["t"]
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await cluster.controller.add_partitions("t", 4)
+        cluster.told.clear()
+        await cluster.lose(2)
+        assert not any(isinstance(request, LeaderAndIsr) for _, request in cluster.told)
+        await cluster.find(4)
+        await cluster.controller.finish_changes()
+        assert cluster.records.deleted_topics() == ["t"]
+        await cluster.find(2)
+        await cluster.controller.finish_changes()
+        assert cluster.records.deleted_topics() == cluster.records.topic_names() == []
+        assert set(cluster.deleted(P0)) == {1, 2}
+        await cluster.controller.create_topic("t", [(1, 2)], {})
+        assert cluster.state().leader == 1
+
+    asyncio.run(scenario())
