@@ -148,6 +148,48 @@ def test_leadership_that_goes_is_said(broker):
     assert errors_of(asyncio.run(scenario())) == [0, lost]
 
 
+def wait_for_records(broker, woken):
+    fetch = DelayedFetch([PLACES[0]], 1 << 20, Isolation.HIGH_WATERMARK)
+    broker.replicas.wait(fetch, LONG_MS, lambda: woken.append(PLACES[0]))
+
+
+def test_a_leader_that_follows_now_keeps_nobody_waiting(broker):
+    """Also where it leads again before anybody has looked: it may have cut what it appended."""
+    woken = []
+    (state, _), topic_id = broker.topic.partitions, broker.topic.topic_id
+
+    async def scenario():
+        wait_for_records(broker, woken)
+        first = await begun(broker.produce(PLACES[0]))
+        elsewhere = replace(state, leader=2, leader_epoch=1, partition_epoch=1)
+        broker.replicas.follow(PLACES[0], topic_id, elsewhere)
+        assert woken == [PLACES[0]]
+        again = replace(state, leader_epoch=2, partition_epoch=2)
+        broker.replicas.lead(PLACES[0], topic_id, again)
+        broker.replicate(0, 1)
+        return await first
+
+    lost = NotLeaderForPartitionError.errno
+    assert errors_of(asyncio.run(scenario())) == [lost]
+    assert broker.waiting == 0
+
+
+def test_a_leader_that_leads_on_in_a_new_epoch_answers_when_all_have_the_records(broker):
+    """Followers have told it nothing in that epoch yet."""
+    (state, _), topic_id = broker.topic.partitions, broker.topic.topic_id
+
+    async def scenario():
+        task = await begun(broker.produce(PLACES[0]))
+        again = replace(state, leader_epoch=1, partition_epoch=1)
+        broker.replicas.lead(PLACES[0], topic_id, again)
+        await asyncio.sleep(0)
+        assert not task.done()
+        broker.replicate(0, 1)
+        return await task
+
+    assert errors_of(asyncio.run(scenario())) == [0]
+
+
 def test_who_goes_away_is_forgotten(broker):
     async def scenario():
         task = await begun(broker.produce(PLACES[0]))

@@ -115,6 +115,26 @@ def test_the_high_watermark_stands_below_min_insync_replicas(partition):
     assert alone.high_watermark == 10
 
 
+def test_the_same_epoch_leaves_its_followers_where_they_are(partition):
+    """A new one knows nothing of any, and begins at the log's end."""
+    both = led_by_two(partition.log, 7)
+    both.fetched_by(2, 8, 0)
+    assert (both.high_watermark, both.epoch_start_offset) == (8, 10)
+    both.append(batch(), 1)
+    grown = PartitionMetadata((1, 2, 3), 1, 3, (1, 2), 1)
+    both.lead(grown)
+    assert (both.partition_epoch, both.epoch_start_offset, both.leadership) == (1, 10, 1)
+    assert both.tells_other_start(2, 1)
+    assert not both.tells_other_start(2, 0)  # as it has told
+    both.lead(replace(grown, isr=(1, 2, 3), partition_epoch=2))
+    both.fetched_by(3, 9, 0)
+    assert both.high_watermark == 8
+    both.lead(replace(grown, leader_epoch=4, partition_epoch=3))
+    assert (both.high_watermark, both.epoch_start_offset, both.leadership) == (8, 11, 1)
+    assert both.tells_other_start(2, 0)
+    assert both.join_isr(3) is None
+
+
 def test_who_reads_committed_records_gets_none_of_an_open_transaction(partition):
     """Also where some that are committed lie before it, in the same answer."""
     records = bytearray(batch_of(3, producer=(7, 0, 0), transactional=True))

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 from kafka.errors import (
+    FencedLeaderEpochError,
     NotLeaderForPartitionError,
     StaleBrokerEpochError,
     StaleControllerEpochError,
     UnknownTopicOrPartitionError,
 )
+from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
@@ -27,8 +29,11 @@ from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
+from broker.replica.delayed import DelayedFetch
+from broker.replica.partition import Isolation
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
+from tests.broker.log.batches import batch
 from tests.support.coordinators import ToldCoordinators
 from tests.support.replicas import no_fetchers, replicas_alone
 
@@ -59,7 +64,7 @@ class Broker:
         self.metadata = MetadataCache("cluster", ME)
         self.replicas = replicas_alone(
             self.logs,
-            Purgatory(lambda delay, run: asyncio.TimerHandle),  # type: ignore[arg-type,return-value]
+            Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run)),
         )
         self.coordinators = ToldCoordinators()
         self._changes = StateChanges(
@@ -99,26 +104,99 @@ def test_partitions_are_served_by_their_leader_alone(broker):
     assert set(broker.logs.all_logs()) == set(PLACES)
 
 
-def test_a_controller_of_the_past_is_not_obeyed(broker):
+IDS = {TOPIC.name: TOPIC.topic_id}
+STATES = dict(zip(PLACES, TOPIC.partitions, strict=True))
+ELSEWHERE = {place: replace(state, leader=2, leader_epoch=9) for place, state in STATES.items()}
+REQUESTS = {
+    "LeaderAndIsr": lambda stamp: LeaderAndIsr(stamp, ELSEWHERE, IDS, frozenset(), [ME]),
+    "StopReplica": lambda stamp: StopReplica(
+        stamp, dict.fromkeys(PLACES, StoppedReplica(9, delete=True))
+    ),
+    "UpdateMetadata": lambda stamp: UpdateMetadata(stamp, [ME], {}, {}),
+}
+
+
+@pytest.mark.parametrize("request_at", REQUESTS.values(), ids=REQUESTS.keys())
+@pytest.mark.parametrize(
+    ("stamp", "error"),
+    [(Stamp(2, 4, 1), StaleControllerEpochError), (Stamp(1, 5, 0), StaleBrokerEpochError)],
+)
+def test_a_controller_of_the_past_is_not_obeyed(broker, request_at, stamp, error):
+    """Nor is what one of today says to this broker as it was before it registered anew."""
     broker.lead(5)
-    stopped = dict.fromkeys(PLACES, StoppedReplica(0, delete=True))
-    for request in (
-        StopReplica(Stamp(2, 4, 1), stopped),
-        UpdateMetadata(Stamp(2, 4, 1), [ME], {}, {}),
-    ):
-        with pytest.raises(StaleControllerEpochError):
-            broker.obey(request)
+    with pytest.raises(error):
+        broker.obey(request_at(stamp))
     assert set(broker.logs.all_logs()) == set(PLACES)
     assert broker.metadata.brokers == []
+    assert [broker.replicas.partition(place).leader_epoch for place in PLACES] == [0, 0]
+    broker.obey(request_at(Stamp(2, 6, 1)))
+    with pytest.raises(StaleControllerEpochError):
+        broker.lead(5)
 
 
 def test_what_is_older_than_what_is_known_of_a_partition_is_passed_over(broker):
     newer = replace(TOPIC.partitions[0], leader_epoch=3, partition_epoch=7)
     assert broker.lead(5, {PLACES[0]: newer}) == {}
-    older = replace(newer, leader_epoch=2, partition_epoch=6, leader=2)
-    broker.lead(5, {PLACES[0]: older})
+    older = replace(newer, leader_epoch=2, partition_epoch=8, leader=2)
+    failures = broker.lead(5, {PLACES[0]: older, PLACES[1]: TOPIC.partitions[1]})
+    assert {place: type(error) for place, error in failures.items()} == {
+        PLACES[0]: StaleControllerEpochError
+    }
+    assert broker.replicas.partition(PLACES[1]).is_led
+    # Of the same leader epoch: the ISR was another one then.
+    assert broker.lead(5, {PLACES[0]: replace(newer, partition_epoch=6, isr=(1, 2))}) == {}
     partition = broker.replicas.partition(PLACES[0])
     assert (partition.leader_epoch, partition.partition_epoch) == (3, 7)
+    assert partition.isr == newer.isr
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize(
+    ("leader_epoch", "is_obeyed"),
+    [(2, False), (3, True), (4, True), (-1, True), (-2, True)],
+    ids=["older", "equal", "newer", "none", "of a deletion"],
+)
+def test_a_replica_stops_unless_it_was_meant_in_an_epoch_before(
+    broker, leader_epoch, is_obeyed, delete
+):
+    place = PLACES[0]
+    broker.lead(5, {place: replace(STATES[place], leader_epoch=3)})
+    gone = TopicPartition("gone", 0)
+    stopped = dict.fromkeys((place, gone), StoppedReplica(leader_epoch, delete))
+    failures = broker.obey(StopReplica(Stamp(1, 5, 1), stopped))
+    assert {each: type(error) for each, error in failures.items()} == (
+        {} if is_obeyed else {place: FencedLeaderEpochError}
+    )
+    assert (broker.replicas.kept(place) is None) == is_obeyed
+    assert broker.replicas.has_log(place) != (is_obeyed and delete)
+
+
+def test_a_topic_made_anew_gets_nothing_of_the_log_of_the_one_before(broker):
+    """Whose deletion this broker has slept through. Who waits for its records hears of it."""
+    place = PLACES[0]
+    broker.lead(5, {place: replace(STATES[place], leader_epoch=7, partition_epoch=9)})
+    before = broker.replicas.partition(place)
+    before.log.append(batch(), 7)
+    anew = new_topic("t", 1, 1)
+    request = LeaderAndIsr(
+        Stamp(1, 5, 1), {place: anew.partitions[0]}, {"t": anew.topic_id}, frozenset(), [ME]
+    )
+    woken = []
+
+    async def scenario() -> None:
+        delayed = DelayedFetch([place], 1000, Isolation.HIGH_WATERMARK)
+        broker.replicas.wait(delayed, 60_000, lambda: woken.append(place))
+        assert await broker.obeys(request) == {}
+
+    asyncio.run(scenario())
+    after = broker.replicas.partition(place)
+    assert woken == [place]
+    assert (before.is_led, before.has_followers) == (False, False)
+    assert (after.topic_id, after.leader_epoch) == (anew.topic_id, 0)
+    assert after.log.log_end_offset == after.high_watermark == 0
+    assert broker.logs.topic_id(place) == anew.topic_id
+    assert broker.obey(request) == {}
+    assert broker.replicas.partition(place) is after
 
 
 def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path):

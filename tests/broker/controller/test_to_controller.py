@@ -1,0 +1,141 @@
+"""What a leader asks its controller for: one request at a time, again where it was not done."""
+
+import asyncio
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+from kafka.errors import (
+    BrokerResponseError,
+    IneligibleReplicaError,
+    KafkaConnectionError,
+    NotControllerError,
+    StaleBrokerEpochError,
+    UnknownTopicIdError,
+)
+
+from broker.cluster.control import AlterPartition, IsrChange
+from broker.cluster.isr_messages import alter_partition_in, alter_partition_response
+from broker.cluster.metadata import PartitionMetadata
+from broker.controller.to_controller import ToController
+
+EPOCH = 55
+
+
+def change(index, topic=1):
+    return IsrChange(UUID(int=topic), index, 5, (1, 2), 7)
+
+
+def granted(asked):
+    return PartitionMetadata((), 1, asked.leader_epoch, asked.isr, asked.partition_epoch + 1)
+
+
+class Asking:
+    """`outcome` says for each request what the controller answers: an error of the whole, or by
+    the change."""
+
+    def __init__(self) -> None:
+        self.cache = SimpleNamespace(controller_id=1)
+        self.asked: list[tuple[int, AlterPartition]] = []
+        self.under_way = self.most = 0
+        self.outcome = lambda number, asked: granted(asked)
+        self.to = ToController(1, lambda: EPOCH, self.cache, self._ask)  # type: ignore[arg-type]
+
+    async def _ask(self, node_id, message, version, response_class):
+        request = alter_partition_in(message)
+        self.asked.append((node_id, request))
+        number = len(self.asked)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.001)
+        self.under_way -= 1
+        try:
+            answers = [self._answer(number, each) for each in request.changes]
+        except BrokerResponseError as error:
+            answer = alter_partition_response(request, [], error)
+        else:
+            answer = alter_partition_response(request, answers)
+        return response_class.decode(answer.encode(version=version), version=version)
+
+    def _answer(self, number, asked):
+        return self.outcome(number, asked)
+
+
+@pytest.fixture
+def asking():
+    return Asking()
+
+
+def test_what_comes_meanwhile_goes_together_with_the_next_request(asking):
+    async def scenario() -> None:
+        first = asyncio.ensure_future(asking.to.alter_isr(change(0)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        others = [change(2, topic=9), change(1), change(3, topic=9)]
+        states = await asyncio.gather(first, *map(asking.to.alter_isr, others))
+        assert states == [granted(each) for each in (change(0), *others)]
+        assert asking.most == 1
+        requests = [request for _, request in asking.asked]
+        assert [len(request.changes) for request in requests] == [1, 3]
+        assert {(each.broker_id, each.broker_epoch) for each in requests} == {(1, EPOCH)}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [NotControllerError, StaleBrokerEpochError, KafkaConnectionError])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_was_not_done_is_asked_of_who_is_controller_then(asking, error, is_whole):
+    """Whether it says so of the whole request, or of one partition."""
+
+    def outcome(number, asked):
+        if number > 1 or (asked.partition == 1 and not is_whole):
+            return granted(asked)
+        asking.cache.controller_id = 3
+        if is_whole or error is KafkaConnectionError:
+            raise error()
+        return error()
+
+    asking.outcome = outcome
+
+    async def scenario() -> None:
+        changes = [change(0), change(1)]
+        states = await asyncio.gather(*map(asking.to.alter_isr, changes))
+        assert states == [granted(each) for each in changes]
+        assert [node_id for node_id, _ in asking.asked] == [1, 3]
+        again = asking.asked[1][1].changes
+        only_one = not is_whole and error is not KafkaConnectionError
+        assert again == (changes[:1] if only_one else changes)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_refused_is_said_and_the_others_are_done(asking):
+    refused = {0: IneligibleReplicaError, 2: UnknownTopicIdError}
+    asking.outcome = lambda number, asked: refused.get(asked.partition, lambda: granted(asked))()
+
+    async def scenario() -> None:
+        found = await asyncio.gather(
+            *(asking.to.alter_isr(change(index)) for index in range(3)), return_exceptions=True
+        )
+        assert [type(each) for each in found] == [
+            IneligibleReplicaError,
+            PartitionMetadata,
+            UnknownTopicIdError,
+        ]
+        assert len(asking.asked) == 1
+
+    asyncio.run(scenario())
+
+
+def test_without_a_controller_it_waits_for_one(asking):
+    asking.cache.controller_id = -1
+
+    async def scenario() -> None:
+        waiting = asyncio.ensure_future(asking.to.alter_isr(change(0)))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        assert asking.asked == []
+        asking.cache.controller_id = 2
+        assert await waiting == granted(change(0))
+
+    asyncio.run(scenario())
