@@ -364,6 +364,37 @@ def test_what_listens_but_is_no_zookeeper(proxy, open_store):
     assert time.monotonic() - began_s < 0.7 + BUSY_S
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        bytes(4),
+        struct.pack("!iiiq", 16, 0, 20_000, 0),  # of a session, and ends in it
+        b"",
+    ],
+    ids=["HTTP", "SSH", "nothing", "half an answer", "a closed door"],
+)
+def test_what_answers_but_is_no_zookeeper(open_store, answer):
+    """Another port than was meant, say: that is told in bounded time."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    client, _ = door.accept()
+                    with client:
+                        client.recv(1 << 16)
+                        client.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        began_s = time.monotonic()
+        with pytest.raises(StoreConnectionError, match="no connection to ZooKeeper"):
+            open_store(f"127.0.0.1:{door.getsockname()[1]}", connection_timeout_ms="700")
+        assert time.monotonic() - began_s < 0.7 + BUSY_S
+        door.shutdown(socket.SHUT_RDWR)
+
+
 def test_many_commits_go_together(zookeeper, open_store):
     """As many as are asked for at most are on their way at once."""
     store, _ = open_store(zookeeper.address, max_in_flight_requests="40")
