@@ -13,8 +13,9 @@ COMPILED := $(addsuffix .py,$(shell sed -nE 's/^    "((pyspark_kafkalog|broker)\
 PEERS := .peers
 LOADS_PROPERTY := tests/property/test_load_property.py
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-# Each has a JVM of its own; half of the time they wait: twice as many as processors of a small machine.
-TEST_PROCESSES ?= 4
+# Each has a JVM of its own, and waits most of the time: three times as many as processors of a small
+# machine, in 9 GB of memory.
+TEST_PROCESSES ?= 6
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
