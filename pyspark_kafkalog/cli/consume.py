@@ -16,8 +16,9 @@ from pyspark_kafkalog.cli.arguments import (
     takes_client,
     takes_quiet,
 )
-from pyspark_kafkalog.cli.places import PLACE, WAYS, Place
+from pyspark_kafkalog.cli.places import PLACE, WAYS
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition

@@ -11,8 +11,8 @@ import click
 
 from pyspark_kafkalog.cli.arguments import Client, takes, takes_client, takes_output
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.cli.places import Place
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition
@@ -284,7 +284,7 @@ def _place(where: Mapping[str, Any]) -> Place | None:
 
 
 def _time_ms(text: str) -> int:
-    from pyspark_kafkalog.warehouse.places import parse_time
+    from pyspark_kafkalog.source.places import parse_time
 
     moment: datetime | None = parse_time(text)
     if moment is None:

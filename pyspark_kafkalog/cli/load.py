@@ -338,7 +338,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _place(flag: str, text: str | None) -> str | datetime | None:
     """A place of a load; says of a time without a zone which one it is."""
-    from pyspark_kafkalog.warehouse.places import parse_time
+    from pyspark_kafkalog.source.places import parse_time
 
     moment = None if text is None else parse_time(text)
     if moment is None or moment.tzinfo is not None:

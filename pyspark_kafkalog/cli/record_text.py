@@ -9,11 +9,9 @@ header's value is NULL.
 Whole Arrow batches become bytes at once, as long as it goes without Python's objects.
 """
 
-import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafkalog.decoding.values_as_json import of_other_types, readable
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ class RecordText:
         values, others = _of_python(decoded.column)
         errors = {**decoded.errors, **others}
         for row in errors:
-            values[row] = _readable(column[row].as_py())
+            values[row] = readable(column[row].as_py())
         return values, errors
 
 
@@ -210,20 +209,11 @@ def _json_text(value: Any) -> bytes:
     """A decoded value as a line shows it: text as it is, everything else as JSON."""
     if value is None:
         return b""
-    return value.encode() if isinstance(value, str) else orjson.dumps(value, _of_other_types)
-
-
-def _of_other_types(value: Any) -> Any:
-    """What orjson asks for values that JSON does not know."""
-    if isinstance(value, bytes):
-        return _readable(value)
-    if isinstance(value, Decimal | timedelta):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    return value.encode() if isinstance(value, str) else orjson.dumps(value, of_other_types)
 
 
 def _of_values(values: list[Any]) -> "pa.Array":
-    return pa.array([orjson.dumps(value, _of_other_types) for value in values], pa.binary())
+    return pa.array([orjson.dumps(value, of_other_types) for value in values], pa.binary())
 
 
 def _json_texts(column: "pa.Array") -> "_Pieces":
@@ -233,7 +223,7 @@ def _json_texts(column: "pa.Array") -> "_Pieces":
     try:
         text = column.cast(pa.string())
     except pa.ArrowInvalid:
-        return [_of_values([_readable(value) for value in column.to_pylist()])]
+        return [_of_values([readable(value) for value in column.to_pylist()])]
     letters = _letters(text)
     least = pc.min(_numbers(letters)).as_py()
     if least is not None and least < _SPACE:
@@ -272,7 +262,7 @@ def _json_headers(column: "pa.Array") -> "pa.Array | bytes":
     if not pc.any(pc.greater(lengths, 0)).as_py():
         return b""
     lines = (
-        b',"headers":' + orjson.dumps([[h["key"], _readable(h["value"])] for h in headers])
+        b',"headers":' + orjson.dumps([[h["key"], readable(h["value"])] for h in headers])
         if headers
         else b""
         for headers in column.to_pylist()
@@ -288,15 +278,6 @@ def _json_times(column: "pa.Array") -> "_Pieces":
         return [_of_values([_time(micros) for micros in column.cast(pa.int64()).to_pylist()])]
     text = column.cast(pa.timestamp("ms"), safe=False).cast(pa.string())
     return _quoted(pc.replace_substring(text, " ", "T"), "+00:00")
-
-
-def _readable(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 def _time(micros: int | None) -> str | int | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from pyspark_kafkalog.cli.places import Place
+    from pyspark_kafkalog.source.places import Place
 
 
 class Rows(NamedTuple):

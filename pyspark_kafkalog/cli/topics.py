@@ -7,8 +7,9 @@ import click
 
 from pyspark_kafkalog.cli.arguments import Client, read_settings, takes_client, takes_output
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.cli.places import PLACE, WAYS, Place
+from pyspark_kafkalog.cli.places import PLACE, WAYS
 from pyspark_kafkalog.errors import BrokersUnreachableError
+from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition

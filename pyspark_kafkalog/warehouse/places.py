@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import OFFSETS_EXAMPLE
+from pyspark_kafkalog.source.places import parse_time
 
 Place: TypeAlias = str | int | datetime | Mapping[str, Any]
 """Where a load begins or ends: `earliest`, `latest`, offsets as startingOffsets has them (JSON or a
@@ -46,18 +47,6 @@ def with_places(
         _refuse_twice("until", options, _ENDING)
         merged |= _place_options("ending", until, zone)
     return merged
-
-
-def parse_time(text: str) -> datetime | None:
-    """ISO 8601, such as 2026-11-01T00:00 or 2026-11-01T00:00:00Z; None for any other text."""
-    text = text.strip()
-    if not text[:4].isdigit() or "-" not in text:
-        return None
-    try:
-        # Python 3.10 does not know the letter.
-        return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text)
-    except ValueError:
-        return None
 
 
 def _refuse_twice(keyword: str, options: Mapping[str, str], names: Sequence[str]) -> None:

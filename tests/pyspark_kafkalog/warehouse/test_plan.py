@@ -12,8 +12,9 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.offsets import RelativeLimit
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.source.places import parse_time
 from pyspark_kafkalog.warehouse import portions
-from pyspark_kafkalog.warehouse.places import Place, parse_time, with_places
+from pyspark_kafkalog.warehouse.places import Place, with_places
 from pyspark_kafkalog.warehouse.plan import LoadPlan
 from pyspark_kafkalog.warehouse.portions import chunks_of, within_bytes
 
