@@ -11,11 +11,9 @@ from pyspark_kafkalog.cli.arguments import TARGET, Client, takes_client, takes_o
 from pyspark_kafkalog.cli.output import Output
 
 if TYPE_CHECKING:
-    from kafka.structs import TopicPartition
-
     from pyspark_kafkalog.client.cluster import Cluster
     from pyspark_kafkalog.warehouse.commit import Position
-    from pyspark_kafkalog.warehouse.status import LoadStatus
+    from pyspark_kafkalog.warehouse.status import LoadStatus, PartitionProgress
 
 
 @click.command
@@ -39,64 +37,51 @@ def command(client: Client, output: Output, target: str, name: str | None, gaps:
     cluster = client.cluster_if_named()
     if cluster is None:
         for status in found:
-            _tell(output, status, _rows(status.position))
+            _tell(output, status, _alone(status.position))
         return
     with cluster:
-        rows = [_rows_beside(cluster, status.position) for status in found]
+        rows = [_beside(cluster, status.position) for status in found]
     for status, partitions in zip(found, rows, strict=True):
         _tell(output, status, partitions)
 
 
-def _rows(position: "Position") -> list[dict[str, Any]]:
+def _alone(position: "Position") -> "list[PartitionProgress]":
     """Where the load goes on, with no word of the brokers."""
+    from pyspark_kafkalog.warehouse.status import PartitionProgress
+
     return [
-        _row(topic_partition, offset)
+        PartitionProgress(topic_partition.topic, topic_partition.partition, offset)
         for topic_partition, offset in sorted(position.offsets.items())
     ]
 
 
-def _rows_beside(cluster: "Cluster", position: "Position") -> list[dict[str, Any]]:
+def _beside(cluster: "Cluster", position: "Position") -> "list[PartitionProgress]":
     """The same beside the ends of the topics, as a load reads them: up to the first transaction
-    that is open. Partitions that the load has not seen yet count from their beginning."""
+    that is open."""
     from kafka.structs import TopicPartition
 
     from pyspark_kafkalog.client.cluster import EARLIEST, LATEST
     from pyspark_kafkalog.client.config import Isolation
+    from pyspark_kafkalog.warehouse.status import progress_beside
 
     overview = cluster.overview()
     topics = sorted({each.topic for each in position.offsets} & overview.topics.keys())
-    there = [
+    there = {
         TopicPartition(name, each.partition) for name in topics for each in overview.topics[name]
-    ]
-    ends = cluster.list_offsets(there, LATEST, Isolation.READ_COMMITTED)
-    begins = cluster.list_offsets(set(there).difference(position.offsets), EARLIEST)
-    rows = []
-    for each in sorted({*position.offsets, *there}):
-        row = _row(each, position.offsets.get(each))
-        known, now = position.topic_ids.get(each.topic), cluster.topic_id(each.topic)
-        if each not in ends:
-            row["state"] = "gone"
-        elif known is not None and now is not None and known != now:
-            row |= {"state": "recreated", "end": ends[each].offset}
-        else:
-            start = row["next"] if each in position.offsets else begins[each].offset
-            row |= {"state": "ok", "end": ends[each].offset, "lag": ends[each].offset - start}
-        rows.append(row)
-    return rows
-
-
-def _row(topic_partition: "TopicPartition", offset: int | None) -> dict[str, Any]:
-    return {
-        "topic": topic_partition.topic,
-        "partition": topic_partition.partition,
-        "next": offset,
-        "end": None,
-        "lag": None,
-        "state": "unknown",
     }
+    ends = cluster.list_offsets(there, LATEST, Isolation.READ_COMMITTED)
+    begins = cluster.list_offsets(there.difference(position.offsets), EARLIEST)
+    return progress_beside(
+        position,
+        there,
+        {each: at.offset for each, at in begins.items()},
+        {each: at.offset for each, at in ends.items()},
+        {name: cluster.topic_id(name) for name in topics},
+    )
 
 
-def _tell(output: Output, status: "LoadStatus", partitions: Sequence[dict[str, Any]]) -> None:
+def _tell(output: Output, status: "LoadStatus", progress: "Sequence[PartitionProgress]") -> None:
+    partitions = [asdict(each) for each in progress]
     last = status.last
     at = last and datetime.fromtimestamp(last.committed_at_ms / 1000, timezone.utc)
     lags = [row["lag"] for row in partitions if row["lag"] is not None]
@@ -122,7 +107,7 @@ def _tell(output: Output, status: "LoadStatus", partitions: Sequence[dict[str, A
         lag=lag,
         offsets_gone=given_up,
         gaps=[asdict(gap) for gap in status.gaps],
-        partitions=list(partitions),
+        partitions=partitions,
     )
 
 

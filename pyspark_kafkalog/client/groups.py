@@ -83,28 +83,18 @@ class GroupDescription:
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
     """All groups of all brokers, by name."""
 
-    def ask(deadline: Deadline) -> dict[str, ListedGroup]:
-        found = {}
-        request = ListGroupsRequest(states_filter=[], types_filter=[])
-        for server in cluster.brokers():
-            try:
-                connection = cluster.connection_to(server, deadline)
-                answer = connection.call(request, cluster.attempt(deadline), _LIST_MAX_VERSION)
-            except (KafkaConnectionError, KafkaTimeoutError):
-                cluster.distrust()  # it may be one no more
-                raise
-            _check(answer.error_code, "list of groups")
-            for group in answer.groups:
-                found[group.group_id] = ListedGroup(
-                    group.group_id,
-                    (group.group_type or "").lower(),
-                    group.protocol_type,
-                    group.group_state or "",
-                )
-        return found
+    def ask(deadline: Deadline) -> list[ListedGroup]:
+        return [
+            group for server in cluster.brokers() for group in _listed(cluster, server, deadline)
+        ]
 
-    found = cluster.retrying(ask, Deadline(cluster.config.request_timeout_ms))
-    return [found[name] for name in sorted(found)]
+    return _by_name(cluster.retrying(ask, Deadline(cluster.config.request_timeout_ms)))
+
+
+def list_groups_of(cluster: Cluster, server: tuple[str, int]) -> list[ListedGroup]:
+    """Those that the broker at (host, port) coordinates, by name."""
+    deadline = Deadline(cluster.config.request_timeout_ms)
+    return _by_name(cluster.retrying(lambda within: _listed(cluster, server, within), deadline))
 
 
 def describe_group(cluster: Cluster, name: str) -> GroupDescription:
@@ -126,6 +116,31 @@ def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
     """
     for name in names:
         _delete(cluster, name)
+
+
+def _listed(cluster: Cluster, server: tuple[str, int], deadline: Deadline) -> list[ListedGroup]:
+    request = ListGroupsRequest(states_filter=[], types_filter=[])
+    try:
+        connection = cluster.connection_to(server, deadline)
+        answer = connection.call(request, cluster.attempt(deadline), _LIST_MAX_VERSION)
+    except (KafkaConnectionError, KafkaTimeoutError):
+        cluster.distrust()  # it may be a broker no more
+        raise
+    _check(answer.error_code, "list of groups")
+    return [
+        ListedGroup(
+            group.group_id,
+            (group.group_type or "").lower(),
+            group.protocol_type,
+            group.group_state or "",
+        )
+        for group in answer.groups
+    ]
+
+
+def _by_name(groups: Iterable[ListedGroup]) -> list[ListedGroup]:
+    found = {group.name: group for group in groups}
+    return [found[name] for name in sorted(found)]
 
 
 def _delete(cluster: Cluster, name: str) -> None:

@@ -1,12 +1,16 @@
 """`pyspark_kafkalog.load_status`: where the loads of a target are, from the target alone.
 
 What a monitor asks for: the last commit of each load name, its time, where it goes on, and which
-offsets were given up. How far that is behind, the brokers know (`kafkalog status`). Runs on the
-driver, without Spark and without a broker; changes nothing.
+offsets were given up. How far that is behind, the brokers know: `progress_beside` compares. Runs on
+the driver, without Spark and without a broker; changes nothing.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from uuid import UUID
+
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -59,3 +63,47 @@ def load_status(target: str, name: str | None = None, all_gaps: bool = False) ->
         )
         for each, found in commits.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """Where a load goes on in a partition, beside where that ends; None where nobody said.
+
+    `state` is ok; gone, or recreated, of topics that are not the load's any more; or unknown, where
+    brokers were not asked, or did not answer.
+    """
+
+    topic: str
+    partition: int
+    next: int | None
+    end: int | None = None
+    lag: int | None = None
+    state: str = "unknown"
+
+
+def progress_beside(
+    position: Position,
+    there: Collection[TopicPartition],
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, UUID | None],
+) -> list[PartitionProgress]:
+    """Each partition of the load's topics, sorted. `there` are those that the cluster has now;
+    ones that the load has not seen yet count from `begins`, which is for them alone."""
+    rows = []
+    for each in sorted({*position.offsets, *there}):
+        topic, partition = each
+        start = position.offsets.get(each)
+        known, now = position.topic_ids.get(topic), topic_ids.get(topic)
+        if each not in there:
+            row = PartitionProgress(topic, partition, start, state="gone")
+        elif each not in ends:
+            row = PartitionProgress(topic, partition, start)
+        elif known is not None and now is not None and known != now:
+            row = PartitionProgress(topic, partition, start, ends[each], state="recreated")
+        else:
+            first = begins.get(each) if start is None else start
+            lag = None if first is None else ends[each] - first
+            row = PartitionProgress(topic, partition, start, ends[each], lag, "ok")
+        rows.append(row)
+    return rows
