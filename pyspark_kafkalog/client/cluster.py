@@ -440,12 +440,12 @@ class Cluster:
         if topic_partition.topic not in self._metadata.topics or self._metadata.fresh_until.expired:
             self._metadata_of([topic_partition.topic], deadline, denied_until=denied_until)
         partitions = self._metadata.topics[topic_partition.topic]
-        for metadata in partitions:
-            if metadata.partition == topic_partition.partition:
-                if metadata.leader in self._metadata.brokers:
-                    return self._node(metadata.leader, deadline)
-                self.forget(topic_partition)
-                raise LeaderNotAvailableError(f"{_name(topic_partition)} has no leader now.")
+        metadata = _of_partition(partitions, topic_partition.partition)
+        if metadata is not None:
+            if metadata.leader in self._metadata.brokers:
+                return self._node(metadata.leader, deadline)
+            self.forget(topic_partition)
+            raise LeaderNotAvailableError(f"{_name(topic_partition)} has no leader now.")
         if denied_until is not None and not denied_until.expired:
             self.forget(topic_partition)
             raise UnknownTopicOrPartitionError(f"{_name(topic_partition)} is not known now.")
@@ -619,6 +619,13 @@ def _read_metadata(answer: Any) -> _Metadata:
             key=lambda p: p.partition,
         )
     return metadata
+
+
+def _of_partition(partitions: Sequence[PartitionMetadata], number: int) -> PartitionMetadata | None:
+    """In constant time where all are there, as each of thousands is looked up."""
+    if 0 <= number < len(partitions) and partitions[number].partition == number:
+        return partitions[number]
+    return next((each for each in partitions if each.partition == number), None)
 
 
 def _offsets_request(
