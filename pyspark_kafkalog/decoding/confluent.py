@@ -69,10 +69,10 @@ def reader_schema(
 
 @dataclass(slots=True)
 class Writers:
-    """The schemas that values were written with, by id. One thread."""
+    """The schemas that values were written with, by id: of one kind, or of any. One thread."""
 
     config: RegistryConfig
-    kind: str
+    kind: str | None = None
     _unknown: set[int] = field(default_factory=set)
 
     def schema(self, schema_id: int) -> RegisteredSchema:
@@ -85,7 +85,7 @@ class Writers:
                     self._unknown.clear()
                 self._unknown.add(schema_id)
             else:
-                if found.kind != self.kind:
+                if self.kind not in (None, found.kind):
                     raise BadValueError(f"schema {schema_id} is {found.kind}, not {self.kind}")
                 return found
         raise BadValueError(f"the registry has no schema {schema_id}")

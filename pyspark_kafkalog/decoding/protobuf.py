@@ -29,7 +29,12 @@ from pyspark_kafkalog.decoding.columns import check_room, decode_column
 from pyspark_kafkalog.decoding.confluent import Writers, reader_schema
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, Decoder, unframed
 from pyspark_kafkalog.decoding.proto_files import compile_proto, message_at, message_type
-from pyspark_kafkalog.decoding.registry import MESSAGE, RegistryConfig, decoder_option
+from pyspark_kafkalog.decoding.registry import (
+    MESSAGE,
+    RegisteredSchema,
+    RegistryConfig,
+    decoder_option,
+)
 from pyspark_kafkalog.decoding.room import small_bytes
 from pyspark_kafkalog.errors import InvalidSchemaError
 
@@ -121,11 +126,7 @@ class ConfluentProtobufDecoder:
 
     def _one(self, value: bytes) -> Any:
         schema_id, rest = unframed(value)
-        path: tuple[int, ...]
-        if rest[:1] == b"\0":
-            path, start = (0,), 1
-        else:
-            path, start = _indexes(rest)
+        path, start = message_path(rest)
         key = (schema_id, path)
         problem = self._problems.get(key)
         if problem is None:
@@ -160,6 +161,26 @@ class ConfluentProtobufDecoder:
             except InvalidSchemaError as error:
                 self._files[schema_id] = str(error)
         return self._files[schema_id]
+
+
+def open_as_written(
+    config: RegistryConfig, schema: RegisteredSchema, path: tuple[int, ...]
+) -> ConfluentProtobufDecoder:
+    """Of the message at `path` in the schema that values were written with.
+
+    Raises InvalidSchemaError, BadValueError for a path to no message.
+    """
+    files = compile_proto(schema.text, schema.references)
+    name = message_at(files, path)
+    if name is None:
+        raise BadValueError(f"schema {schema.id} has no message at the indexes {list(path)}")
+    return ConfluentProtobufDecoder(config, files, name, schema.id)
+
+
+def message_path(data: bytes) -> tuple[tuple[int, ...], int]:
+    """The path to the message that a value names after its schema's id, and where it ends in
+    `data`; raises BadValueError."""
+    return ((0,), 1) if data[:1] == b"\0" else _indexes(data)
 
 
 def _indexes(data: bytes) -> tuple[tuple[int, ...], int]:
