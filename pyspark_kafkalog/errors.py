@@ -1,4 +1,4 @@
-"""The errors a user of the connector meets, all on one screen.
+"""The errors a user of the connector meets, all on one screen, and what they say in a sentence.
 
 Every message says what to change. Wire errors that the connector does not explain better stay
 kafka-python's own classes (`kafka.errors`), which carry Kafka's error code as `errno`.
@@ -125,3 +125,12 @@ class SchemaRegistryError(KafkalogError):
 
 class BrokerStartError(KafkalogError):
     """The embedded broker did not start; the message ends with what it said last."""
+
+
+def sentence(error: Exception) -> str:
+    """What an error says, without the class names that are for programs."""
+    if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    if not error.args and getattr(error, "description", None):
+        return f"The broker refused: {error.description}"  # type: ignore[attr-defined]
+    return ", ".join(map(str, error.args)) or type(error).__name__

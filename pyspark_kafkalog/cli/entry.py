@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from pyspark_kafkalog import __version__
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import KafkalogError, sentence
 
 WORDS = {
     "quickstart": "Run real flights through every part.",
@@ -30,6 +30,7 @@ WORDS = {
     "cluster": "Describe the cluster and its brokers.",
     "load": "Land what is new in topics in a warehouse.",
     "status": "Show where loads are and how far behind.",
+    "ui": "Show all of that on a page, in a browser.",
     "compile-pyspark": "Let Spark's Python processes start sooner.",
     "completion": "Print the completion of a shell.",
 }
@@ -124,7 +125,7 @@ def _tell_version(ctx: click.Context) -> None:
 
 
 def _fail(ctx: click.Context, error: Exception) -> None:
-    print(f"kafkalog: {_sentence(error)}", file=sys.stderr)
+    print(f"kafkalog: {sentence(error)}", file=sys.stderr)
     ctx.exit(1)
 
 
@@ -152,12 +153,3 @@ def _is_for_people(error: Exception) -> bool:
     return isinstance(error, KafkalogError | OSError) or (
         kafka_errors is not None and isinstance(error, kafka_errors.KafkaError)
     )
-
-
-def _sentence(error: Exception) -> str:
-    """What an error says, without the class names that are for programs."""
-    if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.filename:
-        return f"{error.filename}: {error.strerror}."
-    if not error.args and getattr(error, "description", None):
-        return f"The broker refused: {error.description}"  # type: ignore[attr-defined]
-    return ", ".join(map(str, error.args)) or type(error).__name__
