@@ -72,6 +72,8 @@ SQL = ["SQLAlchemy>=2.0", "psycopg[binary]>=3.2", "duckdb>=1.1", "duckdb-engine>
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
 # protobuf is as new as its compiler asks for.
 PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72", "googleapis-common-protos>=1.70"]
+# The page: templates, what serves them, and what both run on.
+UI = ["starlette>=0.40", "uvicorn>=0.30", "Jinja2>=3.1"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 # As pyproject.toml's build-system: what compiles in place, without pip.
@@ -218,7 +220,12 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["pyspark_kafkalog*", "broker*"]),
     package_data={
-        "pyspark_kafkalog": ["py.typed", "protocol/schemas/*.json"],
+        "pyspark_kafkalog": [
+            "py.typed",
+            "protocol/schemas/*.json",
+            "web/static/*",
+            "web/templates/*",
+        ],
         "broker": ["py.typed", "cluster/schemas/*.json"],
     },
     install_requires=[
@@ -247,6 +254,7 @@ setup(
         "iceberg": ICEBERG,
         "sql": SQL,
         "protobuf": PROTOBUF,
+        "ui": UI,
         "notebooks": [*FLIGHTS, *NOTEBOOKS, *DELTA],
         "test": [
             *CONNECT,
@@ -267,6 +275,8 @@ setup(
             *ICEBERG,
             *SQL,
             *PROTOBUF,
+            *UI,
+            "selenium>=4.25",
             *FLIGHTS,
             *NOTEBOOKS,
             "nbclient>=0.10",

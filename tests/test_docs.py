@@ -41,6 +41,8 @@ NOT_RUN = {
     ("deploy", "bash", "tests/test_install.py does the same with a wheel"),
     ("deploy", "bash", "tests/test_install.py does the same"),
     ("deploy", "python", "needs Airflow"),
+    ("page", "bash", "tests/pyspark_kafkalog/cli/test_ui.py does the same"),
+    ("page", "bash", "needs a registry"),
 }
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>not run|test): (?P<why>[^\n]+?) -->\n)?"

@@ -2,12 +2,13 @@
 
 import signal
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import click
 
 from pyspark_kafkalog.cli.arguments import PORT, read_settings, takes_output
 from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.cli.ui import LOOPBACK, page_beside
 from pyspark_kafkalog.errors import KafkalogError
 
 
@@ -30,13 +31,26 @@ from pyspark_kafkalog.errors import KafkalogError
     metavar="PROPERTY=VALUE",
     help="A broker property under Kafka's name; may be repeated.",
 )
+@click.option(
+    "--ui",
+    is_flag=False,
+    flag_value=f"{LOOPBACK}:0",
+    metavar="[HOST:PORT]",
+    help="Show it on a page, too (see `kafkalog ui`); without HOST:PORT on a free port.",
+)
 @takes_output
 def command(
-    output: Output, data_dir: str | None, cluster: int | None, port: int, override: tuple[str, ...]
+    output: Output,
+    data_dir: str | None,
+    cluster: int | None,
+    port: int,
+    override: tuple[str, ...],
+    ui: str | None,
 ) -> None:
     """Run a broker, or a cluster of them, until SIGTERM or Ctrl-C.
 
-    Prints its address when clients may connect. Fails where no broker is left.
+    Prints its address when clients may connect, and that of the page. Fails where no broker is
+    left.
     """
     from pyspark_kafkalog.embedded import EmbeddedBroker
     from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
@@ -50,8 +64,12 @@ def command(
         if cluster is None
         else EmbeddedCluster(cluster, data_dir, config)
     )
-    with suppress(KeyboardInterrupt), started:
-        output.row(started.bootstrap_servers, bootstrap_servers=started.bootstrap_servers)
+    with suppress(KeyboardInterrupt), started, ExitStack() as beside:
+        servers = started.bootstrap_servers
+        addresses = {"bootstrap_servers": servers}
+        if ui is not None:
+            addresses["page"] = beside.enter_context(page_beside(servers, ui))
+        output.row("\n".join(addresses.values()), **addresses)
         sys.stdout.flush()
         # Held back, so that an end between the two is not missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
