@@ -52,7 +52,7 @@ test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql ## every promise t
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
 	$(MAKE) -j2 core42 uncompiled
 
-test-slow: install peers /usr/bin/kcat /usr/lib/postgresql
+test-slow: install peers /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(PYTEST_ARGS)
 
 
@@ -188,3 +188,6 @@ $(PEERS)/moto: | $(VENV)/.development
 
 /usr/lib/postgresql:
 	apt-get update -qq && apt-get install -y -qq postgresql
+
+/usr/bin/chromedriver:
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core
