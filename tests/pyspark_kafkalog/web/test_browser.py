@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 from kafka.structs import TopicPartition
+from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.group import commit_offsets
@@ -17,11 +22,6 @@ from pyspark_kafkalog.web.app import PageSettings
 from tests.pyspark_kafkalog.web.conftest import config, serving
 from tests.pyspark_kafkalog.web.large_cluster import HOSTILE_TOPIC, large_cluster
 from tests.support.patience import BUSY_S, wait_until
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs the extra test")
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,27 @@ class Browser:
         self.driver.get(self.base + path)
 
     def click(self, words):
-        self.driver.find_element(By.LINK_TEXT, words).click()
+        """On the link of these words, as soon as it is there; it may be renewed meanwhile."""
+
+        def is_clicked():
+            try:
+                self.driver.find_element(By.LINK_TEXT, words).click()
+            except (NoSuchElementException, StaleElementReferenceException):
+                return False
+            return True
+
+        wait_until(is_clicked, words)
+
+    def texts(self, selector):
+        """Of all such elements, as they are now, all at once: they may be renewed."""
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)",
+            selector,
+        )
+
+    def wait_for(self, selector, expected):
+        """Until these are the texts of all such elements."""
+        wait_until(lambda: self.texts(selector) == expected, lambda: self.texts(selector))
 
     def all(self, selector):
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -105,22 +125,22 @@ def test_clicking_through(browser, shop):
     browser.open("/")
     browser.click("orders")
     browser.click("2")
-    assert [each.text for each in browser.all("tbody th")] == [str(n) for n in range(70, 120)]
+    browser.wait_for("tbody th", [str(n) for n in range(70, 120)])
     browser.click("← older")
-    assert browser.all("tbody th")[0].text == "20"
+    browser.wait_for("tbody th", [str(n) for n in range(20, 70)])
     browser.all(".value summary")[0].click()
     assert browser.all(".value pre")[0].text.startswith('{\n  "id": 20,\n  "items": [')
     browser.one("input[name=find]").send_keys("C-0007", Keys.ENTER)
-    assert [each.text for each in browser.all("tbody th")] == ["7"]
+    browser.wait_for("tbody th", ["7"])
     browser.one("input[name=find]").clear()
     browser.one("input[name=at]").send_keys("-2", Keys.ENTER)
-    assert [each.text for each in browser.all("tbody th")] == ["118", "119"]
+    browser.wait_for("tbody th", ["118", "119"])
     browser.click("Groups")
-    assert browser.cells("billing")[-1] == "60"
+    wait_until(lambda: browser.cells("billing")[-1:] == ["60"], "its lag")
     browser.click("billing")
-    assert len(browser.all("tbody tr")) == 3
+    wait_until(lambda: len(browser.texts("tbody tr")) == 3, "its partitions")
     browser.click("Brokers")
-    assert "controller" in browser.cells("1")[0]
+    wait_until(lambda: "controller" in "".join(browser.cells("1")[:1]), "the controller")
     assert not [each for each in browser.driver.get_log("browser") if each["level"] == "SEVERE"]
 
 
@@ -134,11 +154,11 @@ def test_keys_are_enough(browser, shop):
     wait_until(lambda: browser.driver.title.startswith("orders"), "the topic")
     browser.press("jj")
     browser.press(Keys.ENTER)
-    wait_until(lambda: "partition 1" in browser.one("h1").text, "its second partition")
+    wait_until(lambda: "partition 1" in browser.texts("h1")[0], "its second partition")
     browser.press("p")
-    wait_until(lambda: browser.all("tbody th")[0].text == "20", "older records")
+    browser.wait_for("tbody th", [str(n) for n in range(20, 70)])
     browser.press("n")
-    wait_until(lambda: browser.all("tbody th")[0].text == "70", "newer records")
+    browser.wait_for("tbody th", [str(n) for n in range(70, 120)])
     browser.press(Keys.TAB)
     assert browser.driver.switch_to.active_element.text == "Skip to the content"
 
@@ -198,14 +218,14 @@ def test_10_000_partitions_and_a_hostile_topic(driver):
         browser.open("/")
         browser.click("many")
         browser.click("next →")
-        assert browser.all("tbody th")[0].text == "100"
+        wait_until(lambda: browser.texts("tbody th")[:1] == ["100"], "its next partitions")
         assert time.monotonic() - began_s < 5 + BUSY_S
         browser.open("/")
         browser.click(HOSTILE_TOPIC)
-        assert browser.one("h1").text == HOSTILE_TOPIC
+        browser.wait_for("h1", [HOSTILE_TOPIC])
         assert len(browser.all("script")) == 1
         browser.click("0")
-        wait_until(lambda: "partition 0" in browser.one("h1").text, "its records")
+        wait_until(lambda: "partition 0" in browser.texts("h1")[0], "its records")
         assert browser.driver.title != "taken"
 
 

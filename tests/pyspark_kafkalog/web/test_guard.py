@@ -4,6 +4,7 @@ import pytest
 
 from pyspark_kafkalog.web.app import PageSettings
 from tests.pyspark_kafkalog.web.conftest import config, serving
+from tests.support.patience import wait_until
 from tests.support.ports import closed_port
 
 
@@ -73,5 +74,6 @@ def test_a_page_that_fails_is_logged_and_answered(page, monkeypatch, caplog):
     answer = page.get("/")
     assert answer.status == 500
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
-    (record,) = caplog.records
+    # The answer comes first.
+    (record,) = wait_until(lambda: caplog.records, "a line of the log")
     assert record.exc_info[0] is ZeroDivisionError
