@@ -1,10 +1,13 @@
-"""How an error of this package reaches a user of Spark: as its sentence, without our stack.
+"""How an error of this package reaches a user of Spark: as its sentence, without any stack.
 
-Spark shows the whole Python traceback of what a data source raises. An error that says what to
-change needs none, and is hard to find below twenty lines of it. Any process, any thread.
+Spark shows the whole Python traceback of what a data source raises, its own processes' lines and
+ours. An error that says what to change needs none, and is hard to find below twenty lines of it.
+Any process, any thread.
 """
 
 import logging
+import os
+import sys
 from contextlib import ContextDecorator
 from types import TracebackType
 
@@ -30,4 +33,14 @@ class PlainErrors(ContextDecorator):
     ) -> None:
         if isinstance(error, KafkalogError):
             _log.debug("A call from Spark fails", exc_info=error)
+            if _is_of_spark():
+                # What spark.sql.execution.pyspark.udf.hideTraceback.enabled sets for all errors.
+                # This process tells of the error and ends.
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise error.with_traceback(None) from None
+
+
+def _is_of_spark() -> bool:
+    """Whether Spark started this process, to plan or for tasks, and not a user."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")

@@ -115,13 +115,14 @@ def _run_tasks(
 
 
 def task_error(text: str) -> KafkalogError:
-    """The error that a task raised, from what Spark makes of it: a text that ends in a traceback.
+    """The error that a task raised, from what Spark makes of it: a text that ends in a traceback,
+    or in one line that names an error of ours.
 
     Ours as what it was; any other, such as a full disk, as a KafkalogError.
     """
     last = re.split(r"\n {2,}[^\n]*", text)[-1].strip()
-    name, _, message = last.partition(": ")
-    kind = getattr(errors, name.removeprefix(f"{errors.__name__}."), None)
+    name, _, message = last.partition(f"{errors.__name__}.")[2].partition(": ")
+    kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, KafkalogError):
         return kind(message)
     return KafkalogError(f"A task of the load failed and nothing was published: {last}")

@@ -1,5 +1,6 @@
 """What of an error's traceback is left for Spark to show."""
 
+import os
 import traceback
 
 import pytest
@@ -30,6 +31,8 @@ def test_our_own_errors_show_their_sentence_and_the_log_the_rest(caplog):
     assert "deep_inside" not in shown
     assert "the cause" not in shown
     assert "deep_inside" in caplog.text
+    # Whoever is not Spark's worker goes on, and may launch a Spark.
+    assert "SPARK_HIDE_TRACEBACK" not in os.environ
 
 
 def test_other_errors_keep_their_traceback():

@@ -328,6 +328,19 @@ def test_an_error_of_ours_in_a_task_keeps_its_class():
 
 
 @pytest.mark.parametrize(
+    "told",
+    [
+        "An exception was thrown from the Python worker:\n{}\n",
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: {}\n",
+    ],
+)
+def test_also_where_spark_shows_no_traceback(told):
+    error = task_error(told.format("pyspark_kafkalog.errors.DataLossError: gone: 3"))
+    assert type(error) is DataLossError
+    assert str(error) == "gone: 3"
+
+
+@pytest.mark.parametrize(
     "last", ["OSError: [Errno 28] No space left on device", "KeyError", "annotations: x"]
 )
 def test_any_other_error_in_a_task_is_told(last):
