@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 
 if TYPE_CHECKING:
@@ -84,12 +84,15 @@ class DefaultSource(DataSource):
 
         return KafkalogReader(batch_options(self.options), requested_columns(schema))
 
-    @PlainErrors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafkalog.source.options import stream_options
+        from pyspark_kafkalog.source.refused_stream import RefusedStreamReader
         from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 
-        return KafkalogStreamReader(stream_options(self.options), requested_columns(schema))
+        try:
+            return KafkalogStreamReader(stream_options(self.options), requested_columns(schema))
+        except KafkalogError as error:
+            return RefusedStreamReader(error)
 
     @PlainErrors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

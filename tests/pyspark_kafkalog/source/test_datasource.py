@@ -64,6 +64,22 @@ def test_a_users_schema_names_each_column_once_and_at_least_one():
         requested_columns(StructType())
 
 
+def test_a_stream_that_is_refused_says_so_when_it_is_asked_and_ends_in_peace():
+    refused = source(endingOffsets="latest")
+    reader = refused.streamReader(refused.schema())
+    for ask in (
+        reader.initialOffset,
+        reader.prepareForTriggerAvailableNow,
+        reader.getDefaultReadLimit,
+        lambda: reader.latestOffset({}, None),
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(None),
+    ):
+        with pytest.raises(InvalidOptionError, match="endingOffsets is not valid in streaming"):
+            ask()
+    reader.stop()
+
+
 def test_a_topic_cannot_be_overwritten():
     with pytest.raises(InvalidOptionError, match=r'use mode\("append"\)'):
         source().writer(StructType([StructField("value", BinaryType())]), overwrite=True)
