@@ -76,6 +76,20 @@ _REFUSED_BY_SINK = MappingProxyType(
         "kafka.transactional.id": "Set the option transactionalIdPrefix instead.",
     }
 )
+# How the options of a table in Spark's catalog are given, by what is to be done with it.
+_OF_A_TABLE = (
+    " Spark hands the options that a table was created with to no Python data source: of a table t "
+    "name them again, "
+)
+_READ_A_TABLE = "FROM t WITH (`kafka.bootstrap.servers` = '...', subscribe = '...')."
+_STREAM_A_TABLE = (
+    "FROM STREAM t WITH (`kafka.bootstrap.servers` = '...', subscribe = '...') or "
+    'spark.readStream.options(...).table("t").'
+)
+_WRITE_A_TABLE = (
+    "INSERT INTO t WITH (`kafka.bootstrap.servers` = '...', topic = '...') or "
+    'df.writeTo("t").options(...).append().'
+)
 # What a topic may be named, of which the prefix is the beginning.
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -186,11 +200,12 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
 
     Raises InvalidOptionError; warns about options that nobody knows.
     """
+    values = _lowered(options)
+    _check_servers(values, _OF_A_TABLE + _READ_A_TABLE)
     parsed = check_source_options(options)
     _refuse_symbol("startingOffsets", parsed.starting, LATEST, "latest (-1)")
     _refuse_symbol("endingOffsets", parsed.ending, EARLIEST, "earliest (-2)")
     _check_times(parsed.starting, parsed.ending)
-    values = _lowered(options)
     for name in _STREAM_OPTIONS:
         if name.lower() in values:
             warn_once(f"Option {name} has no effect in a batch query.")
@@ -204,6 +219,7 @@ def stream_options(options: Mapping[str, str]) -> SourceOptions:
     Raises InvalidOptionError; warns about options that nobody knows.
     """
     values = _lowered(options)
+    _check_servers(values, _OF_A_TABLE + _STREAM_A_TABLE)
     for name in ("endingOffsets", "endingOffsetsByTimestamp"):
         if name.lower() in values:
             raise InvalidOptionError(
@@ -221,6 +237,7 @@ def stream_options(options: Mapping[str, str]) -> SourceOptions:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of `df.write` and `df.writeStream`; raises InvalidOptionError."""
     values = _lowered(options)
+    _check_servers(values, _OF_A_TABLE + _WRITE_A_TABLE)
     _refuse(values, _REFUSED_BY_SINK)
     topic = values.get("topic")
     if topic is not None and not topic.strip():
@@ -271,10 +288,7 @@ def _lowered(options: Mapping[str, str]) -> dict[str, str]:
 
 def client_config(values: Mapping[str, str]) -> ClientConfig:
     """The options `kafka.*`, by names in lower case; raises InvalidOptionError."""
-    if not values.get(_BOOTSTRAP_SERVERS, "").strip():
-        raise InvalidOptionError(
-            f"Option {_BOOTSTRAP_SERVERS} must be set, for example to localhost:9092."
-        )
+    _check_servers(values)
     return ClientConfig.from_options(
         {
             name.removeprefix(_CLIENT_PREFIX): value
@@ -282,6 +296,13 @@ def client_config(values: Mapping[str, str]) -> ClientConfig:
             if name.startswith(_CLIENT_PREFIX)
         }
     )
+
+
+def _check_servers(values: Mapping[str, str], advice: str = "") -> None:
+    if not values.get(_BOOTSTRAP_SERVERS, "").strip():
+        raise InvalidOptionError(
+            f"Option {_BOOTSTRAP_SERVERS} must be set, for example to localhost:9092.{advice}"
+        )
 
 
 def _subscription(values: Mapping[str, str]) -> Subscription:
