@@ -43,6 +43,8 @@ NOT_RUN = {
     ("deploy", "python", "needs Airflow"),
     ("page", "bash", "tests/pyspark_kafkalog/cli/test_ui.py does the same"),
     ("page", "bash", "needs a registry"),
+    ("pipelines", "bash", "tests/spark/test_pipeline.py runs this page"),
+    ("pipelines", "python", "tests/spark/test_pipeline.py runs this page"),
 }
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>not run|test): (?P<why>[^\n]+?) -->\n)?"

@@ -7,7 +7,6 @@ module is light to import: readers and writers bring sockets, Arrow and codecs w
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
@@ -26,6 +25,7 @@ from pyspark.sql.types import (
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.worker_process import WorkerDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ _HEADERS = StructField(
 )
 
 
-class DefaultSource(DataSource):
+class DefaultSource(WorkerDataSource):
     """Kafka-protocol topics as DataFrames and streams.
 
         df = (

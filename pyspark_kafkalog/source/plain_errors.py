@@ -7,11 +7,11 @@ Any process, any thread.
 
 import logging
 import os
-import sys
 from contextlib import ContextDecorator
 from types import TracebackType
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.source.worker_process import is_worker
 
 _log = logging.getLogger(__name__)
 
@@ -33,14 +33,8 @@ class PlainErrors(ContextDecorator):
     ) -> None:
         if isinstance(error, KafkalogError):
             _log.debug("A call from Spark fails", exc_info=error)
-            if _is_of_spark():
+            if is_worker():
                 # What spark.sql.execution.pyspark.udf.hideTraceback.enabled sets for all errors.
                 # This process tells of the error and ends.
                 os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise error.with_traceback(None) from None
-
-
-def _is_of_spark() -> bool:
-    """Whether Spark started this process, to plan or for tasks, and not a user."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")

@@ -3,14 +3,15 @@
 Light to import; writer.py brings Arrow and the targets when a writer is made.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.plain_errors import PlainErrors
+from pyspark_kafkalog.source.worker_process import WorkerDataSource
 
 
-class LoadSink(DataSource):
+class LoadSink(WorkerDataSource):
     """Rows of topics, transformed or not, into a warehouse: each once, also without a checkpoint.
 
         spark.dataSource.register(LoadSink)
