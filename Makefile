@@ -36,7 +36,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks peers clean preflight
+.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -131,6 +131,9 @@ deploy: install ## what users install, tried: sdist, wheel, venv-pack, --py-file
 
 notebooks: install ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)
+
+notebooks-stored: ## and store in them what they show (for a change of theirs)
+	KAFKALOG_STORE_NOTEBOOKS=1 $(MAKE) notebooks
 
 peers: $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 $(PEERS)/moto ## Kafka's jars, ZooKeeper's, those of Spark's connector, and an S3 server, to test with
 

@@ -1,4 +1,7 @@
-"""The notebooks run from top to bottom and show what their text says."""
+"""The notebooks run from top to bottom and show what their text says.
+
+With KAFKALOG_STORE_NOTEBOOKS set what they show is stored in them: `make notebooks-stored`.
+"""
 
 import os
 import re
@@ -11,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 
 from pyspark_kafkalog.quickstart import read_flights
+from tests.support.stored_notebook import store
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,10 +31,13 @@ class Executed(NotebookClient):
     """A notebook that was run, and what it shows."""
 
     def __init__(self, name: str) -> None:
-        notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        path = ROOT / "notebooks" / name
+        notebook = nbformat.read(path, as_version=4)
         self.updates = 0
         super().__init__(notebook, timeout=300, kernel_name="python3")
         self.execute()
+        if os.environ.get("KAFKALOG_STORE_NOTEBOOKS"):
+            store(notebook, path)
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
         shown = [output.get("data", {}) for output in outputs]
         self.plots = [data["image/png"] for data in shown if "image/png" in data]
