@@ -24,7 +24,7 @@ from typing import IO
 
 from pyspark_kafkalog.errors import BrokerStartError
 
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 _READY = b"listening "
 _LAST_LINES = 8
