@@ -42,7 +42,7 @@ KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
 STRIDE = 1 if KILLS >= 20 else 3
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 PARTITIONS = 2
-SHORT_TIMEOUT_MS = 1_500
+SHORT_TIMEOUT_MS = 3_000
 # How soon a broker aborts what has timed out.
 BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 

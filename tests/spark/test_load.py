@@ -407,8 +407,8 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
     plan = plan_module.plan_ranges
 
     def plan_beyond_the_end(*arguments):
-        [piece] = plan(*arguments)
-        return [replace(piece, start_offset=20, until_offset=30)]
+        [piece], epochs = plan(*arguments)
+        return [replace(piece, start_offset=20, until_offset=30)], epochs
 
     monkeypatch.setattr(plan_module, "plan_ranges", plan_beyond_the_end)
     with pytest.raises(DataLossError, match=topic):

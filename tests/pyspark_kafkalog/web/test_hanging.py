@@ -94,7 +94,7 @@ def test_a_cluster_that_hangs_is_shown_as_it_was(monkeypatch):
         EmbeddedBroker() as broker,
         serving(PageSettings(config(broker.bootstrap_servers, **IMPATIENT))) as page,
     ):
-        assert page.get("/").status == 200
+        wait_until(lambda: 'class="missing"' not in page.get("/").text, "all that there is")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             for path in ("/", "/brokers"):
@@ -104,7 +104,7 @@ def test_a_cluster_that_hangs_is_shown_as_it_was(monkeypatch):
                 assert took_s < 2 + BUSY_S
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-        assert 'class="missing"' not in page.get("/").text
+        wait_until(lambda: 'class="missing"' not in page.get("/").text, "all that there is")
 
 
 def test_a_cluster_that_never_answers_is_a_sentence(mute):
