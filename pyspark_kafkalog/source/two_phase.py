@@ -275,12 +275,12 @@ class TransactionalWrites:
                 resigned = self._resign(transactions, lead)
                 try:
                     newest = self._finish_newest(transactions, log)
-                    found: DecisionLog | None = log
+                    # Not in `_clear` alone: what nobody lists is ended below.
+                    log.check_newest()
                 except DecisionsLostError:
                     if not is_undecided:
                         raise
-                    found = None
-                self._clear(transactions, resigned, found)
+                self._clear(transactions, resigned, None)
             except (*FENCED, PrefixInUseError):
                 newest = self._known(log)
                 log.check_newest()
@@ -376,7 +376,7 @@ class TransactionalWrites:
         Those of a killed run, and of attempts whose twin was faster: readers would wait for them.
         `leader` has the lead, or resigned and nobody took it; raises PrefixInUseError otherwise,
         and TransactionError where the newest decision of `log` was not the one that was ended (None
-        where there is none to be ended, by other evidence).
+        where that was looked at, or none can be there).
         """
         task = re.escape(self._prefix) + "-task-[0-9]+-[0-9]+(-[0-9]+)?"
         names = transactions.ongoing(task)

@@ -702,6 +702,32 @@ def test_what_a_broker_keeps_quiet_about_is_not_aborted(
     assert not has_open_transactions(sink.servers, sink.topic)
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_an_abort_leaves_what_a_broker_keeps_quiet_about(
+    sink: Sink,
+    commit_cut_short: Callable[..., Decision],
+    monkeypatch: pytest.MonkeyPatch,
+    is_listed: bool,
+) -> None:
+    """Also where no broker lists what is open: one before Kafka 3.0, or one that is away."""
+    messages = sink.write(sink.plan(), *ROWS)
+    commit_cut_short(messages, 1, [True, None, None])
+
+    def before(log: DecisionLog) -> None:
+        log._read_to, log._found = 1, decisions._Found(has_begun=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "newest", before)
+        if not is_listed:
+            patch.setattr(Transactions, "ongoing", lambda *_: [])
+        with pytest.raises(StepError, match=r"TransactionError: .* newer decision"):
+            sink.abort(messages, 1)
+    assert states(sink, messages)[1:] == [ONGOING] * 2
+    sink.plan()
+    assert seen(sink) == EACH_ROW_ONCE
+    assert not has_open_transactions(sink.servers, sink.topic)
+
+
 def test_a_twin_that_nobody_reported_is_aborted_by_the_commit(sink: Sink) -> None:
     writer = sink.plan()
     first = sink.write(writer, [b"0"])
