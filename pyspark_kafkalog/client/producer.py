@@ -64,6 +64,9 @@ from pyspark_kafkalog.record.batch import (
 )
 
 _MIN_VERSION = 3
+_TRANSACTION_MAX_VERSION = 11
+"""The newest whose batches open no transaction by themselves (KIP-890): one that comes after its
+transaction was aborted is refused, where the rest would be taken for the whole."""
 _INIT_PRODUCER_ID_MAX_VERSION = 4
 _SEQUENCES = 1 << 31
 _LARGEST_BATCH_BYTES = (1 << 31) - 1
@@ -405,8 +408,10 @@ class Producer:
             batch.deadline = batch.deadline or Deadline(self._config.delivery_timeout_ms)
         due = Deadline(self._config.request_timeout_ms)
         chosen.sort(key=lambda each: each[0].topic_partition)
+        is_plain = self._transaction is None
+        newest = MAX_VERSION_WITH_NAMES if is_plain else _TRANSACTION_MAX_VERSION
         request = produce.ProduceRequest(
-            connection.version(produce.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION),
+            connection.version(produce.API_KEY, newest, _MIN_VERSION),
             None if self._transaction is None else self._transaction[1].transactional_id,
             self._config.acks,
             self._config.request_timeout_ms,

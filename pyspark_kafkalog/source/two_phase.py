@@ -46,8 +46,10 @@ from typing import NoReturn
 from kafka.errors import (
     IncompatibleBrokerVersion,
     InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
     KafkaError,
     TopicAuthorizationFailedError,
+    TransactionAbortableError,
     TransactionalIdAuthorizationFailedError,
 )
 from kafka.structs import TopicPartition
@@ -97,6 +99,10 @@ _LEAD_TIMEOUT_MS = 60_000
 tasks: brokers may allow less)."""
 _LEADS_TOLD_APART = 16
 """How many leads have ids of their own for tasks; as many ids for each task are in use, too."""
+_ABORTED = (*FENCED, InvalidTxnStateError, TransactionAbortableError)
+"""What brokers say to who writes in a transaction that has been ended. The latter two where its
+epoch is the newest still: before transactions of version 2, whoever aborts fences a moment later.
+"""
 _MOST_NAMED = 5
 _OTHER_BATCH_WAYS_ON = (
     "Go on with the newest checkpoint, or choose another prefix, and expect records twice."
@@ -178,9 +184,9 @@ class TransactionalWrites:
             try:
                 yield write
             except BaseException as error:
-                if not _is_fenced(error):
+                if not _is_from(error, FENCED):
                     write.abort()
-                else:
+                if _is_from(error, _ABORTED):
                     # By another run, or by a coordinator that has waited for too long.
                     self._check_lead(transactions, lead)
                     raise TransactionAbortedError(
@@ -250,7 +256,7 @@ class TransactionalWrites:
         except UncertainDecisionError as error:
             raise self._uncertain(error.__cause__) from error
         except (KafkaError, DeliveryError) as error:
-            if _is_fenced(error):
+            if _is_from(error, _ABORTED):
                 raise self._not_decided(error) from error
             raise
         try:
@@ -749,8 +755,8 @@ def _ended_by_commit(
     )
 
 
-def _is_fenced(error: BaseException) -> bool:
-    return isinstance(error, FENCED) or isinstance(error.__cause__, FENCED)
+def _is_from(error: BaseException, kinds: tuple[type[KafkaError], ...]) -> bool:
+    return isinstance(error, kinds) or isinstance(error.__cause__, kinds)
 
 
 def _names(transactions: Sequence[WrittenTransaction]) -> str:

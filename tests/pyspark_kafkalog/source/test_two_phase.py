@@ -36,6 +36,7 @@ from kafka.errors import (
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.client import cluster as client_cluster
 from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.client.transaction import FENCED, ONGOING, ProducerIdentity, Transactions
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
@@ -63,6 +64,7 @@ from tests.crash.sink_steps import (
     visible,
 )
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.patience import wait_until
 
 OTHER_ROWS = "PrefixInUseError: Micro-batch 1 was committed with 2 records and is to be .* not the"
 LOST = "DecisionsLostError: .* Choose another prefix"
@@ -1157,6 +1159,33 @@ def test_a_task_that_is_fenced_is_told_by_whom(sink: Sink, is_cause: bool) -> No
     writes.take_lead("query-1")
     with pytest.raises(PrefixInUseError, match="took over"), writes.task(lead, "query-1", 0, 0):
         raise fenced
+
+
+def test_a_task_whose_transaction_was_ended_does_not_go_on_in_another_one(sink: Sink) -> None:
+    """What it writes then would be taken for the whole, where its epoch is the newest still: who
+    aborts a transaction before version 2 fences a moment later."""
+    writes = TransactionalWrites(sink.options.client, sink.prefix)
+    lead = writes.take_lead("query-1")
+
+    def write_and_lose_a_half() -> None:
+        with writes.task(lead, "query-1", 0, 0) as task:
+            producer = task.begin()
+            send(producer, b"first half")
+            written = task.written(1, "digest")
+            assert written is not None
+            with Cluster(sink.options.client) as cluster:
+                Transactions(cluster).end(written.producer, commit=False)
+            wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the marker")
+            send(producer, b"second half")
+
+    def send(producer: Producer, value: bytes) -> None:
+        producer.send(structs.TopicPartition(sink.topic, 0), *batches_of([value]))
+        producer.flush()
+
+    with pytest.raises(TransactionAbortedError, match="was aborted while its task wrote"):
+        write_and_lose_a_half()
+    assert not has_open_transactions(sink.servers, sink.topic)
+    assert not seen(sink)
 
 
 @pytest.mark.parametrize(
