@@ -29,7 +29,13 @@ A process may stand still between any two requests while another run takes the l
 decides. What it does then must not end what the other has decided. So transactions are aborted by
 who they were before the lead was seen to be ours (`abort_and_fence`), and the ids of tasks differ
 from lead to lead: a task begins by its id alone, which aborts what is open under it, unless the id
-is a new one (`begin_new`).
+is a new one (`begin_new`). What is left: a task that stands still between its look and its begin
+while a twin with the same partition and attempt, in a stage that Spark submits again, writes and is
+decided under the same old id. Every condition that requests of the protocol know (the epoch of
+InitProducerId, the end of EndTxn 5) takes the second of two who saw the same for a repetition of
+the first; only a producer id differs for sure, which stays with its transactional id. Ids that are
+never used again would be told apart, but brokers keep each for a week. The write of that twin is
+aborted in part and says so (TransactionAbortedError); the same again writes what is missing.
 
 Spark makes plan, tasks and commit in processes of their own. What is carried from one to the next
 is Lead and WrittenTransaction. Blocking; one thread at a time.
@@ -98,7 +104,8 @@ _LEAD_TIMEOUT_MS = 60_000
 """A decision takes milliseconds; the lead's transaction is open no longer (nor longer than those of
 tasks: brokers may allow less)."""
 _LEADS_TOLD_APART = 16
-"""How many leads have ids of their own for tasks; as many ids for each task are in use, too."""
+"""How many epochs of the lead have ids of their own for tasks (a lead that resigned has had two);
+as many ids for each task are in use, too."""
 _ABORTED = (*FENCED, InvalidTxnStateError, TransactionAbortableError)
 """What brokers say to who writes in a transaction that has been ended. The latter two where its
 epoch is the newest still: before transactions of version 2, whoever aborts fences a moment later.
