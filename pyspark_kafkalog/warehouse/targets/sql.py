@@ -13,7 +13,8 @@ whether it took place; PostgreSQL may still be at it, so a lock of that load id 
 many rows went in as were landed, by the database's own count, or the transaction is rolled back.
 What the table must look like is looked at before rows land, and again in that transaction.
 
-A table that is gone, and records that lack one another, are refused: absent is not new.
+A table that is gone, one with rows that no record tells of, and records that lack one another are
+refused: absent is not new.
 
 Commit.sequence counts the commits of a load name. Called by the driver, from any thread or process;
 DuckDB lets one process at a time open a file.
@@ -52,9 +53,11 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
     TableName,
     create,
     find,
+    has_unknown_rows,
     keep,
     refuse_gone,
     refuse_unfit,
+    refuse_unknown,
 )
 from pyspark_kafkalog.warehouse.targets.staging import (
     LOAD_ID,
@@ -100,6 +103,7 @@ class SqlTarget:
         ):
             found = find(connection, self._table)
             refuse_gone(connection, found)
+            refuse_unknown(connection, found, name)
             return found.records(connection).position(name)
 
     def names(self) -> list[str]:
@@ -166,9 +170,11 @@ class SqlTarget:
             tries, was_there, load_id = Tries(), False, forgotten_id()
             while True:
                 with self._database.transaction() as connection:
-                    records = find(connection, self._table).records(connection)
+                    found = find(connection, self._table)
+                    records = found.records(connection)
                     newest = records.newest(name)
-                    if not records.has_anything_of(name):
+                    is_unknown = has_unknown_rows(connection, found)
+                    if not (is_unknown or records.has_anything_of(name)):
                         return was_there
                     was_there = True
                     # The other ones may be what was lost.

@@ -170,6 +170,30 @@ def refuse_gone(connection: sa.Connection, found: Found) -> None:
         )
 
 
+def has_unknown_rows(connection: sa.Connection, found: Found) -> bool:
+    """Whether the table has rows, and no load of any name is recorded."""
+    kind = _KINDS[connection.dialect.name](connection, found) if found.is_there else "not there"
+    if kind or found.records(connection).any():
+        return False
+    table = sa.table(found.name, schema=found.schema)
+    row = connection.execute(sa.select(sa.text("1")).select_from(table).limit(1)).first()
+    # In this order: the first commit of a rival may come between.
+    return row is not None and not found.records(connection).any()
+
+
+def refuse_unknown(connection: sa.Connection, found: Found, name: str) -> None:
+    """Raises TargetError for rows of which nothing tells whether loads brought them: a copy of the
+    table alone, without its records, would get all of them once more."""
+    if has_unknown_rows(connection, found):
+        raise TargetError(
+            f"the table {found.name} has rows, and kafkalog_commits in schema {found.schema} has "
+            "no load of it. If loads brought them (it is a copy, was restored or renamed), restore "
+            "its rows of the tables kafkalog_* as well, or go on with `starting` at what it does "
+            "not have yet; if they are of others, load beside them. For either, say once that the "
+            f"load begins anew: pyspark_kafkalog.forget(target, {name!r}) or kafkalog load --forget"
+        )
+
+
 def create(connection: sa.Connection, wanted: TableName, schema: pa.Schema) -> None:
     """Makes what is missing, of the table and of those that record loads."""
     if connection.dialect.name == "postgresql":

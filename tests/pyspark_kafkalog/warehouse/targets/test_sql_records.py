@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import closing
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from pyspark_kafkalog.warehouse.commit import (
     PendingCommit,
 )
 from pyspark_kafkalog.warehouse.targets import sql, sql_database
+from pyspark_kafkalog.warehouse.targets.sql_records import Records
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -70,6 +72,55 @@ def run(table, statement):
 
 def kind_of(table):
     return next(kind for kind, of in DATABASES.items() if isinstance(table, of))
+
+
+def test_rows_without_a_record_of_any_load_are_not_loaded_again(table):
+    """As in a copy of a table alone: a dump of it, a rename, CREATE TABLE AS."""
+    load(table.open(), "nightly", 5)
+    run(table, "CREATE TABLE copy AS SELECT * FROM orders")
+    run(table, "DELETE FROM orders")
+    run(table, "INSERT INTO orders SELECT * FROM copy")
+    load(table.open(), "nightly", 6)
+    copy = table.name.removesuffix("orders") + "copy"
+    for name in ("nightly", "hourly"):
+        with pytest.raises(TargetError, match=r"copy has rows.*kafkalog_commits.*forget\("):
+            load(open_target(copy), name, 7)
+    with pytest.raises(TargetError, match="has rows"):
+        loaded_offsets(copy, "nightly")
+    for records in ("commits", "offsets", "topics", "epochs", "gaps"):
+        run(table, f"DROP TABLE kafkalog_{records}")
+    with pytest.raises(TargetError, match="orders has rows"):
+        load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 6)
+
+
+def test_rows_of_others_are_no_loss_once_somebody_says_so(table):
+    run(table, EMPTY[kind_of(table)])
+    run(table, "INSERT INTO orders (topic, partition) VALUES ('mine', 1)")
+    with pytest.raises(TargetError, match="orders has rows"):
+        load(table.open(), "nightly", 2)
+    assert forget(table.name, "nightly")
+    assert not forget(table.name, "nightly")
+    load(table.open(), "nightly", 2)
+    load(table.open(), "hourly", 2)
+    rows = table.rows()
+    assert rows - Counter({None: 1}) == expected_rows("nightly", 2) + expected_rows("hourly", 2)
+
+
+def test_rows_that_a_rival_has_just_loaded_are_known(lake, monkeypatch):
+    any_really = Records.any
+
+    def any_and_be_late(records):
+        found = any_really(records)
+        monkeypatch.undo()
+        load(lake.open(), "hourly", 2)
+        return found
+
+    lake.query(EMPTY["postgresql"])
+    target = lake.open()
+    monkeypatch.setattr(Records, "any", any_and_be_late)
+    assert target.position("nightly") == NOWHERE
+    assert lake.rows() == expected_rows("hourly", 2)
 
 
 def test_a_table_that_was_dropped_is_not_made_anew_in_silence(table):
