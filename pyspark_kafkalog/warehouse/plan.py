@@ -211,8 +211,7 @@ def plan_ranges(
     added = [each for each in partitions if each.topic in loaded and each not in last]
     told = _named_offsets(options.starting, added)
     wanted = {each: last.get(each, chosen.get(each, bounds.earliest[each])) for each in partitions}
-    epochs = {t: n for t, n in position.epochs.items() if t.topic not in recreated}
-    cut = truncated(cluster, last, epochs, bounds, name, options.fail_on_data_loss)
+    cut = truncated(cluster, last, position.epochs, bounds, name, options.fail_on_data_loss)
     wanted |= dict.fromkeys(added, 0) | told | cut
     new = [each for each in added if each not in told]
     _check_added(new, bounds, options.fail_on_data_loss, name)

@@ -26,13 +26,15 @@ def truncated(
 ) -> Offsets:
     """Of the partitions in `bounds` those whose logs were cut off before `last`, where load `name`
     goes on: each with the offset at which other records begin. `epochs` are those of its commits.
+    Epochs only grow: of a leader that is in an earlier one, a restored broker, nobody can tell
+    where that is, and it stays where it is.
 
     Raises DataLossError for them, unless `fail_on_data_loss` is false.
     """
     later = {
         each: epochs[each]
         for each in bounds.latest.keys() & last.keys() & epochs.keys()
-        if bounds.epochs.get(each) != epochs[each]
+        if last[each] and bounds.epochs.get(each) != epochs[each]
     }
     cut = {each: end for each, end in epoch_ends(cluster, later).items() if end < last[each]}
     if cut:
@@ -43,7 +45,20 @@ def truncated(
             f"load goes on at offset {last[first]}.{_others(cut, first)}",
             fail_on_data_loss,
         )
-    return cut
+    back = {
+        each: last[each] for each, epoch in later.items() if bounds.epochs.get(each, epoch) < epoch
+    }
+    if back:
+        first = min(back)
+        report_data_loss(
+            f"Partition {describe([first])} has a leader of epoch {bounds.epochs[first]}, earlier "
+            f"than the epoch {epochs[first]} in which load {name!r} came to offset {last[first]}: "
+            "its broker was restored from an earlier state (or the topic was created again), and "
+            "others may be at the offsets of records that it lost. The load cannot tell which; it "
+            f"goes on at offset {last[first]}.{_others(back, first)}",
+            fail_on_data_loss,
+        )
+    return {**back, **cut}
 
 
 def _others(cut: Offsets, first: TopicPartition) -> str:

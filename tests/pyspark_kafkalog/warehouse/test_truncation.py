@@ -1,6 +1,7 @@
 """Logs that lose their tail between two loads, and give its offsets to other records."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,6 +52,17 @@ class Log:
         self._broker.stop()
         [segment] = self._data.glob("orders-0/*.log")
         os.truncate(segment, int(segment.stat().st_size * keeps))
+        self._broker = EmbeddedBroker(data_dir=self._data).start()
+
+    def keep(self) -> None:
+        self._broker.stop()
+        shutil.copytree(self._data, self._data.with_name("backup"))
+        self._broker = EmbeddedBroker(data_dir=self._data).start()
+
+    def restore(self) -> None:
+        self._broker.stop()
+        shutil.rmtree(self._data)
+        shutil.copytree(self._data.with_name("backup"), self._data)
         self._broker = EmbeddedBroker(data_dir=self._data).start()
 
     def load(self, **how: Any) -> Any:
@@ -147,6 +159,27 @@ def test_the_first_batch_of_a_stream_counts(log: Log) -> None:
     log.write(some("new", 6))
     with pytest.raises(DataLossError, match=r"orders-0 lost .*from offset 5 on"):
         log.stream()
+
+
+def test_a_broker_that_was_restored_from_a_backup_has_lost_records(log: Log) -> None:
+    """Its leader's epoch is an earlier one than before, of whose end it knows nothing."""
+    log.write(some("old", 5))
+    log.restart()
+    log.keep()
+    log.restart()
+    log.write(some("lost", 5))
+    log.restart()
+    assert log.load().records == 10
+    log.restore()
+    log.write(some("new", 8))
+    for how in ({}, {"dry_run": True}):
+        with pytest.raises(DataLossError, match="orders-0.*epoch.*earlier"):
+            log.load(**how)
+    with pytest.raises(DataLossError, match=r"orders-0.*epoch.*earlier"):
+        log.stream()
+    log.load(fails=False)
+    log.write(some("last", 1))
+    assert log.load().records == 1
 
 
 def test_a_leader_that_was_elected_again_has_lost_nothing(log: Log) -> None:
