@@ -54,6 +54,11 @@ class TopicRecreatedError(DataLossError):
     """A topic was deleted and created again under its name: its offsets mean other records now."""
 
 
+class LogTruncatedError(DataLossError):
+    """A log lost its end while that was read, and others have its offsets: to read again is right,
+    whatever failOnDataLoss says."""
+
+
 class FetchTimeoutError(KafkalogError, TimeoutError):
     """A partition stopped answering below the offset that it is known to reach."""
 

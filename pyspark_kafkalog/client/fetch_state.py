@@ -29,7 +29,7 @@ _HEADROOM = 1.25
 _MAGIC_2_BYTES = 27
 _LEAST_LENGTH = 14
 _LENGTH = struct.Struct(">i")
-_ENTRY = struct.Struct(">qi4xb")
+_ENTRY = struct.Struct(">qiib")
 _CRC = struct.Struct(">I")
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _ATTEMPTS_AT_GAPS = 5
@@ -39,14 +39,15 @@ _GAPS_THAT_MEAN_COMPACTION = 2
 class WholeBatches(NamedTuple):
     """What an answer holds: `size_bytes` of whole batches; `next_offset` follows the last.
 
-    `base_offsets` has each batch's first. They are seamless if each goes on where the one before
-    ended.
+    `base_offsets` has each batch's first, and `epochs` that of the leader which took it; -1 before
+    magic 2. They are seamless if each goes on where the one before ended.
     """
 
     size_bytes: int
     next_offset: int
     base_offsets: list[int]
     is_seamless: bool
+    epochs: list[int]
 
 
 class FetchState:
@@ -104,6 +105,11 @@ class FetchState:
         self._seen = []
         self.position = whole.next_offset
 
+    def newest_epoch(self, whole: WholeBatches) -> int:
+        """The newest leader's epoch of batches that begin in the range; -1 without any."""
+        begins = zip(whole.base_offsets, whole.epochs, strict=True)
+        return max((epoch for base, epoch in begins if base < self.until_offset), default=-1)
+
     def skip_rest(self) -> None:
         self.position = self.until_offset
 
@@ -155,9 +161,10 @@ def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
     """
     position, end, next_offset = 0, len(records), start_offset
     base_offsets: list[int] = []
+    epochs: list[int] = []
     is_seamless = True
     while position + _MAGIC_2_BYTES <= end:
-        base_offset, length, magic = _ENTRY.unpack_from(records, position)
+        base_offset, length, epoch, magic = _ENTRY.unpack_from(records, position)
         entry_end = position + LOG_OVERHEAD_BYTES + length
         if entry_end > end or length < _LEAST_LENGTH:
             break
@@ -165,15 +172,16 @@ def whole_batches(records: memoryview, start_offset: int) -> WholeBatches:
         if _crc_of(records, position, entry_end, magic):
             last_offset += _LAST_OFFSET_DELTA.unpack_from(records, position + 23)[0]
         else:
-            base_offset = min(base_offset, next_offset)
+            base_offset, epoch = min(base_offset, next_offset), -1
         if base_offsets:
             if min(base_offset, last_offset) < next_offset:
                 raise CorruptRecordError(f"offset {base_offset} came again after {next_offset - 1}")
             is_seamless = is_seamless and base_offset == next_offset
         base_offsets.append(base_offset)
+        epochs.append(epoch)
         next_offset = max(next_offset, last_offset + 1)
         position = entry_end
-    return WholeBatches(position, next_offset, base_offsets, is_seamless)
+    return WholeBatches(position, next_offset, base_offsets, is_seamless, epochs)
 
 
 def _crc_of(records: memoryview, start: int, end: int, magic: int) -> bool:

@@ -45,11 +45,13 @@ from pyspark_kafkalog.client.cluster import (
 )
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
+from pyspark_kafkalog.client.epoch_ends import epoch_ends
 from pyspark_kafkalog.client.fetch_state import FetchState
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
     DataLossError,
     FetchTimeoutError,
+    LogTruncatedError,
     TopicRecreatedError,
     UnknownTopicError,
 )
@@ -97,7 +99,8 @@ class Fetcher:
 
     `position` is the next offset that was not handed out yet; it moves past `until_offset` where
     the last batch does. `topic_id` is the topic's when the range was planned; without it the one
-    that it has when it is first asked for. One Fetcher is iterated once.
+    that it has when it is first asked for. `leader_epoch` is that of the partition's leader then:
+    batches of a later one mean that the log was cut off since. One Fetcher is iterated once.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Fetcher:
         until_offset: int,
         poll_timeout_ms: int = POLL_TIMEOUT_MS,
         topic_id: UUID | None = None,
+        leader_epoch: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = cluster.config
@@ -127,6 +131,7 @@ class Fetcher:
         self._trouble = ""
         self._too_short: tuple[int, int] | None = None
         self._topic_id = topic_id
+        self._leader_epoch = leader_epoch
         self._damaged = 0
         self._is_renewed = False
 
@@ -138,10 +143,10 @@ class Fetcher:
         """Yields until the range's end is reached.
 
         Raises DataLossError where offsets of the range are gone, also when the log ends below them
-        for `poll_timeout_ms`; TopicRecreatedError; FetchTimeoutError without an answer for so long;
-        BrokersUnreachableError when no broker was reached for as long; CorruptRecordError where
-        records come damaged again and again; and the broker's own error (`kafka.errors`) where it
-        refuses, such as TopicAuthorizationFailedError.
+        for `poll_timeout_ms`; TopicRecreatedError; LogTruncatedError; FetchTimeoutError without an
+        answer for so long; BrokersUnreachableError when no broker was reached for as long;
+        CorruptRecordError where records come damaged again and again; and the broker's own error
+        (`kafka.errors`) where it refuses, such as TopicAuthorizationFailedError.
         """
         try:
             while not self._state.is_done:
@@ -280,6 +285,8 @@ class Fetcher:
             # Retention was faster than this read, and the broker answered with what came next.
             bounds = found.log_start_offset, found.high_watermark
             raise self._gone(f"it begins at offset {found.log_start_offset} now", *bounds)
+        if self._leader_epoch is not None and self._state.newest_epoch(whole) > self._leader_epoch:
+            self._check_kept(self._leader_epoch)
         self._empty_answers = self._damaged = 0
         self._is_renewed = False
         self._trouble = ""
@@ -293,6 +300,20 @@ class Fetcher:
                 self._is_ahead = True
         batches = records[: whole.size_bytes]
         return FetchedRecords(batches, start_offset, whole.next_offset, found.aborted)
+
+    def _check_kept(self, leader_epoch: int) -> None:
+        """Raises LogTruncatedError if others have offsets of the range since `leader_epoch`: it
+        holds batches of a leader that was elected later, which one in sync does not change."""
+        partition = self._topic_partition
+        end = epoch_ends(self._cluster, {partition: leader_epoch}).get(partition)
+        if end is not None and end < self._state.until_offset:
+            raise LogTruncatedError(
+                f"Partition {partition.partition} of topic {partition.topic} was cut off at offset "
+                f"{end} while its offsets up to {self._state.until_offset} were to be read, and "
+                "holds other records there now (an election of a replica that was not in sync, or "
+                "a power loss). Read again."
+            )
+        self._leader_epoch = None
 
     def _accept_nothing(self, found: fetch.FetchedPartition) -> None:
         """No batch: none yet, or none any more."""

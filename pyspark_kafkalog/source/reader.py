@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.fetcher import Fetcher
-from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.errors import DataLossError, LogTruncatedError
 from pyspark_kafkalog.source.offsets import describe, report_data_loss
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask, plan_batch, read_tasks
@@ -80,14 +80,17 @@ def read_range(
     offset_range: OffsetRange,
     topic_id: UUID | None = None,
     on_gap: Callable[[OffsetRange], None] | None = None,
+    leader_epoch: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one range in offset order, each once, in batches of about 10,000 rows.
 
-    `topic_id` is the topic's before the range was planned, where brokers say it.
+    `topic_id` is the topic's before the range was planned, where brokers say it, `leader_epoch` the
+    partition's then.
 
-    Raises DataLossError if offsets of the range are gone; with `fail_on_data_loss` false it warns,
-    tells `on_gap` which ones, and goes on at the earliest offset that is there. Raises
-    BadRecordError for a record that no row can hold, unless `permissive`.
+    Raises LogTruncatedError if they mean other records by now, and DataLossError if some are gone;
+    with `fail_on_data_loss` false it warns, tells `on_gap` which ones, and goes on at the earliest
+    offset that is there. Raises BadRecordError for a record that no row can hold, unless
+    `permissive`.
     """
     until_offset = offset_range.until_offset
     decoder = RecordDecoder(
@@ -103,6 +106,7 @@ def read_range(
                 until_offset,
                 options.poll_timeout_ms,
                 topic_id,
+                leader_epoch,
             )
             for fetched in fetcher.records():
                 yield from decoder.decode(
@@ -111,7 +115,7 @@ def read_range(
                 position = fetched.next_offset
             break
         except DataLossError as error:
-            if options.fail_on_data_loss:
+            if options.fail_on_data_loss or isinstance(error, LogTruncatedError):
                 raise
             begins, position = position, _next_available(error, offset_range, position)
             if on_gap is not None:

@@ -27,7 +27,7 @@ from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.reader import read_range
-from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.commit import DataFile, Epochs, Stage
 from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
 from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
@@ -45,8 +45,8 @@ class Reading:
     """How the records of a load become rows; travels to the tasks pickled.
 
     `columns` are the topic's, of which rows are made: decoded as `values` says and changed by
-    `transform`, a function of Arrow batches, on the way. `topic_ids` are those of the topics when
-    the load was planned, where brokers say them.
+    `transform`, a function of Arrow batches, on the way. `topic_ids` are those of the topics and
+    `epochs` those of the partitions' leaders when the load was planned, where brokers say them.
     """
 
     options: SourceOptions
@@ -54,6 +54,7 @@ class Reading:
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     values: Values | None = None
     transform: Batches | None = None
+    epochs: Epochs = field(default_factory=dict)
 
     def schema(self) -> pa.Schema:
         """The columns of the rows, before any transformation, in types that targets hold, or that
@@ -185,8 +186,10 @@ class Records:
             if reading.values.on_error != FAIL:
                 options = replace(options, permissive=True)
         topic_id = reading.topic_ids.get(self._range.topic)
+        epoch = reading.epochs.get(self._range.topic_partition)
+        on_gap = self._gaps.append
         for batch in read_range(
-            self._cluster, options, columns, self._range, topic_id, self._gaps.append
+            self._cluster, options, columns, self._range, topic_id, on_gap, epoch
         ):
             if batch.num_rows:
                 offsets = batch.column("offset")

@@ -236,7 +236,7 @@ def _land(
     watch: Watch,
 ) -> tuple[Commit, int]:
     """Lands and commits some of the work; also how many records could not be decoded."""
-    reading, layout = wanted.reading(work.topic_ids), wanted.layout
+    reading, layout = wanted.reading(work.topic_ids, work.epochs), wanted.layout
     schema = engine.columns(reading, pieces)
     check_layout(layout, schema)
     stage = work.target.stage(schema, layout.partition_by)

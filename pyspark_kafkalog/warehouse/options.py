@@ -20,7 +20,7 @@ from pyspark_kafkalog.source.options import (
     warn_once,
 )
 from pyspark_kafkalog.source.splitting import Splitting
-from pyspark_kafkalog.warehouse.commit import NO_IDS, TopicIds
+from pyspark_kafkalog.warehouse.commit import NO_EPOCHS, NO_IDS, Epochs, TopicIds
 from pyspark_kafkalog.warehouse.landing import Reading
 from pyspark_kafkalog.warehouse.places import Place, with_places
 from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
@@ -94,10 +94,10 @@ class LoadOptions:
     def has_dead_letters(self) -> bool:
         return self.values is not None and self.values.on_error == DEAD_LETTER
 
-    def reading(self, topic_ids: TopicIds = NO_IDS) -> Reading:
-        """How records become rows, of topics with `topic_ids`."""
+    def reading(self, topic_ids: TopicIds = NO_IDS, epochs: Epochs = NO_EPOCHS) -> Reading:
+        """How records become rows, of topics with `topic_ids`, and leaders in `epochs`."""
         columns = (*DEFAULT_COLUMNS, "headers") if self.source.include_headers else DEFAULT_COLUMNS
-        return Reading(self.source, columns, topic_ids, self.values, self.batches)
+        return Reading(self.source, columns, topic_ids, self.values, self.batches, epochs)
 
 
 def load_options(

@@ -50,7 +50,7 @@ def test_entries_of_the_old_formats_name_their_last_offset():
     message = struct.pack(">bb", 1, 0) + b"\0" * 8
     entry = struct.pack(">qiI", 41, 14, zlib.crc32(message)) + message
     assert len(entry) == 12 + 14
-    assert whole_batches(memoryview(entry + b"\0" * 5), 0) == (26, 42, [0], True)
+    assert whole_batches(memoryview(entry + b"\0" * 5), 0) == (26, 42, [0], True, [-1])
     with pytest.raises(CorruptRecordError, match="its header says"):
         whole_batches(memoryview(entry[:-1] + b"\1" * 5), 0)
 

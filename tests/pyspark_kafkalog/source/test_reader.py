@@ -41,7 +41,14 @@ def fetches(monkeypatch):
         starts = ()
 
         def __init__(
-            self, cluster, topic_partition, start_offset, until_offset, poll_timeout_ms, topic_id
+            self,
+            cluster,
+            topic_partition,
+            start_offset,
+            until_offset,
+            poll_timeout_ms,
+            topic_id,
+            leader_epoch,
         ):
             assert (topic_partition.topic, topic_partition.partition) == ("orders", 3)
             type(self).starts = (*self.starts, start_offset)

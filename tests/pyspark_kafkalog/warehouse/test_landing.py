@@ -198,7 +198,7 @@ def test_progress_is_told_on_the_way_and_counts_gaps(tmp_path, monkeypatch):
     monkeypatch.setattr(landing, "_OFFSETS_BETWEEN_MARKS", 100)
     told = []
 
-    def read(_cluster, _options, columns, piece, topic_id, on_gap):
+    def read(_cluster, _options, columns, piece, topic_id, on_gap, leader_epoch):
         for start in (0, 100, 250):
             yield rows(start, start + 100).select(columns)
             told.extend(passed.offsets for passed in passed_in(str(tmp_path)))
@@ -216,7 +216,7 @@ def test_progress_is_told_on_the_way_and_counts_gaps(tmp_path, monkeypatch):
 def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
     pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 3, 10, 30)]
 
-    def read(_cluster, _options, columns, piece, topic_id, on_gap):
+    def read(_cluster, _options, columns, piece, topic_id, on_gap, leader_epoch):
         assert topic_id == UUID(int=7)
         if piece == pieces[1]:
             raise DataLossError("offsets are gone")

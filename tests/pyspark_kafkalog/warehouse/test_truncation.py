@@ -4,6 +4,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.errors import DataLossError, LogTruncatedError
 from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from tests.property.task_session import StreamQuery, TaskFunction, TaskSession
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -49,10 +51,11 @@ class Log:
 
     def restart(self, keeps: float = 1) -> None:
         """`keeps` says how much of its only segment is left."""
+        port = int(self._broker.bootstrap_servers.rpartition(":")[2])
         self._broker.stop()
         [segment] = self._data.glob("orders-0/*.log")
         os.truncate(segment, int(segment.stat().st_size * keeps))
-        self._broker = EmbeddedBroker(data_dir=self._data).start()
+        self._broker = EmbeddedBroker(data_dir=self._data, port=port).start()
 
     def keep(self) -> None:
         self._broker.stop()
@@ -173,13 +176,39 @@ def test_a_broker_that_was_restored_from_a_backup_has_lost_records(log: Log) -> 
     log.restore()
     log.write(some("new", 8))
     for how in ({}, {"dry_run": True}):
-        with pytest.raises(DataLossError, match="orders-0.*epoch.*earlier"):
+        with pytest.raises(DataLossError, match=r"orders-0.*epoch.*earlier"):
             log.load(**how)
     with pytest.raises(DataLossError, match=r"orders-0.*epoch.*earlier"):
         log.stream()
     log.load(fails=False)
     log.write(some("last", 1))
     assert log.load().records == 1
+
+
+@pytest.mark.parametrize("keeps", [0.5, 1])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_log_that_is_cut_off_while_it_is_read_gives_each_record_once(
+    log: Log, keeps: float, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SparkEngine.run
+
+    def cut_and_run(engine: SparkEngine, *planned: Any) -> Any:
+        monkeypatch.setattr(SparkEngine, "run", run)
+        log.restart(keeps)
+        log.write(some("new", 9))
+        return run(engine, *planned)
+
+    monkeypatch.setattr(SparkEngine, "run", cut_and_run)
+    log.write(some("old", 10))
+    is_cut = keeps < 1
+    with (
+        pytest.raises(LogTruncatedError, match=r"orders.*cut off at offset 5.*other records")
+        if is_cut
+        else nullcontext()
+    ):
+        log.load(fails=fails)
+    assert log.load().records == (14 if is_cut else 9)
+    assert log.loaded() == Counter(some("old", int(10 * keeps)) + some("new", 9))
 
 
 def test_a_leader_that_was_elected_again_has_lost_nothing(log: Log) -> None:

@@ -30,7 +30,7 @@ def attempt(tmp_path, monkeypatch):
 
     def run(begins: int = 0, fail_on_data_loss: bool = False) -> None:
         def read(*arguments: Any) -> Iterator[pa.RecordBatch]:
-            on_gap = arguments[-1]
+            *_, on_gap, _epoch = arguments
             if begins:
                 on_gap(replace(WHOLE, until_offset=begins))
             count = WHOLE.until_offset - begins

@@ -71,7 +71,9 @@ def records(values: list[bytes | None], columns=WITH_HEADERS) -> pa.RecordBatch:
 
 
 def read_as(monkeypatch, values: list[bytes | None], reading: Reading) -> Records:
-    def read(_cluster, _options, columns, _piece, _topic_id, _on_gap) -> Iterator[pa.RecordBatch]:
+    def read(
+        _cluster, _options, columns, _piece, _topic_id, _on_gap, _epoch
+    ) -> Iterator[pa.RecordBatch]:
         yield records(values[:2], columns)
         yield records([*values[:2], *values[2:]], columns).slice(2)
 
