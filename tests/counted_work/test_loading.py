@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
+from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
 from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
 from pyspark_kafkalog.warehouse.options import load_options
 from pyspark_kafkalog.warehouse.plan import plan_load
@@ -103,3 +104,20 @@ def test_a_commit_into_a_store_costs_the_same_requests_after_others(tmp_path):
     # The files, the commit, its note, and the stage's mark, which is put twice to try the store.
     assert counted[-1]["PUT"] == 6
     assert counted[-1].total() <= 26
+
+
+def test_to_find_many_places_asks_deltalake_for_none_of_them(tmp_path):
+    """It replays the log for each: half a minute for a load of 5,000 partitions."""
+
+    def asked(partitions):
+        ranges = [OffsetRange("orders", number, 0, 1) for number in range(partitions)]
+        epochs = {each.topic_partition: 3 for each in ranges}
+        target = open_target(f"delta:{tmp_path}/{partitions}")
+        stage = target.stage(row_schema())
+        target.commit(PendingCommit(stage, "nightly", NOWHERE, ranges, [], epochs=epochs))
+        with function_calls() as calls:
+            found = target.position("nightly")
+        assert (len(found.offsets), found.epochs) == (partitions, epochs)
+        return sum(n for name, n in calls.by_name.items() if "transaction_version" in name)
+
+    assert asked(40) == asked(2) > 0

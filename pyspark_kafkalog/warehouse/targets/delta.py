@@ -20,9 +20,10 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
   offsets that were given up, `kafkalog.gaps`, if any.
 
 The txns are the truth: checkpoints keep them, while commitInfo goes when the log is cleaned up.
-deltalake tells the version of an appId that one names, but not which there are, so those are looked
-up in the log itself; the count shows that none was overlooked. Where it is gone as well, history
-and files may still tell that there were loads: then a load is refused, as it would double rows.
+deltalake tells the version of an appId that one names, but not which there are, and takes half a
+minute for thousands, so they are looked up in the log itself; the count shows that none was
+overlooked. Where it is gone as well, history and files may still tell that there were loads: then a
+load is refused, as it would double rows.
 
 Fenced: Delta leaves the meaning of a txn to the writer, and deltalake accepts an old version from a
 handle that was opened later. So a commit is tried at one log number only, the one after the state
@@ -39,7 +40,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -303,14 +304,20 @@ class DeltaTarget:
 
     def _versions(self, table: DeltaTable, name: str) -> dict[tuple[str, str], int]:
         """The versions of the txns of load `name`, by topic and what follows it in their appIds."""
+        newest: dict[str, int | None] = {}
+        expire = "delta.setTransactionRetentionDuration" in table.metadata().configuration
+        for txn in _txns(os.path.join(self.path, "_delta_log")):
+            if expire or (txn.is_checkpoint and txn.entry > table.version()):
+                newest[txn.app_id] = table.transaction_version(txn.app_id)
+            elif txn.entry <= table.version():
+                newest[txn.app_id] = txn.version
         found = {}
-        for app_id in _app_ids(os.path.join(self.path, "_delta_log")):
+        for app_id, version in newest.items():
             key = app_id.removeprefix(f"{_app_id(name)}:")
             topic, _, rest = key.partition(":")
-            if key != app_id and (rest.isdecimal() or rest.startswith((_ID, _EPOCH))):
-                version = table.transaction_version(app_id)
-                if version is not None:
-                    found[topic, rest] = version
+            is_ours = key != app_id and (rest.isdecimal() or rest.startswith((_ID, _EPOCH)))
+            if is_ours and version is not None:
+                found[topic, rest] = version
         return found
 
     def _stage_path(self, load_id: str) -> str:
@@ -442,23 +449,35 @@ def _names_load(log_path: str, name: str, versions: range) -> bool:
     return False
 
 
+class _Txn(NamedTuple):
+    """What the log says of an appId in `entry`, the table version that it is of."""
+
+    entry: int
+    is_checkpoint: bool
+    app_id: str
+    version: int
+
+
 def _app_ids(log_path: str) -> set[str]:
-    """The appIds of the log's last checkpoint and of all entries after it, and perhaps of later
-    ones than the table version that somebody has open."""
+    return {txn.app_id for txn in _txns(log_path)}
+
+
+def _txns(log_path: str) -> Iterator[_Txn]:
+    """Those of the log's last checkpoint and of all entries after it, oldest first, and perhaps of
+    later ones than the table version that somebody has open."""
     checkpoint, names = _newest_checkpoint(log_path)
-    found: set[str] = set()
     for name in names:
         path = os.path.join(log_path, name)
         if name.endswith(".parquet"):
             column = pq.read_table(path, columns=["txn"], partitioning=None).column("txn")
-            found.update(txn["appId"] for txn in column.drop_null().to_pylist())
+            for txn in column.drop_null().to_pylist():
+                yield _Txn(checkpoint, True, txn["appId"], txn["version"])
         else:
-            found |= _app_ids_in(path)
+            yield from _txns_in(path, checkpoint, True)
     for name in sorted(os.listdir(log_path)):
         version, _, rest = name.partition(".")
         if rest == "json" and version.isdecimal() and int(version) > checkpoint:
-            found |= _app_ids_in(os.path.join(log_path, name))
-    return found
+            yield from _txns_in(os.path.join(log_path, name), int(version), False)
 
 
 def _newest_checkpoint(log_path: str) -> tuple[int, list[str]]:
@@ -475,9 +494,10 @@ def _newest_checkpoint(log_path: str) -> tuple[int, list[str]]:
     return newest[0], files.get(newest, [])
 
 
-def _app_ids_in(path: str) -> set[str]:
-    """The appIds of a log entry: a file of JSON objects, one a line."""
-    return {action["txn"]["appId"] for action in _actions(path, "txn")}
+def _txns_in(path: str, entry: int, is_checkpoint: bool) -> Iterator[_Txn]:
+    """Those of a file of JSON objects, one a line."""
+    for action in _actions(path, "txn"):
+        yield _Txn(entry, is_checkpoint, action["txn"]["appId"], action["txn"]["version"])
 
 
 def _commit_info(path: str, version: int) -> Mapping[str, Any]:
