@@ -29,7 +29,8 @@ def test_any_prefix_gives_the_batches_that_are_whole(size_bytes):
 
 @given(st.integers(0, len(LOG) * 8 - 1))
 def test_any_flipped_bit_shows_but_for_leader_epochs(bit):
-    """Or it moves a batch, or cuts the last off: then there are gaps, or fewer."""
+    """Or it moves a batch, or cuts the last off: then there are gaps, or fewer. An epoch decides
+    nothing by itself: a later one has the leader asked."""
     damaged = bytearray(LOG)
     damaged[bit // 8] ^= 1 << bit % 8
     start = max(end for end in ENDS if end <= bit // 8)
@@ -38,7 +39,8 @@ def test_any_flipped_bit_shows_but_for_leader_epochs(bit):
     except CorruptRecordError:
         return
     if 12 <= bit // 8 - start < 16:
-        assert found == whole_batches(memoryview(LOG), 0)
+        whole = whole_batches(memoryview(LOG), 0)
+        assert found._replace(epochs=whole.epochs) == whole
     elif found.size_bytes == len(LOG):
         assert bit // 8 - start < 8
         assert found.base_offsets[0] != 0 or not found.is_seamless
