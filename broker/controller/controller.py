@@ -8,6 +8,7 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 change once begun goes on when its client leaves.
 """
 
+import asyncio
 import functools
 import logging
 import uuid
@@ -79,6 +80,8 @@ class Controller:
         self._channels = Channels(node_id, self._context, channel_to, self._heard)
         self._turns = Turns(records, self._context, self._channels, run_blocking)
         self._changes = self._turns.changes
+        self._adding = asyncio.Lock()
+        """Held while partitions are added, until it is known whether they stay."""
         self.moves = Moves(self._turns)
         self.leaders = Leaders(self._turns, rules)
         self.failed_replicas = FailedReplicas(self._turns, self._elect_offline)
@@ -245,41 +248,54 @@ class Controller:
     async def _add_partitions(
         self, name: str, partition_count: int, assignment: Assignment | None
     ) -> None:
-        async with self._turns.turn():
-            topic = self._context.existing(name)
-            if any(map(is_moving, topic.partitions)):
-                raise ReassignmentInProgressError(
-                    f"A partition reassignment is in progress for the topic '{name}'."
-                )
-            present = len(topic.partitions)
-            if partition_count <= present:
-                raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
-            additional = partition_count - present
-            if assignment is None:
-                assignment = place_more(self._context.racks, topic.partitions, additional)
-            elif len(assignment) != additional:
-                raise InvalidReplicationAssignmentError(
-                    f"Attempted to add {additional} additional partition(s), but only "
-                    f"{len(assignment)} assignment(s) were specified."
-                )
-            grown = replace(topic, partitions=topic.partitions + self._first_states(assignment))
-            await self._run_blocking(lambda: self._records.add_partitions(topic, grown))
-            self._context.topics[name] = grown
-            added = self._context.states(grown.topic_partitions()[present:])
-            error = await _not_made(added, self._turns.announce(added, added))
+        async with self._adding:
+            async with self._turns.turn() as term:
+                topic = self._context.existing(name)
+                grown = self._grown(topic, partition_count, assignment)
+                await self._run_blocking(lambda: self._records.add_partitions(topic, grown))
+                self._context.topics[name] = grown
+                added = self._context.states(grown.topic_partitions()[len(topic.partitions) :])
+                answers = self._turns.announce(added, added)
+            error = await _not_made(added, answers)
             if error is not None:
                 # No space for the logs: no partitions either, and none after them until then.
-                await self._take_back(added, grown, topic)
+                await self._take_back(grown, len(topic.partitions), term)
                 raise error
         _log.info("topic.grown topic=%r partitions=%d", name, len(grown.partitions))
 
-    async def _take_back(
-        self, added: Partitions, grown: TopicMetadata, topic: TopicMetadata
-    ) -> None:
-        self._channels.update_metadata(_during_delete(added))
-        await failures_of(self._channels.stop_replicas(added, delete=True), added)
-        await self._run_blocking(lambda: self._records.remove_partitions(grown, topic))
-        self._context.topics[topic.name] = topic
+    def _grown(
+        self, topic: TopicMetadata, partition_count: int, assignment: Assignment | None
+    ) -> TopicMetadata:
+        if any(map(is_moving, topic.partitions)):
+            raise ReassignmentInProgressError(
+                f"A partition reassignment is in progress for the topic '{topic.name}'."
+            )
+        present = len(topic.partitions)
+        if partition_count <= present:
+            raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
+        additional = partition_count - present
+        if assignment is None:
+            assignment = place_more(self._context.racks, topic.partitions, additional)
+        elif len(assignment) != additional:
+            raise InvalidReplicationAssignmentError(
+                f"Attempted to add {additional} additional partition(s), but only "
+                f"{len(assignment)} assignment(s) were specified."
+            )
+        return replace(topic, partitions=topic.partitions + self._first_states(assignment))
+
+    async def _take_back(self, grown: TopicMetadata, present: int, term: int) -> None:
+        async with self._turns.turn(term):
+            topic = self._context.topics.get(grown.name)
+            is_same = topic is not None and topic.topic_id == grown.topic_id
+            if topic is None or not is_same or topic.name in self._context.deleting:
+                return
+            added = self._context.states(topic.topic_partitions()[present:])
+            self._channels.update_metadata(_during_delete(added))
+            answers = self._channels.stop_replicas(added, delete=True)
+            fewer = replace(topic, partitions=topic.partitions[:present])
+            await self._run_blocking(lambda: self._records.remove_partitions(topic, fewer))
+            self._context.topics[topic.name] = fewer
+        await failures_of(answers, added)
 
     async def delete_topic(self, topic: TopicMetadata) -> None:
         """Returns when the topic is gone for clients and for a restart.

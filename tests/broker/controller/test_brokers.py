@@ -11,6 +11,7 @@ from kafka.errors import (
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
 )
+from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.control import (
@@ -24,6 +25,7 @@ from broker.cluster.control import (
 from broker.cluster.metadata import BrokerNode
 from broker.cluster.store import ANY_VERSION, Delete
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
+from tests.support.patience import EVENT_S, eventually
 
 EVERYBODY = set(range(1, 6))
 
@@ -88,6 +90,22 @@ def test_topics_and_partitions_are_made_while_a_replica_is_away(cluster):
         assert cluster.followed(P0)[2] == (cluster.state(P0), False)
         assert cluster.records.cluster().topics[0].partitions[3].leader == 2
         await cluster.in_sync(1, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_never_answers_keeps_no_others_from_leading(cluster):
+    """It was killed when partitions were added to a topic of its: they are there without it."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.silent = {1}
+        adding = asyncio.ensure_future(cluster.controller.add_partitions("t", 3, [(1, 2)]))
+        await eventually(lambda: len(cluster.records.cluster().topics[0].partitions) == 3)
+        await asyncio.wait_for(cluster.lose(1), EVENT_S)
+        await asyncio.wait_for(adding, EVENT_S)
+        for place in (P0, P1, TopicPartition("t", 2)):
+            assert cluster.state(place).leader == 2
 
     asyncio.run(scenario())
 
