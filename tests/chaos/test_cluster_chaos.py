@@ -5,8 +5,8 @@ their clients and to ZooKeeper are lost, one way and both, or slow; disks fill u
 ZooKeeper goes away for less and for more than a session, or its leader alone; partitions move.
 What was acknowledged is there in the end, once, in its order and at its offset; no reader was shown
 anything else; transactions are whole; members of a group leave nothing out; copies that are made in
-transactions, by Spark's stream too, and a table that is loaded meanwhile have each record once; all
-replicas are alike, byte by byte.
+transactions, by Spark's stream too, and a table that is loaded meanwhile have each record once;
+topics that were made, grown and deleted are so; all replicas are alike, byte by byte.
 
 KAFKALOG_CHAOS_FAULTS says how many (`make chaos`: 1,000), KAFKALOG_CHAOS_BROKERS in how many
 brokers (`make chaos`: 5). KAFKALOG_CHAOS_ENSEMBLE=1 is over three servers of ZooKeeper,
@@ -24,6 +24,7 @@ import pytest
 
 from tests.chaos.children import COPIES, SOURCE, STREAMED, Copying, Streaming
 from tests.chaos.nemesis import TOPICS, Nemesis
+from tests.chaos.topics import Changing
 from tests.chaos.workloads import (
     PARTITIONS,
     TOPIC,
@@ -72,8 +73,9 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(
         transacting, grouping = Transacting(cluster, chance), Grouping(cluster, chance)
         loading = Loading(cluster, tmp_path / "table", chance)
         copying = Copying(cluster, tmp_path)
+        changing = Changing(cluster, chance)
         streaming = [Streaming(cluster, tmp_path)] if SPARK else []
-        others: list[Worker] = [transacting, grouping, loading, copying, *streaming]
+        others: list[Worker] = [transacting, grouping, loading, copying, changing, *streaming]
         workers = [producing, reading, *others]
         nemesis = Nemesis(cluster, chance)
         for worker in workers:
@@ -113,12 +115,14 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(
             f"{len(transacting.committed)} committed, {len(transacting.aborted)} aborted, "
             f"{len(transacting.unknown)} not known, producers: {transacting.made_anew}; lives of "
             f"the group's member: {grouping.lives}, {len(grouping.processed)} records; "
-            f"loads: {dict(loading.ends)}; failed copiers: {copying.failures}, "
+            f"loads: {dict(loading.ends)}; failed copiers: {copying.failures}, topics: "
+            f"{dict(changing.done)}, asked for again: {changing.asked_again}, "
             f"queries: {[query.failures for query in streaming]}"
         )
         assert not [error for worker in workers for error in worker.errors]
         check(cluster, producing, reading, transacting, grouping, loading)
         copying.check()
+        changing.check()
         if SPARK:
             streamed = Counter(read_all(cluster, STREAMED).values())
             assert streamed == Counter(read_all(cluster, TOPIC).values())

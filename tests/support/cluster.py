@@ -24,7 +24,7 @@ from tests.support.broker_child import BrokerChild
 from tests.support.kafka_member import SMALL_JVM, KafkaMember
 from tests.support.links import BrokerDoor, ZooKeeperWays
 from tests.support.patience import EVENT_S, wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, free_ports
 
 SESSION_S = 3.0
 """How long a broker may be silent before the others take it to be gone."""
@@ -117,7 +117,7 @@ class Cluster:
         }
         if self._has_links:
             if node_id not in self.doors:
-                self.doors[node_id] = BrokerDoor()
+                self.doors[node_id] = BrokerDoor(self._ports[node_id])
                 self.ways[node_id] = ZooKeeperWays(self.zookeeper.ports)
             door, way = self.doors[node_id], self.ways[node_id]
             properties["advertised.listeners"] = f"PLAINTEXT://{door.address}"
@@ -137,6 +137,10 @@ class Cluster:
 
     def start(self, node_id: int) -> BrokerChild | KafkaMember:
         """At its first start on a free port, then on the same."""
+        if self._has_links and node_id not in self._ports:
+            # It is reached by its door from the beginning: its controller has much to say to it
+            # before it says that it is ready.
+            (self._ports[node_id],) = free_ports(1)
         where = self.data_dir(node_id), self.properties_of(node_id), self._ports.get(node_id, 0)
         broker: BrokerChild | KafkaMember
         if node_id in self.kafka:
@@ -146,8 +150,6 @@ class Cluster:
         else:
             broker = BrokerChild(*where, module=self.module_of(node_id))
         self._ports[node_id] = broker.port
-        if self._has_links:
-            self.doors[node_id].lead_to(broker.port)
         self.brokers[node_id] = broker
         return broker
 

@@ -27,16 +27,12 @@ of sixteen after its length."""
 class BrokerDoor(TcpProxy):
     """Passes connections on to a broker, and knows from whom they are."""
 
-    def __init__(self) -> None:
-        super().__init__(0)
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
         self.deaf_to: Set[int] = frozenset()
         """Whose bytes are lost, and the answers to them: ids of brokers, and CLIENTS."""
         self.slow_for: Mapping[int, float] = {}
         """Whose bytes take so many seconds, and the answers to them."""
-
-    def lead_to(self, port: int) -> None:
-        """Until then nobody is let in."""
-        self._server = ("127.0.0.1", port)
 
     def _between(self, client: socket.socket, server: socket.socket) -> None:
         first = b""
