@@ -2,7 +2,9 @@
 
 A topic that is named and missing is created when `auto.create.topics.enable` and the request allow
 it; the answer comes when it can be produced to. Version 13's error code for the whole answer is
-never set: no client needs to bootstrap again (KIP-1102).
+never set: no client needs to bootstrap again (KIP-1102). A broker that no controller has told who
+is there answers with nothing at all, which clients take for no answer; beside a topic, whatever is
+said of it, librdkafka takes no brokers for all that there are, and may never find them again.
 """
 
 from kafka.errors import (
@@ -37,6 +39,8 @@ NOT_ASKED: None = None
 
 def handle(request: Request, context: MetadataContext) -> Outcome:
     wanted = request.decode(MetadataRequest)
+    if not context.metadata.brokers:
+        return _answer(request, context, wanted, [])
     if wanted.topics is None or (not wanted.topics and request.version == 0):
         return _answer(
             request, context, wanted, [_found(t, context) for t in context.metadata.topics()]

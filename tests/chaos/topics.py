@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.chaos.workloads import PASSING, Worker
 from tests.support.cluster import Cluster

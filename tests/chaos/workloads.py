@@ -45,7 +45,7 @@ class Worker:
     """Runs `_work` again and again in a thread of its own; what it raises is in `errors`."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._servers = {
+        self._servers: dict[str, str | int | float | bool] = {
             "bootstrap.servers": ",".join(cluster.bootstrap),
             "socket.timeout.ms": 5_000,
             "retry.backoff.ms": 50,

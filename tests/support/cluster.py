@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import (
     KafkaError,
+    LeaderNotAvailableError,
     TopicAlreadyExistsError,
     UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
@@ -223,10 +224,12 @@ class Cluster:
         topic is asked again."""
 
         def describe(admin: KafkaAdminClient) -> dict[str, Any]:
-            (described,) = admin.describe_topics([topic])
-            if described["error_code"]:
-                raise for_code(described["error_code"])(topic)
-            return dict(described)
+            described = admin.describe_topics([topic])
+            if not described:
+                raise LeaderNotAvailableError("a broker that knows of nobody was asked")
+            if described[0]["error_code"]:
+                raise for_code(described[0]["error_code"])(topic)
+            return dict(described[0])
 
         described = self.ask(describe)
         return sorted(described["partitions"], key=lambda each: each["partition_index"])

@@ -1,4 +1,5 @@
-"""What clients are told of partitions whose leader, or some of whose replicas, are not there."""
+"""What clients are told of partitions whose leader, or some of whose replicas, are not there, and
+by a broker that knows of nobody."""
 
 import uuid
 from types import SimpleNamespace
@@ -58,6 +59,17 @@ def test_metadata(context):
         (LOST, -1, 7, [2]),
         (0, 1, 8, [1, 2]),
     ]
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_who_knows_of_no_brokers_says_nothing_of_topics(creates):
+    """librdkafka would forget all brokers, and have no partition's leader ever after."""
+    config = SimpleNamespace(auto_create_topics_enable=creates)
+    context = SimpleNamespace(metadata=MetadataCache("cluster", ONE), config=config)
+    for topics in ([MetadataRequest.MetadataRequestTopic(name="t")], None):
+        wanted = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
+        found = ask(metadata, 3, 12, wanted, context)
+        assert (list(found.brokers), list(found.topics), found.controller_id) == ([], [], -1)
 
 
 def test_described_partitions(context):
