@@ -458,8 +458,13 @@ class Controller:
         """A broker is about to stop (ControlledShutdown): others lead and are in sync instead of
         it. The partitions that it still leads, as nobody else in sync can.
 
-        Raises BrokerNotAvailableError and StaleBrokerEpochError.
+        Raises NotControllerError, BrokerNotAvailableError, StaleBrokerEpochError, and
+        RequestTimedOutError where the store did not answer.
         """
+        shutting_down = self._shut_down(node_id, broker_epoch)
+        return await self._changes.finish(f"shutdown of {node_id}", shutting_down)
+
+    async def _shut_down(self, node_id: int, broker_epoch: int) -> list[TopicPartition]:
         async with self._turns.turn():
             broker = self._context.brokers.get(node_id)
             if broker is None:
@@ -511,8 +516,12 @@ class Controller:
     async def alter_partitions(self, asked: AlterPartition) -> list[IsrAnswer]:
         """A leader asks for other ISRs: what each partition is now, or why not, in their order.
 
-        Raises NotControllerError and StaleBrokerEpochError.
+        Raises NotControllerError, StaleBrokerEpochError, and RequestTimedOutError where the store
+        did not answer.
         """
+        return await self._changes.finish("isr", self._alter_partitions(asked))
+
+    async def _alter_partitions(self, asked: AlterPartition) -> list[IsrAnswer]:
         async with self._turns.turn():
             broker = self._context.brokers.get(asked.broker_id)
             if broker is None or asked.broker_epoch < broker.epoch:

@@ -78,6 +78,8 @@ class ScriptedCluster:
         """Replicas whose disks refuse, by broker."""
         self.failures: list[Exception] = []
         """What the store raises next."""
+        self.slow: asyncio.Event | None = None
+        """Set when the store is to answer; what it is asked for is done before."""
         self.controller = self._elect(1)
 
     def _elect(self, node_id: int) -> Controller:
@@ -107,7 +109,10 @@ class ScriptedCluster:
     async def run_blocking(self, function: Callable[[], T]) -> T:
         if self.failures:
             raise self.failures.pop()
-        return function()
+        found = function()
+        if self.slow is not None:
+            await self.slow.wait()
+        return found
 
     async def start(self, replicas: tuple[int, ...] = (1, 2)) -> None:
         await self.controller.start()

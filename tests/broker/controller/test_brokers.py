@@ -258,6 +258,40 @@ def test_who_may_not_ask_to_stop(cluster):
     asyncio.run(scenario())
 
 
+def test_an_isr_that_its_leader_asked_for_counts_when_the_leader_is_gone(cluster):
+    """Its connection was closed before the store had answered."""
+
+    async def scenario() -> None:
+        await cluster.start((1, 2, 3))
+        await leave(cluster, cluster.in_sync(1, 3), lambda: cluster.state().isr == (1, 3))
+        await cluster.lose(1)
+        assert (cluster.state().leader, cluster.state().isr) == (3, (3,))
+
+    asyncio.run(scenario())
+
+
+def test_what_a_broker_that_stops_has_led_is_led_by_others_when_it_does_not_wait(cluster):
+    async def scenario() -> None:
+        await cluster.start()
+        shutting_down = cluster.controller.shut_down(1, cluster.records.brokers()[1].epoch)
+        await leave(cluster, shutting_down, lambda: cluster.state().leader == 2)
+        await eventually(lambda: cluster.followed().keys() == {2})
+        assert cluster.followed()[2] == (cluster.state(), False)
+
+    asyncio.run(scenario())
+
+
+async def leave(cluster, asking, is_done):
+    """Asks by a connection that is closed when the store has done it, and not answered yet."""
+    cluster.slow = asyncio.Event()
+    asked = asyncio.ensure_future(asking)
+    await eventually(is_done)
+    asked.cancel()
+    await asyncio.wait([asked])
+    cluster.slow.set()
+    await cluster.controller.finish_changes()
+
+
 def test_a_topic_with_added_partitions_is_deleted_when_all_that_keep_it_are_back(cluster):
     """Until then it is given no more of them, and nobody leads it."""
 

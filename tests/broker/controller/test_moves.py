@@ -235,8 +235,12 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(cluster):
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 3, 2)
-        await cluster.in_sync(1, 2, 3)
+        cluster.slow = asyncio.Event()
+        in_sync = asyncio.ensure_future(cluster.in_sync(1, 2, 3))
+        await cluster.wait(lambda: cluster.state().isr == (1, 2, 3))
         cluster.failures += [StoreConnectionError("/")] * 2
+        cluster.slow.set()
+        await in_sync
         await cluster.wait(lambda: not cluster.failures and node(cluster) == ([3, 2], {}, {}))
 
     run(scenario)
