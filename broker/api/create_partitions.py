@@ -53,9 +53,10 @@ def _additional(
     ask: "CreatePartitionsRequest.CreatePartitionsTopic", context: ControllerContext
 ) -> int:
     """How many partitions are to be added. Raises BrokerResponseError when that cannot be."""
-    topic = context.metadata.topic(ask.name)
-    if topic is None:
-        raise UnknownTopicOrPartitionError()
+    try:
+        topic = context.controller.topic(ask.name)
+    except UnknownTopicOrPartitionError:
+        raise UnknownTopicOrPartitionError() from None
     present = len(topic.partitions)
     if ask.count == present:
         raise InvalidPartitionsError(f"Topic already has {present} partition(s).")

@@ -8,7 +8,6 @@ from kafka.errors import (
     BrokerResponseError,
     InvalidRequestError,
     TopicDeletionDisabledError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
@@ -49,15 +48,13 @@ def _look_up(
         raise TopicDeletionDisabledError("Topic deletion is disabled.")
     if (ask.name is None) == (ask.topic_id is None):
         raise InvalidRequestError("A topic is named either by its name or by its id.")
-    if ask.name is not None:
-        topic = context.metadata.topic(ask.name)
-        if topic is None:
-            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
-        return topic
-    topic = context.metadata.topic_by_id(ask.topic_id)
-    if topic is None:
-        raise UnknownTopicIdError("This server does not host this topic ID.")
-    return topic
+    if ask.name is None:
+        return context.controller.topic_by_id(ask.topic_id)
+    try:
+        return context.controller.topic(ask.name)
+    except UnknownTopicOrPartitionError:
+        message = "This server does not host this topic-partition."
+        raise UnknownTopicOrPartitionError(message) from None
 
 
 def _result(

@@ -191,6 +191,20 @@ class Controller:
         if name in self._context.topics:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
 
+    def topic(self, name: str) -> TopicMetadata:
+        """As the controller knows it, before any broker is told. Raises NotControllerError and
+        UnknownTopicOrPartitionError."""
+        self._turns.check_active()
+        return self._context.existing(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicMetadata:
+        """As `topic`. Raises UnknownTopicIdError."""
+        self._turns.check_active()
+        name = self._context.names_by_id().get(topic_id)
+        if name is None or name in self._context.deleting:
+            raise UnknownTopicIdError("This server does not host this topic ID.")
+        return self._context.topics[name]
+
     def place(self, partition_count: int, replication_factor: int) -> Assignment:
         """Brokers for the replicas of a new topic. Raises InvalidReplicationFactorError."""
         self._turns.check_active()
