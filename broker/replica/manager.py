@@ -19,11 +19,13 @@ from typing import Final, NamedTuple
 from kafka.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,
+    IneligibleReplicaError,
     InvalidRequestError,
     InvalidUpdateVersionError,
     KafkaStorageError,
     NewLeaderElectedError,
     NotLeaderForPartitionError,
+    OperationNotAttemptedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
@@ -54,6 +56,8 @@ from pyspark_kafkalog.record.control import TransactionMarker
 _log = logging.getLogger(__name__)
 
 NO_FOLLOWER: Final = -1
+_NOT_DONE = (IneligibleReplicaError, OperationNotAttemptedError)
+"""Nothing was written; it may be asked for later."""
 _CONTROLLER_KNOWS_MORE = (
     FencedLeaderEpochError,
     InvalidRequestError,
@@ -63,6 +67,8 @@ _CONTROLLER_KNOWS_MORE = (
     UnknownTopicOrPartitionError,
 )
 """It has changed the partition since, and will say how."""
+_ASK_AGAIN_S: Final = 0.1
+"""After any other error: the controller's store may have done it, or not."""
 
 LARGE_BYTES: Final = 512 << 10
 """Batches from which on `append_aside` may be a gain."""
@@ -514,7 +520,13 @@ class ReplicaManager:
         except BrokerResponseError as error:
             _log.warning("isr.not_changed topic=%r partition=%d reason=%r", *topic_partition, error)
             self.isr_stats.failed_updates += 1
-            if not isinstance(error, _CONTROLLER_KNOWS_MORE) and partition.awaits(change):
+            if isinstance(error, _CONTROLLER_KNOWS_MORE):
+                return
+            if not isinstance(error, _NOT_DONE):
+                # Who may be in sync by it has to have what counts as committed, until it is known.
+                await asyncio.sleep(_ASK_AGAIN_S)
+                self._ask_for(partition, change if partition.awaits(change) else None)
+            elif partition.awaits(change):
                 partition.isr_not_changed()
             return
         if partition.awaits(change):

@@ -29,6 +29,7 @@ from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.patience import eventually
 from tests.support.replicas import no_throttles
 
 PLACE, TOPIC_ID = TopicPartition("t", 0), UUID(int=7)
@@ -186,14 +187,33 @@ def test_where_the_controller_knows_more_its_word_is_waited_for(leader, error):
 
 
 def test_an_error_that_says_nothing_of_the_partition_is_no_end(leader):
-    """A controller's trouble with its store, say: nobody would tell it more."""
+    """A controller's trouble with its store, say: nobody would tell the leader more, and who is to
+    be in sync may be so by then, and be elected."""
 
     async def scenario() -> None:
         await leader.catch_up()
         await leader.answer(UnknownError())
-        leader.fetched(B, 4)
+        leader.now_ms += LAG_MS + 1
+        leader.replicas.append(leader.partition, batch(), 1)
+        leader.fetched(A, 5)
+        assert leader.partition.high_watermark == 4
+        await eventually(lambda: leader.asked == [GROWN, GROWN], leader.asked)
+        await leader.answer(replace(STATE, isr=(ME, A, B), partition_epoch=8))
+        assert (leader.partition.isr, leader.partition.high_watermark) == ((ME, A, B), 4)
+        leader.fetched(B, 5)
+        assert leader.partition.high_watermark == 5
+
+    asyncio.run(scenario())
+
+
+def test_it_is_not_asked_for_again_where_the_controller_has_said_more_meanwhile(leader):
+    async def scenario() -> None:
+        await leader.catch_up()
+        await leader.answer(UnknownError())
+        leader.lead(replace(STATE, isr=(ME, A, B), partition_epoch=8))
+        await asyncio.gather(*leader.replicas._isr_changes)
         await settled()
-        assert leader.asked == [GROWN, GROWN]
+        assert leader.asked == [GROWN]
 
     asyncio.run(scenario())
 
