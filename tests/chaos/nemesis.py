@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from kafka.errors import KafkaError
 
@@ -43,7 +44,9 @@ _CHANCES = {
     "cut": 3,
     "move": 4,
     "elect": 2,
+    "both": 6,
 }
+_STORE_HARMS = ("zookeeper", "zookeeper_leader", "no_zookeeper", "slow_zookeeper")
 
 
 class Nemesis:
@@ -53,6 +56,8 @@ class Nemesis:
         self._cluster = cluster
         self._chance = chance
         self.done: Counter[str] = Counter()
+        self._meanwhile: Callable[[], None] | None = None
+        """To be done in the middle of the next pause."""
 
     def strike(self) -> str:
         """One fault; what it was."""
@@ -80,12 +85,9 @@ class Nemesis:
 
     def freeze(self) -> str:
         victim = self._victim()
-        broker = self._cluster.brokers[victim]
-        assert isinstance(broker, BrokerChild)
-        pid = broker.process.pid
-        os.kill(pid, signal.SIGSTOP)
+        self._signal(victim, signal.SIGSTOP)
         pause_s = self._pause(2)
-        os.kill(pid, signal.SIGCONT)
+        self._signal(victim, signal.SIGCONT)
         return f"{victim} for {pause_s:.1f} s"
 
     def pair(self) -> str:
@@ -149,6 +151,21 @@ class Nemesis:
         self._cluster.kill(victim)
         self._cluster.start(victim)
         return f"of {victim} at {limit} bytes for {pause_s:.1f} s"
+
+    def both(self) -> str:
+        """While ZooKeeper is harmed, a broker is lost, which comes back after that."""
+        store_harm = self._chance.choice(_STORE_HARMS)
+        harm: Callable[[], str] = getattr(self, store_harm)
+        victim = self._victim()
+        if self._chance.random() < 0.5:
+            self._meanwhile = partial(self._cluster.kill, victim)
+            what = harm()
+            self._cluster.start(victim)
+            return f"{store_harm} {what}, {victim} killed meanwhile"
+        self._meanwhile = partial(self._signal, victim, signal.SIGSTOP)
+        what = harm()
+        self._signal(victim, signal.SIGCONT)
+        return f"{store_harm} {what}, {victim} frozen meanwhile"
 
     # Links.
 
@@ -248,8 +265,20 @@ class Nemesis:
 
     def _pause(self, most_sessions: float) -> float:
         pause_s = self._chance.uniform(0, most_sessions) * SESSION_S
-        time.sleep(pause_s)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is None:
+            time.sleep(pause_s)
+            return pause_s
+        before_s = self._chance.uniform(0, pause_s)
+        time.sleep(before_s)
+        meanwhile()
+        time.sleep(pause_s - before_s)
         return pause_s
+
+    def _signal(self, victim: int, number: int) -> None:
+        broker = self._cluster.brokers[victim]
+        assert isinstance(broker, BrokerChild)
+        os.kill(broker.process.pid, number)
 
     def _kill_together(self, count: int) -> str:
         victims = self._chance.sample(sorted(self._cluster.brokers), count)

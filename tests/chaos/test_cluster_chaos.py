@@ -2,7 +2,8 @@
 
 Brokers are killed, stopped and frozen, alone, in pairs and all together; links between them, to
 their clients and to ZooKeeper are lost, one way and both, or slow; disks fill up; sessions end;
-ZooKeeper goes away for less and for more than a session, or its leader alone; partitions move.
+ZooKeeper goes away for less and for more than a session, or its leader alone, perhaps while a
+broker is lost; partitions move.
 What was acknowledged is there in the end, once, in its order and at its offset; no reader was shown
 anything else; transactions are whole; members of a group leave nothing out; copies that are made in
 transactions, by Spark's stream too, and a table that is loaded meanwhile have each record once;
