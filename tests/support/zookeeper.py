@@ -130,6 +130,10 @@ class ZooKeeperServer:
             ["sh", "-c", script, "sh", *server], stdin=subprocess.PIPE, cwd=self._directory
         )
 
+    @property
+    def is_begun(self) -> bool:
+        return self._process is not None
+
     def wait(self) -> None:
         wait_until(lambda: self.mode, lambda: self._log.read_text()[-4000:], pause_s=0.05)
 
@@ -174,9 +178,9 @@ class ZooKeeperEnsemble:
         return self
 
     def start(self) -> None:
-        """Those that do not run."""
+        """Those that do not run; one that does may not serve, while they elect."""
         for myid, server in enumerate(self.servers, 1):
-            if not server.mode:
+            if not server.is_begun:
                 server.begin(myid)
         for server in self.servers:
             server.wait()
