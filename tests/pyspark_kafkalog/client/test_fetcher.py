@@ -80,7 +80,7 @@ def log_of(*batches: bytes) -> Callable[[Request], bytes]:
 
 def fetched(broker: ScriptedBroker, start: int, until: int, **properties: str) -> list[Any]:
     with Cluster(broker.config(**properties)) as cluster:
-        return list(Fetcher(cluster, T0, start, until, poll_timeout_ms=5000).records())
+        return list(Fetcher(cluster, T0, start, until, poll_timeout_ms=60_000).records())
 
 
 def spans(found: list[FetchedRecords]) -> list[tuple[int, int]]:
