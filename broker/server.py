@@ -713,7 +713,7 @@ class BrokerServer:
             self._config.broker_id,
             self._config.replica_lag_time_max_ms,
             lambda node_id: node_id in metadata.live,
-            metadata.has_partition,
+            metadata.may_have_partition,
             lambda: time.monotonic_ns() // 1_000_000,
             metadata.rack_of if self._config.replica_selector_class == RACK_AWARE else None,
         )

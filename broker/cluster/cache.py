@@ -64,6 +64,10 @@ class MetadataCache:
         topic = self._topics.get(topic_partition.topic)
         return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
+    def may_have_partition(self, topic_partition: TopicPartition) -> bool:
+        """As `has_partition`; of a broker that no controller has told, which cannot know, too."""
+        return not self.brokers or self.has_partition(topic_partition)
+
     def offline_replicas(self, partition: PartitionMetadata) -> list[int]:
         """Those whose brokers are not there, or whose disks have failed."""
         return [
