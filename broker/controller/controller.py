@@ -339,8 +339,8 @@ class Controller:
             away = keepers - answers.keys()
         for node_id, failures in (await failures_of(answers, states)).items():
             for error in failures.values():
-                if isinstance(error, BrokerNotAvailableError):
-                    away.add(node_id)
+                if isinstance(error, (BrokerNotAvailableError, StaleBrokerEpochError)):
+                    away.add(node_id)  # or has been, and is seen to be back in a moment
                     break
                 _log.error("topic.not_deleted topic=%r broker=%d reason=%r", name, node_id, error)
                 raise error

@@ -258,6 +258,29 @@ def test_who_may_not_ask_to_stop(cluster):
     asyncio.run(scenario())
 
 
+def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(cluster):
+    """What was meant for it as it was before it refuses; its client needs not know."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        (topic,) = cluster.records.cluster().topics
+        cluster.silent = {2}
+        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
+        await eventually(lambda: cluster.deleted() == [1, 2])
+        for answer in cluster.unanswered:
+            answer.set_exception(StaleBrokerEpochError())
+        cluster.silent = set()
+        await deleting
+        assert cluster.records.deleted_topics() == ["t"]
+        cluster.store.commit([Delete(znodes.broker(2), ANY_VERSION)])
+        await cluster.find(2)
+        await cluster.controller.finish_changes()
+        assert cluster.records.deleted_topics() == cluster.records.topic_names() == []
+        assert cluster.deleted() == [1, 2, 1, 2]
+
+    asyncio.run(scenario())
+
+
 def test_an_isr_that_its_leader_asked_for_counts_when_the_leader_is_gone(cluster):
     """Its connection was closed before the store had answered."""
 
