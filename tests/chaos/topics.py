@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -126,4 +127,6 @@ class Changing(Worker):
                     raise
             has_asked = True
             self.asked_again += 1
+            with suppress(KafkaException):  # it asks the same broker, whoever is controller now
+                self._admin.list_topics(timeout=1)
             time.sleep(_AGAIN_S)  # also when it is over: only what is certain can be checked
