@@ -16,7 +16,10 @@ PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Each has a JVM of its own, and waits most of the time: three times as many as processors of a small
 # machine, in 9 GB of memory.
 TEST_PROCESSES ?= 6
-PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30
+# More of the slow ones are JVMs at work, Apache Kafka's with sessions of seconds.
+SLOW_TEST_PROCESSES ?= 4
+BY_FILE := --dist loadfile --no-loadscope-reorder --durations=30
+PARALLEL := -n $(TEST_PROCESSES) $(BY_FILE)
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
@@ -53,7 +56,7 @@ test-all: test test-slow ## and what takes longer: Apache Kafka's tools, noteboo
 	$(MAKE) -j2 core42 uncompiled
 
 test-slow: install peers /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(SLOW_TEST_PROCESSES) $(BY_FILE) -m "slow and not long" $(PYTEST_ARGS)
 
 
 check: $(VENV)/.development ## style, types and layers
@@ -126,8 +129,9 @@ wheel: $(VENV)/.development ## in dist: the sdist, and a manylinux wheel for eac
 	done
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair -w dist build/wheels/*.whl
 
-deploy: install ## what users install, tried: sdist, wheel, venv-pack, --py-files, executors, Spark Connect
-	$(BIN)/python -m pytest -m "slow or long" tests/test_install.py tests/spark/test_where_it_runs.py $(PYTEST_ARGS)
+deploy: install ## what users install, tried: sdist, wheel, venv-pack, --py-files, executors, Spark Connect, pipelines
+	$(BIN)/python -m pytest -m "slow or long" tests/test_install.py tests/spark/test_where_it_runs.py \
+	    tests/spark/test_pipeline.py $(PYTEST_ARGS)
 
 notebooks: install ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)

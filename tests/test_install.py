@@ -129,12 +129,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+INSTALLED = (".py", ".json", ".html", ".css", ".js", ".svg")
+
+
 def _sources() -> set[str]:
     return {
         path.relative_to(ROOT).as_posix()
         for package in SOURCES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".json") or path.name == "py.typed"
+        if path.suffix in INSTALLED or path.name == "py.typed"
     }
 
 
