@@ -297,24 +297,28 @@ class Grouping(Worker):
             consumer.close()
 
     def _process(self, consumer: Consumer, messages: list[Message]) -> None:
+        processed: set[int] = set()
         for message in messages:
             if (error := message.error()) is not None:
                 if not error.retriable() and error.name() not in PASSING:
                     self.errors.append(f"group: {error}")
                 continue
             partition, offset, value = place_and_value(message)
+            processed.add(partition)
             self.processed[partition, offset] = value
             began = self._committed[partition] <= offset <= self._tried[partition]
             if offset != self._next[partition] and not began:
                 known = self._next[partition], self._committed[partition], self._tried[partition]
                 self.errors.append(f"group: {partition}:{offset}, {known} were next and committed")
             self._next[partition] = offset + 1
-        if messages:
-            self._commit(consumer)
+        self._commit(consumer, processed)
 
-    def _commit(self, consumer: Consumer) -> None:
+    def _commit(self, consumer: Consumer, processed: set[int]) -> None:
+        """Of these alone: of others it may not have seen yet how far its life before has got."""
         assigned = {place.partition for place in consumer.assignment()}
-        ends = {each: self._next[each] for each in assigned}
+        ends = {each: self._next[each] for each in assigned & processed}
+        if not ends:
+            return
         for partition, end in ends.items():
             self._tried[partition] = max(self._tried[partition], end)
         places = [TopicPartition(TOPIC, each, end) for each, end in ends.items()]
