@@ -5,7 +5,7 @@ query of Spark's whose sink writes exactly once."""
 import sys
 from pathlib import Path
 
-from tests.chaos.workloads import PARTITIONS, TOPIC, Worker
+from tests.chaos.workloads import ONE_IN_FLIGHT, PARTITIONS, TOPIC, Worker
 from tests.crash.checker import check, check_copy
 from tests.crash.history import read_history
 from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
@@ -31,7 +31,7 @@ class Copying(Worker):
         self._history = directory / "history"
         self._history.mkdir()
         self._count = 0
-        self._producer = RecordedProducer(self._history, "feeder", self._addresses)
+        self._producer = RecordedProducer(self._history, "feeder", self._addresses, ONE_IN_FLIGHT)
         self._reader = RecordedReader(
             self._history, "reader", self._addresses, {COPIES: PARTITIONS}, "read_committed"
         )
