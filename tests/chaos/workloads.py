@@ -32,6 +32,12 @@ ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
 """Of several, librdkafka may double the first: where a later one is out of order, it sends all
 again in its next epoch, also those whose answers were lost. A transaction it aborts."""
 PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT")
+COORDINATORS_PASSING = (
+    "NOT_COORDINATOR",
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+)
+"""A member may be told of them where its coordinator is lost as it asks how far the group is."""
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -304,7 +310,7 @@ class Grouping(Worker):
         processed: set[int] = set()
         for message in messages:
             if (error := message.error()) is not None:
-                if not error.retriable() and error.name() not in PASSING:
+                if not error.retriable() and error.name() not in (*PASSING, *COORDINATORS_PASSING):
                     self.errors.append(f"group: {error}")
                 continue
             partition, offset, value = place_and_value(message)
