@@ -29,8 +29,8 @@ PARTITIONS = 3
 TOPIC = "chaos"
 TRANSACTIONS = "chaos-transactions"
 ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
-"""Of several, librdkafka may double the first: where a later one is out of order, it sends all
-again in its next epoch, also those whose answers were lost. A transaction it aborts."""
+"""Of several one was doubled once: librdkafka had sent it again in its next epoch, as it may where
+a later one is out of order. Why it began that epoch is not known: our answer may be the cause."""
 PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT")
 COORDINATORS_PASSING = (
     "NOT_COORDINATOR",
