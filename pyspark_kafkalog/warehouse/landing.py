@@ -1,4 +1,4 @@
-"""What one Spark task of a load does: ranges of offsets into staged Parquet files.
+"""What one task of a load does: ranges of offsets into staged Parquet files.
 
 Wire to Parquet happens in this process, no row crosses into the JVM. Owns what happens to records
 on the way (read, decode, transform) and the marks of progress; staged_files.py owns the files.
@@ -8,7 +8,7 @@ fetches in flight (two of 4 MiB, of 8 where the network is slow, and one decompr
 batch). Measured: 150 MiB beyond the interpreter with its libraries, 260 MiB with headers,
 180 MiB in 48 partitions of files, 470 MiB with sort_by.
 
-Runs in Spark's Python workers, one thread. Never commits.
+Runs in Spark's Python workers, or those of the local engine, in one thread. Never commits.
 """
 
 import json
@@ -32,7 +32,7 @@ from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
 from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.rows.row_types import check_made, fitted, storable
-from pyspark_kafkalog.warehouse.rows.transformation import Batches, transformed
+from pyspark_kafkalog.warehouse.rows.transformation import Batches, transformed, transformed_schema
 from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 
@@ -63,6 +63,12 @@ class Reading:
         if self.values is None:
             return schema
         return storable(self.values.schema(schema), intervals=True)
+
+    def stored_schema(self) -> pa.Schema:
+        """The columns of the files: those of the rows, transformed, in types that targets hold."""
+        if self.transform is not None:
+            return transformed_schema(self.transform, self.schema())
+        return storable(self.schema())
 
     def rows_of(self, landed: "Landed") -> int | None:
         """How many rows a range has to have become; None where the transformation decides."""
@@ -112,8 +118,8 @@ def file_from_json(fields: Mapping[str, Any]) -> DataFile:
 
 
 def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
-    """Lands ranges one after the other. Errors are raised: Spark's settings say how often it tries
-    a task again."""
+    """Lands ranges one after the other. Errors are raised: where Spark runs the tasks, its
+    settings say how often it tries one again."""
     freeze_imports()
     with kept_cluster(landing.reading.options.client) as cluster:
         for offset_range in ranges:

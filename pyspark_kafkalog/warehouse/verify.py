@@ -1,6 +1,6 @@
 """Whether what the tasks of a load report is what they were asked for; nothing else is published.
 
-Called by the driver, between the tasks and the commit.
+Called by the driver, between the tasks and the commit, whichever engine ran them.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import DataFile
-from pyspark_kafkalog.warehouse.landing import Landed
+from pyspark_kafkalog.warehouse.landing import Landed, Landing
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,22 @@ class Outcome:
     files: Sequence[DataFile] = ()
     bad_records: int = 0
     gaps: Sequence[OffsetRange] = ()
+
+
+def outcome_of(
+    landing: Landing, ranges: Sequence[OffsetRange], landed: Sequence[Landed]
+) -> Outcome:
+    """What tasks that landed `ranges` report; raises KafkalogError unless it fits them."""
+    return Outcome(
+        verified_files(ranges, landed, landing.reading.rows_of),
+        sum(result.bad_records for result in landed),
+        [gap for result in landed for gap in result.gaps],
+    )
+
+
+def task_failed(what: str) -> KafkalogError:
+    """The error of a load when a task ended in `what`, which is no error of ours."""
+    return KafkalogError(f"A task of the load failed and nothing was published: {what}")
 
 
 def verified_files(
@@ -35,8 +51,8 @@ def verified_files(
     wanted = [piece for piece in ranges if piece.offset_count]
     if len(landed) != len(wanted) or by_range.keys() != set(wanted):
         raise KafkalogError(
-            f"Spark returned {len(landed)} results for {len(wanted)} ranges of offsets; nothing "
-            "was published. Run the load again."
+            f"The tasks returned {len(landed)} results for {len(wanted)} ranges of offsets; "
+            "nothing was published. Run the load again."
         )
     for result in landed:
         _check(result, rows_of(result))

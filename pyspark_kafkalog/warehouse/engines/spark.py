@@ -16,8 +16,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading, land
 from pyspark_kafkalog.warehouse.portions import tasks_of
 from pyspark_kafkalog.warehouse.rows.row_types import storable
-from pyspark_kafkalog.warehouse.rows.transformation import transformed_schema
-from pyspark_kafkalog.warehouse.verify import Outcome, verified_files
+from pyspark_kafkalog.warehouse.verify import Outcome, outcome_of, task_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,20 +38,13 @@ class SparkEngine:
 
             rows = planned_rows(self._spark, reading, tasks_of(ranges), None)
             return result_schema(self._query(rows))
-        if reading.transform is not None:
-            return transformed_schema(reading.transform, reading.schema())
-        return storable(reading.schema())
+        return reading.stored_schema()
 
     def run(self, landing: Landing, ranges: Sequence[OffsetRange]) -> Outcome:
         """Lands `ranges`; raises the error of a task that failed, and KafkalogError unless what
         landed fits them."""
         if self._query is None:
-            landed = _run_tasks(self._spark, landing, ranges)
-            return Outcome(
-                verified_files(ranges, landed, landing.reading.rows_of),
-                sum(result.bad_records for result in landed),
-                [gap for result in landed for gap in result.gaps],
-            )
+            return outcome_of(landing, ranges, _run_tasks(self._spark, landing, ranges))
         if not tasks_of(ranges):
             return Outcome()
         return _run_query(self._spark, landing, self._query, ranges)
@@ -125,4 +117,4 @@ def task_error(text: str) -> KafkalogError:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, KafkalogError):
         return kind(message)
-    return KafkalogError(f"A task of the load failed and nothing was published: {last}")
+    return task_failed(last)
