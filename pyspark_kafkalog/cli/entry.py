@@ -1,9 +1,9 @@
 """Runs one command line. Each word is a module beside this one with a click command `command`.
 
 What a command raises as one of the connector's, Kafka's or the system's errors is printed as a
-sentence on stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C. A word's module is
-imported when the word is used, and what is slow to import inside of it where it is needed: help and
-completion take a tenth of a second.
+sentence on stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM. A word's
+module is imported when the word is used, and what is slow to import inside of it where it is
+needed: help and completion take a tenth of a second.
 """
 
 import logging
@@ -83,7 +83,8 @@ _kafkalog = _Kafkalog(
     KAFKALOG_BOOTSTRAP_SERVERS, or by bootstrap.servers in the file that --command-config or
     KAFKALOG_COMMAND_CONFIG names.
 
-    Exit codes: 0 done, 1 failed (a sentence on stderr says why), 2 wrong usage, 130 Ctrl-C.""",
+    Exit codes: 0 done, 1 failed (a sentence on stderr says why), 2 wrong usage, 130 Ctrl-C,
+    143 SIGTERM.""",
     params=[
         click.Option(
             ["--version"],

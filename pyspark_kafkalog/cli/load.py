@@ -1,6 +1,7 @@
 """`kafkalog load`: lands what is new in topics in a warehouse."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -64,6 +65,22 @@ _PLACES = (
         multiple=True,
         metavar="NAME=VALUE",
         help="A read option, such as startingOffsets or includeHeaders; may be repeated.",
+    ),
+)
+
+_ENGINE = (
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "spark"]),
+        help="What runs the tasks: processes of this machine (local), or Spark (the default where "
+        "--master or a --transform of DataFrames asks for it).",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="The most processes of the local engine, each with 150 to 500 MiB (default: one for "
+        "each processor).",
     ),
     click.option(
         "--master", metavar="URL", help="Where Spark runs (default: Spark's own, all cores here)."
@@ -144,6 +161,7 @@ _ROWS_AND_FILES = (
 @click.command
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @takes(_PLACES)
+@takes(_ENGINE)
 @takes(_INSTEAD_OF_LOADING)
 @takes(_ROWS_AND_FILES)
 @takes_client
@@ -201,14 +219,39 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
     source |= read_settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
     # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
     wanted = load_options(options.name, options.to, source, **_as_load_arguments(options))
+    is_local = _is_local(options, needs_spark=wanted.query is not None)
     if options.dry_run:
         _tell_plan(plan_load(wanted), output)
+        return
+    progress = not (output.is_quiet or output.as_json)
+    # A scheduler's way to stop a load; what it has staged goes, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if is_local:
+        from pyspark_kafkalog.warehouse.engines.local import LocalEngine
+        from pyspark_kafkalog.warehouse.load import run_load
+
+        _tell_result(run_load(LocalEngine(options.workers), wanted, progress), output)
     elif not has_work(wanted):
         output.say(f"Nothing new for {options.name}.", name=options.name, commit=None)
     else:
-        progress = not (output.is_quiet or output.as_json)
         result = _run_in_spark(wanted, options.master, options.spark_log, progress)
         _tell_result(result, output)
+
+
+def _is_local(options: SimpleNamespace, needs_spark: bool) -> bool:
+    """Whether the local engine runs the tasks. More of Spark than this machine's processors is to
+    be had by --master alone, so the size of a plan does not ask for it."""
+    if options.engine == "local" and needs_spark:
+        raise click.UsageError(
+            "--transform names a function of DataFrames, which are Spark's: leave --engine local "
+            "out, or annotate its parameter as pyarrow.RecordBatch"
+        )
+    if options.engine == "local" and options.master:
+        raise click.UsageError("--master is Spark's: leave it or --engine local out")
+    is_local = options.engine == "local" or not (options.engine or options.master or needs_spark)
+    if options.workers and not is_local:
+        raise click.UsageError("--workers are the local engine's: Spark has as many as it is given")
+    return is_local
 
 
 def _run_in_spark(

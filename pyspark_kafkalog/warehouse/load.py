@@ -10,22 +10,23 @@
 The last commit IS the next start: no checkpoint, no consumer group. Killed at any instant, a load
 leaves the target as it was or as it should be, and the next load goes on.
 
-Runs on the driver, also with Spark Connect; several loads may run at a time, in any processes.
-Rows never reach the driver.
+Runs on the driver, also with Spark Connect, or without Spark; several loads may run at a time, in
+any processes. Rows never reach the driver.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, Protocol, overload
 from zoneinfo import ZoneInfo
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, without_gaps
+from pyspark_kafkalog.warehouse.engines.local import LocalEngine
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
-from pyspark_kafkalog.warehouse.landing import Landing
+from pyspark_kafkalog.warehouse.landing import Landing, Reading
 from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
 from pyspark_kafkalog.warehouse.places import Place
 from pyspark_kafkalog.warehouse.plan import LoadPlan, Work, find_work, plan_load
@@ -34,8 +35,10 @@ from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
 from pyspark_kafkalog.warehouse.rows.dead_letters import make_topics
 from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES, check_layout
 from pyspark_kafkalog.warehouse.rows.transformation import Batches
+from pyspark_kafkalog.warehouse.verify import Outcome
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
     from typing_extensions import Unpack
 
@@ -81,7 +84,7 @@ class LoadResult:
 
 @overload
 def load(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     name: str,
     target: str,
     options: Mapping[str, str],
@@ -94,7 +97,7 @@ def load(
 
 @overload
 def load(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     name: str,
     target: str,
     options: Mapping[str, str],
@@ -106,7 +109,7 @@ def load(
 
 
 def load(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     name: str,
     target: str,
     options: Mapping[str, str],
@@ -133,13 +136,17 @@ def load(
         load(spark, name="nightly", target="parquet:/data/orders",
              options={"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"})
 
+    Without a session (`load(None, ...)`) tasks run in processes of this machine, one for each
+    processor, and no JVM starts; a function of DataFrames needs one.
+
     `options` are those of `spark.read.format("kafkalog")`, but that `kafka.isolation.level` is
     read_committed where it is not said. The first load of a topic begins at
     startingOffsets (earliest by default), later ones where the last commit ended, partitions that
     are new in the topic since then at 0. `progress` shows bars, or is a `Progress`.
 
     `starting` and `until` say in one word what startingOffsets, startingTimestamp, endingOffsets
-    and endingTimestamp do (see `Place`); a time without a zone is in Spark's session time zone.
+    and endingTimestamp do (see `Place`); a time without a zone is in Spark's session time zone, or
+    this machine's without Spark.
     Where the name has a commit already, `starting` may not lie beyond it, and has no effect.
     `max_bytes` (such as "10g") bounds what one load takes, in bytes of the log as
     maxBytesPerTrigger estimates them; `chunk_bytes` what one commit takes, so that a long catch-up
@@ -174,7 +181,9 @@ def load(
     or all of it, and loading again is right.
     """
 
-    def session_zone() -> tzinfo:
+    def session_zone() -> tzinfo | None:
+        if spark is None:
+            return None
         return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
     wanted = load_options(
@@ -199,12 +208,28 @@ def load(
     )
     if dry_run:
         return plan_load(wanted)
-    return run_load(SparkEngine(spark, wanted.query), wanted, progress)
+    if spark is not None:
+        return run_load(SparkEngine(spark, wanted.query), wanted, progress)
+    if wanted.query is not None:
+        raise InvalidOptionError(
+            "transform is a function of DataFrames, which are Spark's: give load() a SparkSession, "
+            "or annotate its parameter as pyarrow.RecordBatch if it is a function of Arrow batches"
+        )
+    return run_load(LocalEngine(), wanted, progress)
 
 
-def run_load(
-    engine: SparkEngine, wanted: LoadOptions, progress: bool | Progress = False
-) -> LoadResult:
+class Engine(Protocol):
+    """Runs the tasks of a load."""
+
+    def columns(self, reading: Reading, ranges: Sequence[OffsetRange]) -> "pa.Schema":
+        """The columns that the load's files are going to have."""
+
+    def run(self, landing: Landing, ranges: Sequence[OffsetRange]) -> Outcome:
+        """Lands `ranges`; raises the error of a task that failed, and KafkalogError unless what
+        landed fits them."""
+
+
+def run_load(engine: Engine, wanted: LoadOptions, progress: bool | Progress = False) -> LoadResult:
     """Loads what `wanted` says, with tasks run by `engine`; raises what `load` does."""
     work = find_work(wanted)
     chunks = chunks_of(work.ranges, _taker(wanted))
@@ -229,7 +254,7 @@ def _make_letter_topics(wanted: LoadOptions, work: Work) -> None:
 
 
 def _land(
-    engine: SparkEngine,
+    engine: Engine,
     wanted: LoadOptions,
     work: Work,
     pieces: Sequence[OffsetRange],

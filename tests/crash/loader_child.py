@@ -17,10 +17,11 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,8 @@ WORKERS = 6
 MOST_OFFSETS_PER_TASK = 150
 ROW_GROUP_ROWS = 64
 TWIN_CHANCE = 0.25
+SESSION: Any = SimpleNamespace(conf={})
+"""What `load` asks of Spark beside running tasks: nothing."""
 
 
 def tell(text: str) -> None:
@@ -135,8 +138,8 @@ def drive(target: str, servers: str, topic: str, name: str, seed: int) -> int:
 
     setattr(engine, "_run_tasks", run_tasks)  # noqa: B010 - mypy refuses the plain form
     tell_before("_run_tasks", "landing")
-    tell_before("verified_files", "landed")
-    return load(None, target, servers, topic, name)
+    tell_before("outcome_of", "landed")
+    return load(SESSION, target, servers, topic, name)
 
 
 def load(spark: Any, target: str, servers: str, topic: str, name: str) -> int:
@@ -155,6 +158,9 @@ def load(spark: Any, target: str, servers: str, topic: str, name: str) -> int:
     return 0
 
 
+Drive = Callable[[str, str, str, str, int], int]
+
+
 def cut_small() -> None:
     """Many tasks, files and row groups, to be killed between."""
     portions.MOST_OFFSETS_PER_TASK = MOST_OFFSETS_PER_TASK
@@ -162,7 +168,7 @@ def cut_small() -> None:
     staged_files.ROW_GROUP_ROWS = ROW_GROUP_ROWS
 
 
-def main(target: str, servers: str, topic: str) -> None:
+def main(drive: Drive, target: str, servers: str, topic: str) -> None:
     cut_small()
     open_target(target)
     # What a worker would import with its first file, pandas among it, is imported once.
@@ -188,4 +194,4 @@ def main(target: str, servers: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(drive, *sys.argv[1:])

@@ -97,6 +97,8 @@ class Loader:
     )
     # Each check reads all of a table.
     kills_per_table = 25
+    # With what a load may end where a worker was killed, instead of having another one do its task.
+    errors_of_workers: tuple[str, ...] = ()
 
     def __init__(self, table: Table, servers: str, log: Path) -> None:
         self._arguments = [table.name, servers, TOPIC]
@@ -194,6 +196,13 @@ def _collect(stdout: IO[str], lines: "queue.Queue[str]") -> None:
     with stdout:
         for line in stdout:
             lines.put(line.rstrip("\n"))
+
+
+class LocalLoader(Loader):
+    """One whose workers are the local engine's: the first that dies ends the load."""
+
+    program = "tests.crash.local_loader_child"
+    errors_of_workers = ("KafkalogError: A task of the load failed and nothing was published",)
 
 
 class SparkLoader(Loader):
@@ -322,6 +331,7 @@ class Campaign:
     def judge(self, end: str, victim: str) -> None:
         allowed = ["0 ", "1 LoadConflictError"]
         allowed += [f"1 {error}" for error in BROKER_ERRORS] if victim == "broker" else []
+        allowed += [f"1 {error}" for error in self.victim.errors_of_workers if "worker" in victim]
         allowed += ["SIGKILL"] if victim.startswith("driver") else []
         assert end.startswith(tuple(allowed)), end
 
@@ -376,6 +386,11 @@ def make_table(request: pytest.FixtureRequest) -> type[Table]:
 def test_every_record_is_there_once_after_kills_at_random_instants(make_table, tmp_path, capsys):
     with capsys.disabled():
         run_campaigns(make_table, tmp_path, Loader, KILLS)
+
+
+def test_every_record_is_there_once_after_kills_without_spark(make_table, tmp_path, capsys):
+    with capsys.disabled():
+        run_campaigns(make_table, tmp_path, LocalLoader, KILLS)
 
 
 @pytest.mark.spark

@@ -747,7 +747,7 @@ def test_the_command_line_loads(servers, path, topics, tmp_path):
     arguments = ["load", topic, "--bootstrap-servers", servers, "--name", "nightly"]
     # A process of its own: the command stops its Spark session at the end.
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", f"parquet:{path}"]
-    command += ["--spark-log", str(tmp_path / "spark.log")]
+    command += ["--engine", "spark", "--spark-log", str(tmp_path / "spark.log")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert "WARN" in (tmp_path / "spark.log").read_text()
@@ -767,7 +767,7 @@ def test_the_command_line_starts_spark_only_where_there_is_something_to_load(
 
     def run(name):
         given = ["--bootstrap-servers", servers, "--name", "nightly", "--to", f"parquet:{path}"]
-        return cli.main(["load", name, *given]), capsys.readouterr()
+        return cli.main(["load", name, *given, "--engine", "spark"]), capsys.readouterr()
 
     code, said = run(topic)
     assert (code, said.out, said.err) == (0, "Nothing new for nightly.\n", "")
