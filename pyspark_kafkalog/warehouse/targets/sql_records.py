@@ -1,7 +1,8 @@
 """What a database keeps of loads, beside the tables that they load into.
 
     kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records,
-                       and how many rows the name then had in kafkalog_offsets; one of load id
+                       how many rows the name then had in kafkalog_offsets, and a digest of all its
+                       rows there, in kafkalog_topics and kafkalog_epochs; one of load id
                        `forgotten-...` where the name was told to start over
     kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
     kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
@@ -9,18 +10,20 @@
                        name, topic, partition, leader epoch
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
 
-They are in the schema of the table. A name has committed and has as many offsets as its newest
-commit counted, or neither: what is without the other is lost, not new. Databases of an earlier
-layout do not count, and have no kafkalog_epochs; they get both where that may be, and go on without
-elsewhere.
+They are in the schema of the table. A name has committed and has just what its newest commit left,
+or neither: what is without the other, or is as it was before, is lost, not new. Databases of an
+earlier layout have no count, digest or kafkalog_epochs; they get these where that may be, and go on
+without elsewhere.
 Called by the driver, within a transaction of the caller, which is what makes rows and records one.
 Numbers fence: the primary key lets one loader take the next one.
 """
 
 import functools
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -36,7 +39,7 @@ from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, T
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 
 _FORGOTTEN = "forgotten-"
-_COUNT = "partitions"
+_COUNT, _DIGEST = "partitions", "position_digest"
 
 # Also of tables that lack a column.
 _ALL: sa.ColumnClause[Any] = sa.literal_column("*")
@@ -73,6 +76,7 @@ def _tables(schema: str) -> _Tables:
             sa.Column("committed_at", sa.DateTime(timezone=True), nullable=False),
             sa.Column("records", sa.BigInteger, nullable=False),
             sa.Column(_COUNT, sa.BigInteger),
+            sa.Column(_DIGEST, sa.Text),
         ),
         offsets=table(
             "offsets",
@@ -121,10 +125,11 @@ class Records:
                 self._alter(statement)
             else:
                 self._connection.execute(statement)
-        if not self._counts():
-            preparer = self._connection.dialect.identifier_preparer
-            commits = preparer.format_table(self._tables.commits)
-            self._alter(sa.text(f"ALTER TABLE {commits} ADD COLUMN {_COUNT} BIGINT"))
+        preparer = self._connection.dialect.identifier_preparer
+        commits = preparer.format_table(self._tables.commits)
+        for column, kind in ((_COUNT, "BIGINT"), (_DIGEST, "TEXT")):
+            if column not in self._columns_of_commits():
+                self._alter(sa.text(f"ALTER TABLE {commits} ADD COLUMN {column} {kind}"))
 
     def _alter(self, statement: sa.Executable) -> None:
         """Brings an earlier layout up to date."""
@@ -136,10 +141,10 @@ class Records:
             self._connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
             self._connection.execute(statement)
 
-    def _counts(self) -> bool:
-        """Whether commits count the offsets, which those of an earlier layout do not."""
+    def _columns_of_commits(self) -> set[str]:
+        """Those of an earlier layout lack the last ones."""
         none = sa.select(_ALL).select_from(self._tables.commits).limit(0)
-        return _COUNT in set(self._connection.execute(none).keys())
+        return set(self._connection.execute(none).keys())
 
     def spellings(self) -> set[str]:
         """The tables that any load went into, as they were called."""
@@ -199,6 +204,7 @@ class Records:
             # A rival's commit came between the two.
             newest, position = newer, self.recorded_position(name)
         there, counted = len(position.offsets), newest and newest._mapping.get(_COUNT)
+        digest = newest and newest._mapping.get(_DIGEST)
         lost, kept = self._tables.offsets.fullname, self._tables.commits.fullname
         if there and newest is None:
             lost, kept, rows = kept, lost, "no row"
@@ -206,14 +212,17 @@ class Records:
             rows = "no row"
         elif counted not in (None, there):
             rows = f"{there} of {counted} rows"
+        elif digest not in (None, _digest(position)):
+            lost = f"{lost}, {self._tables.topics.fullname} or {self._tables.epochs.fullname}"
+            rows = "not what its last commit left"
         else:
             return position
         raise TargetError(
             f"{kept} says that load {name!r} went into {self._table}, and {lost} has {rows} of it: "
-            f"where it goes on cannot be trusted. Restore {lost} from a backup; or let the name "
-            "start over, which loads everything again: pyspark_kafkalog.forget(target, "
-            f"{name!r}) or kafkalog load --forget; or go on under another name, with `starting` at "
-            "what the table does not have yet"
+            f"where it goes on cannot be trusted. Restore {lost} from a backup that is as new; or "
+            "let the name start over, which loads everything again: pyspark_kafkalog.forget("
+            f"target, {name!r}) or kafkalog load --forget; or go on under another name, with "
+            "`starting` at what the table does not have yet"
         )
 
     def recorded_position(self, name: str) -> Position:
@@ -235,13 +244,17 @@ class Records:
         self, name: str, number: int, load_id: str, records: int, position: Position
     ) -> None:
         """Inserts the row of a commit that moves the load to `position`."""
+        if not self._is_there(self._tables.epochs):
+            position = replace(position, epochs={})
+        columns = self._columns_of_commits()
+        of_position = {_COUNT: len(position.offsets), _DIGEST: _digest(position)}
         values = {
             **self._key(name),
             "commit_number": number,
             "load_id": load_id,
             "committed_at": datetime.now(timezone.utc),
             "records": records,
-            **({_COUNT: len(position.offsets)} if self._counts() else {}),
+            **{column: value for column, value in of_position.items() if column in columns},
         }
         self._connection.execute(self._tables.commits.insert(), values)
 
@@ -289,8 +302,8 @@ class Records:
         return self._connection.execute(query).all() if self._is_there(table) else []
 
     def _all_rows_of(self, table: sa.Table) -> Sequence[Any]:
-        # Also of tables that lack the column which counts.
-        columns = [column for column in table.c if column.name != _COUNT]
+        # Also of tables that lack the last ones.
+        columns = [column for column in table.c if column.name not in (_COUNT, _DIGEST)]
         query = sa.select(*columns).where(self._of_table(table))
         return self._connection.execute(query).all() if self._is_there(table) else []
 
@@ -325,6 +338,16 @@ def forgotten_id() -> str:
 def _commits(newest: Any) -> bool:
     """Whether a load's newest row in kafkalog_commits is a commit."""
     return newest is not None and not newest.load_id.startswith(_FORGOTTEN)
+
+
+def _digest(position: Position) -> str:
+    """What tells a position from any other one."""
+    whole = [
+        sorted([*key, offset] for key, offset in position.offsets.items()),
+        sorted([topic, str(topic_id)] for topic, topic_id in position.topic_ids.items()),
+        sorted([*key, epoch] for key, epoch in position.epochs.items()),
+    ]
+    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
 def _time_ms(moment: datetime) -> int:

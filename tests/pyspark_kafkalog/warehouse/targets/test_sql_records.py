@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from contextlib import closing
 from urllib.parse import quote
+from uuid import uuid4
 
 import duckdb
 import psycopg
@@ -300,6 +301,40 @@ def test_one_offset_that_is_lost_while_rows_land_is_noticed(table):
     with pytest.raises(TargetError, match="1 of 2 rows"):
         target.commit(PendingCommit(stage, "nightly", last, [piece], files))
     assert table.rows() == expected_rows("nightly", 5)
+
+
+def test_offsets_of_an_older_backup_are_not_gone_on_from(table):
+    """As many rows as there were, with the offsets of before: what came since would come twice."""
+    load(table.open(), "nightly", 3)
+    run(table, "CREATE TABLE backup AS SELECT * FROM kafkalog_offsets")
+    load(table.open(), "nightly", 5)
+    run(table, "DELETE FROM kafkalog_offsets")
+    run(table, "INSERT INTO kafkalog_offsets SELECT * FROM backup")
+    with pytest.raises(TargetError, match=r"kafkalog_offsets.*not what its last commit.*as new"):
+        load(table.open(), "nightly", 7)
+    run(table, "UPDATE kafkalog_offsets SET next_offset = 5")
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+@pytest.mark.parametrize("records", ["topics", "epochs"])
+@pytest.mark.parametrize("loss", ["DELETE FROM", "DROP TABLE"])
+def test_what_tells_topics_apart_is_not_lost_in_silence(table, loss, records):
+    """Without it the offsets would be taken for those of a topic that was created again, or of a
+    log that was cut off."""
+    target = table.open()
+    last, ranges = plan(target, "nightly", 3)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    told = {"orders": uuid4()}, {ORDERS_0: 7, ORDERS_1: 7}
+    target.commit(PendingCommit(stage, "nightly", last, ranges, files, *told))
+    assert (target.position("nightly").topic_ids, target.position("nightly").epochs) == told
+    run(table, f"{loss} kafkalog_{records}")
+    with pytest.raises(TargetError, match=f"kafkalog_{records}.*not what its last commit.*forget"):
+        load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 3)
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly") == NOWHERE
 
 
 EARLIER_LAYOUT = """
