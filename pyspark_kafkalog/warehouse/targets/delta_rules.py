@@ -37,6 +37,8 @@ _FEATURES = frozenset(
     )
 )
 _NEWEST_WRITER_VERSION = 7
+_BOUNDED_TEXT = "__CHAR_VARCHAR_TYPE_STRING"
+"""How Spark notes a CHAR or VARCHAR, at any depth; Delta itself has texts of any length only."""
 
 
 def with_partitions(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
@@ -141,6 +143,8 @@ def _lacking(there: Mapping[str, Field], wanted: Mapping[str, Field]) -> Iterato
     for name, field in wanted.items():
         if name not in there or not _same_type(there[name].type, field.type):
             yield f"has no column {name} of type {_in_sql(field.type)}"
+        elif kind := there[name].metadata.get(_BOUNDED_TEXT):
+            yield f"has a column {name} of texts of bounded length ({kind})"
         elif inner := next(_required_in(there[name].type, name), None):
             yield f"has a column {name} in which {inner} may not be null"
     for name, field in there.items():

@@ -111,6 +111,11 @@ INVARIANT = json.dumps({"expression": {"expression": "id > 10"}})
         ),
         ([field("more", "long", CURRENT_DEFAULT="7")], {}, r"column more with a default \(7\)"),
         ([field("more", "long", nullable=False)], {}, "a column more that may not be null"),
+        (
+            [field("name", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(1)")],
+            {},
+            r"a column name of texts of bounded length \(varchar\(1\)\)",
+        ),
         ([field("list", element(contains_null=False))], {}, "an element of list may not be null"),
         ([field("list", element(nullable=False))], {}, r"list\.element\.x may not be null"),
         ([field("map", entries(contains_null=False))], {}, "a value of map may not be null"),
@@ -142,6 +147,7 @@ def test_rules_that_files_would_break_unseen_are_refused_before_rows_land(
         ([], {"configuration": {"delta.enableChangeDataFeed": "true"}, "version": 4}),
         ([], {"features": ["appendOnly", "invariants", "deletionVectors", "v2Checkpoint"]}),
         ([field("id", "long", nullable=False)], {}),
+        ([field("more", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(1)")], {}),
     ],
 )
 def test_tables_whose_rules_an_append_cannot_break_take_loads(tmp_path, columns, options):
