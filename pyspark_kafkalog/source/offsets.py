@@ -49,11 +49,13 @@ class OffsetLimit:
 
     `by_partition` holds an offset, EARLIEST or LATEST for each partition, and `by_topic` one of the
     two for all partitions of a topic; where `by_partition` is None, `everywhere` is for all.
+    `ends` has what LATEST means where a broker was asked before.
     """
 
     everywhere: int = LATEST
     by_partition: Mapping[TopicPartition, int] | None = None
     by_topic: Mapping[str, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def mentions(self, symbol: int) -> bool:
         """True if any partition is to begin or end at `symbol` (EARLIEST or LATEST)."""
@@ -258,7 +260,7 @@ def resolve(
     a forgotten partition would otherwise be read from a place that nobody chose.
     """
     check_named(option, limit, partitions)
-    symbols = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
+    symbols = {EARLIEST: bounds.earliest, LATEST: {**bounds.latest, **limit.ends}}
     return {
         each: symbols[offset][each] if offset in symbols else offset
         for each, offset in limit.of(partitions).items()

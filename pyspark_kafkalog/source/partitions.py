@@ -214,6 +214,8 @@ def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -
         since_ms = max(0, int(time.time() * 1000) - limit.ms)
         limit = TimeLimit("startingOffsets", latest_if_none=True, everywhere_ms=since_ms)
     times = limit.times(partitions)
+    # Asked first: a record of that time that comes after the look is behind this end.
+    ends = offsets_at(cluster, partitions, LATEST) if limit.latest_if_none else {}
     found: Offsets = {}
     for time_ms in sorted(set(times.values())):
         asked = [each for each in partitions if times[each] == time_ms]
@@ -227,7 +229,8 @@ def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -
                     f"of the time {times[topic_partition]} or later. To start such partitions at "
                     "their end, set the option startingOffsetsByTimestampStrategy to latest."
                 )
-    return OffsetLimit(by_partition={each: found.get(each, LATEST) for each in partitions})
+    begins = {each: found.get(each, LATEST) for each in partitions}
+    return OffsetLimit(by_partition=begins, ends=ends)
 
 
 def _counted_back(

@@ -234,15 +234,30 @@ def test_one_word_stands_for_all_partitions_of_a_topic():
         plan(ORDERS, OffsetLimit(by_partition={}, by_topic={"orders": -2, "payments": -2}))
 
 
-def test_records_that_come_while_a_time_is_looked_up_are_no_data_loss():
-    class Growing(FakeCluster):
-        def list_offsets(self, partitions, timestamp):
-            self.logs["orders"] = [(first, last + 10) for first, last in self.logs["orders"]]
-            return super().list_offsets(partitions, timestamp)
+class Growing(FakeCluster):
+    """By ten records a partition, just before each answer."""
 
+    def list_offsets(self, partitions, timestamp):
+        self.logs["orders"] = [(first, last + 10) for first, last in self.logs["orders"]]
+        return super().list_offsets(partitions, timestamp)
+
+
+def test_records_that_come_while_a_time_is_looked_up_are_no_data_loss():
     cluster = Growing(orders=[(0, 10)])
     ranges, _ = plan_batch(cluster, ORDERS, since(19_000), TO_LATEST, True)
     assert ranges == [OffsetRange("orders", 0, 19, 40)]
+
+
+def test_records_of_a_time_that_come_when_it_was_looked_up_are_behind_its_start():
+    since_35, cluster = since(35_000, latest_if_none=True), Growing(orders=[(0, 10)])
+    ((read,), _) = plan_batch(cluster, ORDERS, since_35, TO_LATEST, True)
+    assert read.start_offset <= 35 < read.until_offset
+
+
+def test_records_of_a_time_that_come_when_it_was_looked_up_are_not_before_its_end():
+    cluster = Growing(orders=[(0, 10)])
+    ((read,), _) = plan_batch(cluster, ORDERS, FROM_EARLIEST, until(35_000), True)
+    assert (read.start_offset, read.until_offset) == (0, 20)
 
 
 @pytest.mark.parametrize(
