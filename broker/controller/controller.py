@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from kafka.errors import (
@@ -43,7 +43,7 @@ from broker.cluster.control import (
 from broker.cluster.metadata import NOT_MADE, BrokerNode, PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
 from broker.cluster.store import MetadataStoreError
-from broker.controller.channels import Answer, BrokerChannel, Channels, failures_of
+from broker.controller.channels import BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext, ControllerFigures
 from broker.controller.elections import elect_offline, elect_without, first_state
 from broker.controller.failed_replicas import FailedReplicas
@@ -59,6 +59,9 @@ _log = logging.getLogger(__name__)
 Configs = Mapping[str, str]
 
 _CLEAN = ElectionRules()
+_AWAY = (BrokerNotAvailableError, StaleBrokerEpochError)
+"""What a channel says of a broker that is gone, and one that was started anew a moment ago: it is
+seen to be back, and is told everything then."""
 
 
 class Controller:
@@ -237,7 +240,7 @@ class Controller:
             self._context.topics[name] = topic
             created = self._context.states(topic.topic_partitions())
             answers = self._turns.announce(created, created)
-        error = await _not_made(created, answers)
+        error = _not_made(created, await failures_of(answers, created))
         if error is not None:
             await self._delete_topic(topic, term)  # no space for its logs: no topic either
             raise error
@@ -255,7 +258,7 @@ class Controller:
 
         Returns when they can be written to and read. Raises UnknownTopicOrPartitionError,
         InvalidPartitionsError, ReassignmentInProgressError, and KafkaStorageError as
-        `create_topic`.
+        `create_topic`; they stay then where a broker that may have their logs was lost meanwhile.
         """
         await self._changes.finish(name, self._add_partitions(name, partition_count, assignment))
 
@@ -270,10 +273,13 @@ class Controller:
                 self._context.topics[name] = grown
                 added = self._context.states(grown.topic_partitions()[len(topic.partitions) :])
                 answers = self._turns.announce(added, added)
-            error = await _not_made(added, answers)
+            failures = await failures_of(answers, added)
+            error = _not_made(added, failures)
             if error is not None:
-                # No space for the logs: no partitions either, and none after them until then.
-                await self._take_back(grown, len(topic.partitions), term)
+                # No space for the logs: no partitions either, and none after them until then. But
+                # the log that a broker has made before it was lost would be another one's later.
+                if not any(map(_is_away, failures.values())):
+                    await self._take_back(grown, len(topic.partitions), term)
                 raise error
         _log.info("topic.grown topic=%r partitions=%d", name, len(grown.partitions))
 
@@ -338,10 +344,10 @@ class Controller:
             keepers = {node_id for state in states.values() for node_id in state.replicas}
             away = keepers - answers.keys()
         for node_id, failures in (await failures_of(answers, states)).items():
+            if _is_away(failures):
+                away.add(node_id)
+                continue
             for error in failures.values():
-                if isinstance(error, (BrokerNotAvailableError, StaleBrokerEpochError)):
-                    away.add(node_id)  # or has been, and is seen to be back in a moment
-                    break
                 _log.error("topic.not_deleted topic=%r broker=%d reason=%r", name, node_id, error)
                 raise error
         if away:
@@ -566,16 +572,20 @@ class Controller:
         return answers
 
 
-async def _not_made(
-    created: Partitions, answers: Mapping[int, Sequence[Answer]]
-) -> BrokerResponseError | None:
-    """Why one of the new partitions has no replica at all."""
-    failures = await failures_of(answers, created)
+def _not_made(created: Partitions, failures: Mapping[int, Failures]) -> BrokerResponseError | None:
+    """Why one of the new partitions has no replica at all, and will have none."""
     for topic_partition, state in created.items():
+        if state.leader == NO_LEADER:
+            continue
         errors = [failures.get(node_id, {}).get(topic_partition) for node_id in state.isr]
-        if state.leader != NO_LEADER and None not in errors:
+        if not any(error is None or isinstance(error, _AWAY) for error in errors):
             return errors[0]
     return None
+
+
+def _is_away(failures: Failures) -> bool:
+    """By what a broker has, or has not, answered."""
+    return any(isinstance(error, _AWAY) for error in failures.values())
 
 
 def _during_delete(states: Partitions) -> Partitions:

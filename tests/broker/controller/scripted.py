@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from kafka.errors import BrokerNotAvailableError, KafkaStorageError
+from kafka.errors import BrokerNotAvailableError, BrokerResponseError, KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import (
@@ -49,9 +49,7 @@ class _Channel:
         return answer
 
     async def close(self) -> None:
-        for answer in self._cluster.unanswered:
-            if not answer.done():
-                answer.set_exception(BrokerNotAvailableError())
+        self._cluster.leave_unanswered(BrokerNotAvailableError())
 
 
 class ScriptedCluster:
@@ -105,6 +103,12 @@ class ScriptedCluster:
             await controller.resign()
             with contextlib.suppress(StoreConnectionError):
                 await controller.start()
+
+    def leave_unanswered(self, error: BrokerResponseError) -> None:
+        """Why the silent ones answer no more."""
+        for answer in self.unanswered:
+            if not answer.done():
+                answer.set_exception(error)
 
     async def run_blocking(self, function: Callable[[], T]) -> T:
         if self.failures:

@@ -8,6 +8,7 @@ import pytest
 from kafka.errors import (
     BrokerNotAvailableError,
     IneligibleReplicaError,
+    KafkaStorageError,
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
 )
@@ -267,8 +268,7 @@ def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(clu
         cluster.silent = {2}
         deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
         await eventually(lambda: cluster.deleted() == [1, 2])
-        for answer in cluster.unanswered:
-            answer.set_exception(StaleBrokerEpochError())
+        cluster.leave_unanswered(StaleBrokerEpochError())
         cluster.silent = set()
         await deleting
         assert cluster.records.deleted_topics() == ["t"]
@@ -277,6 +277,51 @@ def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(clu
         await cluster.controller.finish_changes()
         assert cluster.records.deleted_topics() == cluster.records.topic_names() == []
         assert cluster.deleted() == [1, 2, 1, 2]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [StaleBrokerEpochError, BrokerNotAvailableError])
+def test_what_brokers_that_are_just_gone_are_to_keep_is_made_all_the_same(cluster, error):
+    """Nobody knows of a log that could not be made: they hear of it when they are back."""
+
+    async def scenario() -> None:
+        await cluster.controller.start()
+        cluster.silent = {1, 2}
+        creating = asyncio.ensure_future(cluster.controller.create_topic("t", [(1, 2)], {}))
+        await eventually(lambda: cluster.followed().keys() == {1, 2})
+        cluster.leave_unanswered(error())
+        await asyncio.wait_for(creating, EVENT_S)
+        adding = asyncio.ensure_future(cluster.controller.add_partitions("t", 2, [(2, 1)]))
+        await eventually(lambda: cluster.followed(P1).keys() == {1, 2})
+        cluster.leave_unanswered(error())
+        await asyncio.wait_for(adding, EVENT_S)
+        cluster.silent = set()
+        assert cluster.deleted() == []
+        cluster.told.clear()
+        await cluster.lose(1)
+        await cluster.find(1)
+        for place in (P0, P1):
+            assert cluster.state(place).leader == 2
+            assert cluster.followed(place)[1] == (cluster.state(place), False)
+
+    asyncio.run(scenario())
+
+
+def test_partitions_stay_where_a_broker_that_may_have_their_logs_is_just_gone(cluster):
+    """Else it would come back with the log of a partition, and of an epoch, that are made again."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        third = TopicPartition("t", 2)
+        cluster.failed, cluster.silent = {3: {third}}, {1, 2}
+        adding = asyncio.ensure_future(cluster.controller.add_partitions("t", 4, [(3,), (1, 2)]))
+        await eventually(lambda: cluster.followed(TopicPartition("t", 3)).keys() == {1, 2})
+        cluster.leave_unanswered(BrokerNotAvailableError())
+        with pytest.raises(KafkaStorageError):
+            await asyncio.wait_for(adding, EVENT_S)
+        assert len(cluster.records.cluster().topics[0].partitions) == 4
+        assert cluster.deleted(third) == []
 
     asyncio.run(scenario())
 
