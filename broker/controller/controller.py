@@ -335,8 +335,11 @@ class Controller:
 
     async def _carry_out_deletion(self, name: str, term: int | None = None) -> None:
         """Of a topic that is marked: clients hear first, then the replicas go, then the nodes. With
-        a broker away that keeps one, it is gone for clients, and goes on when that is back."""
+        a broker away that keeps one, it is gone for clients, and goes on when that is back. Another
+        one may be under way, and done with it first: there may be a new topic of that name then."""
         async with self._turns.turn(term) as term:
+            if name not in self._context.deleting:
+                return
             topic = self._context.topics[name]
             states = self._context.states(topic.topic_partitions())
             self._channels.update_metadata(_during_delete(states))
@@ -354,6 +357,9 @@ class Controller:
             _log.warning("topic.deletion_waits topic=%r brokers=%s", name, sorted(away))
             return
         async with self._turns.turn(term):
+            now = self._context.topics.get(name)
+            if now is None or now.topic_id != topic.topic_id:
+                return
             await self._run_blocking(lambda: self._records.forget_topic(topic))
             del self._context.topics[name]
             self._context.deleting.discard(name)

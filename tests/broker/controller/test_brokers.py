@@ -326,6 +326,59 @@ def test_partitions_stay_where_a_broker_that_may_have_their_logs_is_just_gone(cl
     asyncio.run(scenario())
 
 
+def test_a_topic_that_is_made_anew_outlives_a_second_deletion_of_the_one_before(cluster):
+    """Brokers came while the first was under way, so that it was begun again."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        (topic,) = cluster.records.cluster().topics
+        cluster.silent = {2}
+        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
+        await eventually(lambda: cluster.deleted() == [1, 2])
+        first, cluster.unanswered = cluster.unanswered, []
+        await cluster.lose(5)
+        await cluster.find(5)
+        await eventually(lambda: len(cluster.deleted()) > 2)
+        for answer in first:
+            answer.set_result({})
+        await deleting
+        cluster.silent = set()
+        await cluster.controller.create_topic("t", [(1, 2)], {})
+        for answer in cluster.unanswered:
+            answer.set_result({})
+        await cluster.controller.finish_changes()
+        assert cluster.records.topic_names() == ["t"]
+        assert cluster.controller.topic("t").topic_id != topic.topic_id
+
+    asyncio.run(scenario())
+
+
+def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(cluster):
+    async def scenario() -> None:
+        await cluster.start()
+        (topic,) = cluster.records.cluster().topics
+        cluster.silent = {2}
+        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
+        await eventually(lambda: cluster.deleted() == [1, 2])
+        cluster.slow = asyncio.Event()
+        cluster.store.commit([Delete(znodes.broker(5), ANY_VERSION)])
+        looking = asyncio.ensure_future(cluster.controller.brokers_changed())
+        await asyncio.sleep(0)  # it has its turn
+        for answer in cluster.unanswered:
+            answer.set_result({})
+        await asyncio.sleep(0)
+        creating = asyncio.ensure_future(cluster.controller.create_topic("t", [(1, 2)], {}))
+        await asyncio.sleep(0)
+        cluster.silent = set()
+        cluster.slow.set()
+        await asyncio.gather(looking, deleting, creating)
+        await cluster.controller.finish_changes()
+        assert cluster.deleted() == [1, 2]
+        assert cluster.records.topic_names() == ["t"]
+
+    asyncio.run(scenario())
+
+
 def test_an_isr_that_its_leader_asked_for_counts_when_the_leader_is_gone(cluster):
     """Its connection was closed before the store had answered."""
 
