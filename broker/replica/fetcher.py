@@ -88,6 +88,8 @@ class _Followed:
     not_before_s: float = 0.0
     backoff_ms: int = 0
     is_stopped: bool = False
+    has_joined: bool = False
+    """Whether what its log ends with came from this leader."""
     lag: int | None = None
     """How many offsets of what was committed its log lacked when it was last fetched."""
 
@@ -194,7 +196,7 @@ class ReplicaFetcher:
     async def _fetch(self, due: list[_Followed]) -> None:
         options = self._options
         for each in due:
-            if each.partition.log.leader_epochs.latest_epoch is None:
+            if each.partition.log.leader_epochs.latest_epoch is None and not each.has_joined:
                 await self._cut_to_committed(each)
         asked = [self._ask(each.partition) for each in due]
         request = FetchRequest(
@@ -260,7 +262,7 @@ class ReplicaFetcher:
             try:
                 if found.error_code:
                     raise for_code(found.error_code)()
-                await self._follow(partition, found)
+                await self._follow(followed, found)
                 followed.backoff_ms = 0
                 followed.lag = max(0, found.high_watermark - partition.log.log_end_offset)
             except OffsetOutOfRangeError:
@@ -278,11 +280,13 @@ class ReplicaFetcher:
             "fetcher.%s topic=%r partition=%d reason=%r", event, *partition.topic_partition, error
         )
 
-    async def _follow(self, partition: Partition, found: FetchedPartition) -> None:
+    async def _follow(self, followed: _Followed, found: FetchedPartition) -> None:
+        partition = followed.partition
         log = partition.log
         if found.diverging_epoch is not None:
             offset = truncation_offset(log, partition.high_watermark, found.diverging_epoch)
             await _in_thread(lambda: log.truncate_to(offset))
+            followed.has_joined = False
             self._replicas.follow_leader(partition, partition.high_watermark, log.log_start_offset)
             return
         records = found.records
@@ -292,21 +296,27 @@ class ReplicaFetcher:
                 log.append_as_follower(records)
             else:
                 await _in_thread(lambda: log.append_as_follower(records))
+            followed.has_joined = True
             self._replicas.received(partition, records.nbytes)
         self._replicas.follow_leader(partition, found.high_watermark, found.log_start_offset)
 
     async def _start_again(self, followed: _Followed) -> None:
-        """Our log ends above the leader's end, or below its start."""
+        """Our log ends above the leader's end, or below its start; or it is neither, and the leader
+        knows nothing of our last epoch."""
         partition = followed.partition
         try:
             log = partition.log
+            own_end_offset = log.log_end_offset
             end_offset = await self._leader_offset(partition, LATEST)
-            if end_offset < log.log_end_offset:
+            if end_offset < own_end_offset:
                 await _in_thread(lambda: log.truncate_to(end_offset))
             else:
                 start_offset = await self._leader_offset(partition, EARLIEST)
-                if start_offset > log.log_end_offset:
+                if start_offset > own_end_offset:
                     await _in_thread(lambda: log.restart_at(start_offset))
+            if log.log_end_offset == own_end_offset:
+                followed.hold_back(self._now_s(), self._options.backoff_ms)
+            followed.has_joined = False
             self._replicas.follow_leader(partition, partition.high_watermark, log.log_start_offset)
         except (BrokerResponseError, KafkaConnectionError, OSError) as error:
             self._say(partition, "held_back", error)

@@ -326,6 +326,44 @@ def test_a_log_without_epochs_is_cut_at_its_high_watermark(pairs):
     fetching([first], same)
 
 
+def test_what_a_leader_has_sent_without_epochs_is_not_cut_again(pairs):
+    """Its high watermark waits for this follower, which is to ask for what comes next."""
+    first = pairs[0]
+    first.append(-1, 5)
+    ends = []
+
+    def spoil(found):
+        ends.append(first.follower.log.log_end_offset)
+
+    async def scenario(leader, fetcher):
+        leader.spoil = spoil
+        await until_equal(first)
+        await eventually(lambda: len(ends) > 5)
+        assert ends[1:6] == [5] * 5
+        first.append(count=2)
+        await until_equal(first)
+
+    fetching([first], scenario)
+
+
+def test_a_leader_that_knows_nothing_of_an_epoch_is_not_asked_without_end(pairs):
+    """Its epochs went back: by another ZooKeeper, say. The others go on."""
+    first, second = pairs
+    first.append(0, 5)
+    first.append_to_follower(3, 2)
+
+    async def scenario(leader, fetcher):
+        for _ in range(20):
+            asked = len(leader.asked)
+            second.append()
+            await until_equal(second)
+            await eventually(lambda: len(leader.asked) > asked)  # noqa: B023
+        assert sum(0 in each for each in leader.asked) < len(leader.asked) // 2
+        assert first.follower.log.log_end_offset == 2
+
+    fetching(pairs, scenario)
+
+
 def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs):
     """Twice: an epoch that the leader never had is none of its answers (KIP-279)."""
     first, second = pairs
