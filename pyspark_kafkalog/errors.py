@@ -134,8 +134,8 @@ class BrokerStartError(KafkalogError):
 
 def sentence(error: Exception) -> str:
     """What an error says, without the class names that are for programs."""
-    if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.filename:
-        return f"{error.filename}: {error.strerror}."
+    if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if not error.args and getattr(error, "description", None):
         return f"The broker refused: {error.description}"  # type: ignore[attr-defined]
     return ", ".join(map(str, error.args)) or type(error).__name__

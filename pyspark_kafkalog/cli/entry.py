@@ -112,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return 130
+    except OSError as error:  # of help, which no word prints
+        _say(error)
+        return 1
     return code or 0
 
 
@@ -126,8 +129,12 @@ def _tell_version(ctx: click.Context) -> None:
 
 
 def _fail(ctx: click.Context, error: Exception) -> None:
-    print(f"kafkalog: {sentence(error)}", file=sys.stderr)
+    _say(error)
     ctx.exit(1)
+
+
+def _say(error: Exception) -> None:
+    print(f"kafkalog: {sentence(error)}", file=sys.stderr)
 
 
 def _is_stdout_closed() -> bool:

@@ -311,6 +311,22 @@ def test_wrong_usage_is_code_2(line, capsys):
     assert "Usage: kafkalog" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["--help", "topics list --help", "topics list"])
+def test_a_disk_that_is_full_is_a_sentence(broker, run, line):
+    run("topics create of-a-full-disk")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pyspark_kafkalog.cli", *line.split()],
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT), "KAFKALOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    run("topics delete of-a-full-disk")
+    assert (done.returncode, done.stderr) == (1, "kafkalog: No space left on device.\n")
+
+
 def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
     run("produce long", b"x\n" * 20_000)
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", "consume", "long", "--from-beginning"]
