@@ -216,14 +216,20 @@ def read_text(path: Path) -> str:
 
 
 def read_settings(flag: str, settings: Iterable[str]) -> dict[str, str]:
-    """What an argument that is written NAME=VALUE was given; raises InvalidOptionError."""
-    given = {}
+    """What an argument that is written NAME=VALUE was given, the last one of a name; raises
+    InvalidOptionError."""
+    return dict(read_pairs(flag, settings))
+
+
+def read_pairs(flag: str, settings: Iterable[str]) -> list[tuple[str, str]]:
+    """The same, each of them, where a name may come more than once."""
+    given = []
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
             # Not quoted: it may hold a password.
             raise InvalidOptionError(f"Write each {flag} as NAME=VALUE; one is not.")
-        given[name] = value
+        given.append((name, value))
     return given
 
 

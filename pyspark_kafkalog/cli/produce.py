@@ -9,7 +9,7 @@ import click
 
 from pyspark_kafkalog.cli.arguments import (
     Client,
-    read_settings,
+    read_pairs,
     takes,
     takes_client,
     takes_quiet,
@@ -30,7 +30,8 @@ _RECORDS = (
         type=click.Choice(["raw", "json"]),
         default="raw",
         help="raw: each line is a value (the default). json: an object a line as `consume` writes "
-        "it, with key, value, headers, timestamp and partition as far as they are there.",
+        "it, with key, value, headers, timestamp and partition as far as they are there; what is "
+        "not there is null.",
     ),
     click.option(
         "--key-separator",
@@ -107,7 +108,8 @@ def command(client: Client, topic: str, files: tuple[str, ...], **options: Any) 
         options["whole_files"],
     )
     if not options["quiet"]:
-        print(f"{count} records written to {topic}.", file=sys.stderr)
+        records = "1 record" if count == 1 else f"{count} records"
+        print(f"{records} written to {topic}.", file=sys.stderr)
 
 
 def _produce(
@@ -166,13 +168,13 @@ def _record_input(options: dict[str, Any]) -> "RecordInput":
     def encoded(text: str | None) -> bytes | None:
         return None if text is None else text.encode(errors="surrogateescape")
 
-    headers = read_settings("--header", options["headers"])
+    headers = read_pairs("--header", options["headers"])
     return RecordInput(
         options["wanted"] == "json",
         options["key_separator"].encode(errors="surrogateescape"),
         encoded(options["null"]),
         encoded(options["key"]),
-        tuple((name, value.encode(errors="surrogateescape")) for name, value in headers.items()),
+        tuple((name, value.encode(errors="surrogateescape")) for name, value in headers),
         options["partition"],
     )
 

@@ -19,6 +19,9 @@ import pyarrow.compute as pc
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.errors import InvalidOptionError
 
+_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "value_error", "headers")
+"""Of a record that `consume` wrote. Where it lay, and what its value could not be, says nothing of
+where it goes."""
 _READ_BYTES = 1 << 20
 _LARGEST_LINE_BYTES = 64 << 20
 _LINGER_S = 0.005
@@ -135,6 +138,9 @@ def _record(line: bytes) -> dict[str, Any]:
     document = orjson.loads(line)
     if not isinstance(document, dict):
         raise TypeError("it is no JSON object")
+    if unknown := document.keys() - set(_FIELDS):
+        # What is left out would be null, and a null value deletes where a topic is compacted.
+        raise ValueError(f"it has {min(unknown)!r}, which is none of {', '.join(_FIELDS)}")
     data = [document.get(name) for name in ("key", "value")]
     if not all(each is None or isinstance(each, str) or _is_base64(each) for each in data):
         # Where numbers are to stay what they are, and not the nearest that a double can be.

@@ -28,12 +28,12 @@ def records(kcat):
 def test_lines_with_keys_headers_and_nulls(kafkalog, new_topic, records, compression):
     topic = new_topic()
     done = kafkalog(
-        *("produce", topic, "-K", "::", "-H", "a=1", "-H", "b=x=y", "--null", "NIL"),
+        *("produce", topic, "-K", "::", "-H", "a=1", "-H", "b=x=y", "-H", "a=", "--null", "NIL"),
         *("--compression", compression),
         stdin="k::v\r\nalone\n::\nNIL::NIL\nGrüße::日本::x\n\nlast::no end".encode(),
     )
     assert done == (0, "", f"7 records written to {topic}.\n")
-    headers = ["a", "1", "b", "x=y"]
+    headers = ["a", "1", "b", "x=y", "a", ""]
     assert records(topic) == [
         ("k", "v", headers),
         (None, "alone", headers),
@@ -76,7 +76,9 @@ def test_files_by_lines_and_as_they_are(kafkalog, new_topic, records, tmp_path):
     two.write_text("3\n4")
     kafkalog("produce", lines, str(one), str(two))
     assert [value for _, value, _ in records(lines)] == ["1", "2", "3", "4"]
-    kafkalog("produce", whole, "--whole-files", str(one), str(two))
+    done = kafkalog("produce", whole, "--whole-files", str(one))
+    assert done == (0, "", f"1 record written to {whole}.\n")
+    kafkalog("produce", whole, "--whole-files", str(two))
     assert [value for _, value, _ in records(whole)] == ["1\n2\n", "3\n4"]
 
 
@@ -121,6 +123,7 @@ def test_numbers_in_a_value_stay_what_they_are():
         (["-f", "json"], '{"headers": [[1, "b"]]}', 1, "the name 1 of a header is no text"),
         (["-f", "json"], '{"headers": {"ab": "c"}}', 1, "headers are no list"),
         (["-f", "json"], '{"headers": ["ab"]}', 1, "a header is no pair"),
+        (["-f", "json"], '{"key": "k", "payload": "v"}', 1, "it has 'payload', which is none of"),
         (["-H", "x"], "x", 1, "Write each --header as NAME=VALUE"),
         (["--whole-files"], "x", 2, "--whole-files takes FILEs"),
         (["no-such-file"], "x", 2, "no-such-file"),
