@@ -1,5 +1,6 @@
 """`kafkalog topics`: creates, lists, describes, changes and deletes them."""
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import click
 from pyspark_kafkalog.cli.arguments import Client, read_settings, takes_client, takes_output
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.cli.places import PLACE, WAYS
-from pyspark_kafkalog.errors import BrokersUnreachableError
+from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError, sentence
 from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def command() -> None:
 @click.option(
     "--config", multiple=True, metavar="NAME=VALUE", help="A topic property; may be repeated."
 )
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there is left as it is.")
 @takes_client
 @takes_output
 def create(
@@ -41,13 +43,22 @@ def create(
     partitions: int,
     replication_factor: int,
     config: tuple[str, ...],
+    if_not_exists: bool,
 ) -> None:
     """Create a topic."""
+    from kafka.errors import TopicAlreadyExistsError
+
     from pyspark_kafkalog.client import admin
 
     configs = read_settings("--config", config)
     with client.cluster() as cluster:
-        admin.create_topic(cluster, topic, partitions, replication_factor, configs)
+        try:
+            admin.create_topic(cluster, topic, partitions, replication_factor, configs)
+        except TopicAlreadyExistsError:
+            if not if_not_exists:
+                raise
+            output.say(f"Topic {topic} exists.", topic=topic, created=False)
+            return
     output.say(f"Created topic {topic}.", topic=topic, created=True)
 
 
@@ -145,16 +156,27 @@ def _tell(output: Output, topic: "TopicDescription", partitions: list[dict[str, 
 
 @command.command
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--if-exists", is_flag=True, help="Topics that are not there are no error.")
 @takes_client
 @takes_output
-def delete(client: Client, output: Output, topics: tuple[str, ...]) -> None:
+def delete(client: Client, output: Output, topics: tuple[str, ...], if_exists: bool) -> None:
     """Delete topics."""
     from pyspark_kafkalog.client import admin
 
     with client.cluster() as cluster:
+        if if_exists:
+            topics = tuple(name for name in topics if _is_there(cluster, name))
         admin.delete_topics(cluster, topics)
     for name in topics:
         output.say(f"Deleted topic {name}.", topic=name, deleted=True)
+
+
+def _is_there(cluster: "Cluster", name: str) -> bool:
+    try:
+        cluster.describe([name])
+    except UnknownTopicError:
+        return False
+    return True
 
 
 @command.command
@@ -229,13 +251,20 @@ def trim(
     from pyspark_kafkalog.client import admin
     from pyspark_kafkalog.client.selection import Selection
 
+    def tell(topic_partition: "TopicPartition", begin: int) -> None:
+        partition = topic_partition.partition
+        output.say(
+            f"{topic} partition={partition} begin={begin}",
+            topic=topic,
+            partition=partition,
+            begin=begin,
+        )
+
     with client.cluster() as cluster:
         topic_partitions = Selection((topic,), partitions=partitions).find(cluster)
-        begins = admin.delete_records(cluster, before.offsets(cluster, topic_partitions))
-    for topic_partition, offset in sorted(begins.items()):
-        output.say(
-            f"{topic_partition.topic} partition={topic_partition.partition} begin={offset}",
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
-            begin=offset,
-        )
+        wanted = before.offsets(cluster, topic_partitions)
+        refused = admin.delete_records(cluster, wanted, tell)
+    for _, error in sorted(refused.items()):
+        print(f"kafkalog: {sentence(error)}", file=sys.stderr)
+    if refused:
+        click.get_current_context().exit(1)

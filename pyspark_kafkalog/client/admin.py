@@ -211,18 +211,22 @@ def alter_configs(
 
 
 def delete_records(
-    cluster: Cluster, offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Deletes what lies before an offset of each partition; returns where each begins now.
+    cluster: Cluster,
+    offsets: Mapping[TopicPartition, int],
+    tell: Callable[[TopicPartition, int], None],
+) -> dict[TopicPartition, Exception]:
+    """Deletes what lies before an offset of each partition; tells where one begins now as soon as
+    that is known, and returns why others were refused.
 
-    Raises UnknownTopicError, OffsetOutOfRangeError beyond the end, PolicyViolationError where the
-    topic is compacted only.
+    These may be an UnknownTopicError, an OffsetOutOfRangeError beyond the end, a
+    PolicyViolationError where the topic is compacted only. What brokers do not answer is raised.
     """
     begins: dict[TopicPartition, int] = {}
+    refused: dict[TopicPartition, Exception] = {}
 
     def delete(deadline: Deadline) -> None:
         by_leader: dict[Connection, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for topic_partition in sorted(offsets.keys() - begins.keys()):
+        for topic_partition in sorted(offsets.keys() - begins.keys() - refused.keys()):
             partition = DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
                 partition_index=topic_partition.partition, offset=offsets[topic_partition]
             )
@@ -241,13 +245,20 @@ def delete_records(
             for topic in answer.topics:
                 for partition in topic.partitions:
                     topic_partition = TopicPartition(topic.name, partition.partition_index)
-                    what = f"Records of {topic.name}-{partition.partition_index}"
-                    _check(cluster, partition.error_code, None, topic.name, what)
+                    what = f"Partition {partition.partition_index} of topic {topic.name}"
+                    try:
+                        _check(cluster, partition.error_code, None, topic.name, what)
+                    except (KafkaError, UnknownTopicError) as error:
+                        if getattr(error, "retriable", False):
+                            raise
+                        refused[topic_partition] = error
+                        continue
                     begins[topic_partition] = partition.low_watermark
+                    tell(topic_partition, partition.low_watermark)
 
     if offsets:
         cluster.retrying(delete, Deadline(cluster.config.request_timeout_ms))
-    return begins
+    return refused
 
 
 class _Sent:

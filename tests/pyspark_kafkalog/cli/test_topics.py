@@ -35,9 +35,33 @@ def test_why_a_broker_refuses_is_said(kafkalog, new_topic):
     done = kafkalog("topics", "trim", topic, "--before=3")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        f"kafkalog: Records of {topic}-0: The requested offset is outside the range of offsets "
-        "maintained by the server for the given topic/partition.\n"
+        f"kafkalog: Partition 0 of topic {topic}: The requested offset is outside the range of "
+        "offsets maintained by the server for the given topic/partition.\n"
     )
+
+
+def test_what_was_trimmed_is_said_also_where_other_partitions_were_refused(kafkalog, new_topic):
+    topic = new_topic(3)
+    for partition in "02":
+        kafkalog("produce", topic, "-p", partition, stdin=b"0\n1\n2\n")
+    done = kafkalog("topics", "trim", topic, "--before=2")
+    assert done.code == 1
+    assert done.out == f"{topic} partition=0 begin=2\n{topic} partition=2 begin=2\n"
+    assert done.err.startswith(f"kafkalog: Partition 1 of topic {topic}: The requested offset")
+    assert kafkalog("consume", topic, "--from-beginning", "-e").lines == ["2", "2"]
+
+
+def test_topics_may_be_there_or_not(kafkalog, new_topic):
+    topic = new_topic(2)
+    create = ["topics", "create", "--if-not-exists", "--partitions=3"]
+    assert kafkalog(*create, topic) == (0, f"Topic {topic} exists.\n", "")
+    assert kafkalog(*create, f"{topic}-new").lines == [f"Created topic {topic}-new."]
+    (row,) = kafkalog(*create, topic, "--format=json").rows
+    assert row == {"topic": topic, "created": False}
+    assert kafkalog("topics", "delete", "no-such", topic).code == 1
+    delete = ["topics", "delete", "--if-exists", "no-such", topic, f"{topic}-new"]
+    assert kafkalog(*delete).lines == [f"Deleted topic {topic}.", f"Deleted topic {topic}-new."]
+    assert kafkalog(*delete).lines == []
 
 
 def test_topics_are_listed(kafkalog, new_topic):
