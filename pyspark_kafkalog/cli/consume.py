@@ -1,7 +1,9 @@
 """`kafkalog consume`: prints the records of topics."""
 
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_quiet,
 )
 from pyspark_kafkalog.cli.places import PLACE, WAYS
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
 from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 _COMMIT_MS = 5_000
 """As Kafka's auto.commit.interval.ms."""
+
+_WITH_SCHEMA = ("json", "avro", "protobuf")
 
 _WHERE = (
     click.option(
@@ -104,17 +108,60 @@ def command(client: Client, topics: tuple[str, ...], wanted: str, **options: Any
         text = RecordText(wanted, decoder)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from None
-    with client.cluster() as cluster:
+    with client.cluster() as cluster, _saying_how_to_go_on(cluster, options["group"]):
         reader, group = _reader(cluster, topics, text.columns, options)
+        if not reader.positions and not options["quiet"]:
+            print(f"No topic has {options['pattern']!r} in its name.", file=sys.stderr)
         with group:
             _print(reader, text, group, options["most"])
+
+
+@contextmanager
+def _saying_how_to_go_on(cluster: "Cluster", group: str | None) -> Iterator[None]:
+    """A group that is where no record is any more stays there."""
+    try:
+        yield
+    except DataLossError as error:
+        if group is None or not (lost := _lost(cluster, group)):
+            raise
+        topics = "".join(
+            f" --topic {topic}:{','.join(map(str, sorted(partitions)))}"
+            for topic, partitions in sorted(lost.items())
+        )
+        raise DataLossError(
+            f"{error} To go on with what is there: kafkalog groups reset {shlex.quote(group)}"
+            f"{topics} --to-earliest --execute"
+        ) from error
+
+
+def _lost(cluster: "Cluster", group: str) -> dict[str, list[int]]:
+    """The partitions, by topic, of which a group has committed an offset that is not there."""
+    from pyspark_kafkalog.client.cluster import EARLIEST, LATEST
+    from pyspark_kafkalog.client.config import Isolation
+    from pyspark_kafkalog.client.group import committed_offsets
+
+    committed = committed_offsets(cluster, group)
+    there = cluster.topics()
+    found = [each for each in committed if each.partition in there.get(each.topic, ())]
+    begins = cluster.list_offsets(found, EARLIEST)
+    ends = cluster.list_offsets(found, LATEST, Isolation.READ_UNCOMMITTED)
+    lost: dict[str, list[int]] = {}
+    for each in found:
+        if not begins[each].offset <= committed[each] <= ends[each].offset:
+            lost.setdefault(each.topic, []).append(each.partition)
+    return lost
 
 
 def _decoder(topics: tuple[str, ...], options: dict[str, Any]) -> "Decoder | None":
     schema = read_schema(options["value_schema"])
     registry = read_registry(options["registry"], options["registry_option"])
-    if options["value_format"] == "binary" and schema is None and registry is None:
-        return None
+    if schema is None and registry is None:
+        if options["value_format"] == "binary":
+            return None
+        if options["value_format"] in _WITH_SCHEMA:
+            raise click.UsageError(
+                f"--value-format {options['value_format']} needs --value-schema or --registry."
+            )
     from pyspark_kafkalog.decoding.formats import open_decoder
 
     if registry is not None and schema is None and len(topics) == 1:

@@ -13,6 +13,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetcher import POLL_TIMEOUT_MS, Fetcher
 from pyspark_kafkalog.client.news import News
@@ -52,7 +53,8 @@ class TopicReader:
         until: "Place | None",
         committed: Mapping[TopicPartition, int],
     ) -> None:
-        """`committed` goes before `begin`, where it names a partition."""
+        """`committed` goes before `begin`, where it names a partition; raises DataLossError where
+        that is beyond its end."""
         self._cluster = cluster
         self._selection = selection
         self._columns = columns
@@ -68,6 +70,8 @@ class TopicReader:
             for topic_partition, at in cluster.list_offsets(topic_partitions, LATEST).items()
         }
         first = begin.offsets(cluster, topic_partitions)
+        committed = {each: at for each, at in committed.items() if each in ends}
+        self._check_committed({each: at for each, at in committed.items() if at > ends[each]})
         # Offsets beyond the end are as well the end: there is nothing to be read before it grows.
         self._positions = {
             topic_partition: min(
@@ -76,6 +80,18 @@ class TopicReader:
             for topic_partition in topic_partitions
         }
         self._until = None if until is None else until.offsets(cluster, topic_partitions)
+
+    def _check_committed(self, committed: Mapping[TopicPartition, int]) -> None:
+        """What a transaction has not committed yet may have been read, by another isolation level;
+        what is no more in the log, or never was, has another record's offset once it grows."""
+        found = self._cluster.list_offsets(committed, LATEST, Isolation.READ_UNCOMMITTED)
+        for topic_partition, at in found.items():
+            if committed[topic_partition] > at.offset:
+                raise DataLossError(
+                    f"The group is at offset {committed[topic_partition]} of partition "
+                    f"{topic_partition.partition} of topic {topic_partition.topic}, which ends at "
+                    f"offset {at.offset}: its last records are gone, or it was created again."
+                )
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:

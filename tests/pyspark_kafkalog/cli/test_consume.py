@@ -1,6 +1,7 @@
 """`kafkalog consume`: from where, up to where, what it prints, and how it waits; kcat beside it."""
 
 import json
+import shlex
 import signal
 import subprocess
 import time
@@ -10,7 +11,11 @@ from datetime import datetime, timezone
 
 import pytest
 from confluent_kafka import Producer
+from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from tests.pyspark_kafkalog.cli.conftest import command_line, environment
 from tests.support.patience import EVENT_S
@@ -134,7 +139,6 @@ def test_partitions_topics_and_patterns(kafkalog, new_topic):
     assert values(one, two) == sorted(both)
     assert values("--pattern", f"^({one}|{two})$") == sorted(both)
     assert values("--pattern", f"^({one}|{two})$", "-p", "0") == [f"{one} 0", f"{two} 0"]
-    assert values("--pattern", "^no-such-topic$") == []
 
 
 def test_a_group_goes_on_where_it_was(kafkalog, new_topic):
@@ -167,6 +171,35 @@ def test_a_group_has_read_what_is_there_without_a_record(kafkalog, servers, new_
     other = ["consume", topic, "--group", f"{group}-2", "--from-beginning", "--exit-at-end"]
     assert sorted(kafkalog(*other).lines) == ["new", "old"]
     assert kafkalog("lag", f"{group}-2").lines[-1] == "total lag=0"
+
+
+def test_a_group_that_is_where_nothing_is_hears_how_to_go_on(kafkalog, servers, new_topic):
+    topic = new_topic(2)
+    group = f"of {topic}"
+    kafkalog("produce", topic, "-p", "1", stdin=b"0\n1\n2\n3\n4\n")
+    read = ["consume", topic, "--group", group, "--from-beginning", "--exit-at-end"]
+    assert kafkalog(*read, "--max", "1").lines == ["0"]
+    kafkalog("topics", "trim", topic, "--before", "3", "-p", "1")
+    way_on = f"kafkalog groups reset 'of {topic}' --topic {topic}:1 --to-earliest --execute\n"
+    done = kafkalog(*read)
+    assert (done.code, done.out) == (1, "")
+    assert "are gone: it now holds offsets 3 up to, not including, 5" in done.err
+    assert done.err.endswith(f" To go on with what is there: {way_on}")
+    kafkalog(*shlex.split(way_on)[1:])
+    assert kafkalog(*read).lines == ["3", "4"]
+
+    with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+        commit_offsets(cluster, group, {TopicPartition(topic, 1): 9})
+    done = kafkalog(*read)
+    assert (done.code, done.out) == (1, "")
+    assert f"at offset 9 of partition 1 of topic {topic}, which ends at offset 5" in done.err
+    assert done.err.endswith(way_on)
+
+
+def test_a_pattern_that_finds_nothing_says_so(kafkalog):
+    nothing = ["consume", "--pattern", "^no-such", "--exit-at-end"]
+    assert kafkalog(*nothing) == (0, "", "No topic has '^no-such' in its name.\n")
+    assert kafkalog(*nothing, "--quiet") == (0, "", "")
 
 
 def test_records_are_printed_as_they_come(kafkalog, servers, numbers):
@@ -308,7 +341,7 @@ def test_values_are_decoded(kafkalog, new_topic, tmp_path):
         (["t", "-f", "text"], 2, "Give raw, json, or a template"),
         (["--pattern", "("], 1, "is not a valid regular expression"),
         (["no-such-topic"], 1, "Topic no-such-topic does not exist"),
-        (["t", "--value-format", "avro"], 1, "needs a schema"),
+        (["t", "--value-format", "avro"], 2, "avro needs --value-schema or --registry"),
     ],
 )
 def test_what_is_wrong_is_said(kafkalog, arguments, code, said):
