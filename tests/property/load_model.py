@@ -94,7 +94,8 @@ class World:
         self.places: dict[str, Place] = {}
         self.rows: Rows = Counter()
         self.gaps: Gaps = set()
-        self.versions: list[tuple[Any, Rows]] = []
+        self.versions: list[tuple[Any, Rows, dict[str, dict[Key, int]]]] = []
+        """Of the target: what `roll_back` takes, the rows, and where each load was."""
         self.dropped: set[str] = set()
         self.is_made = False
         self.has_new_column = False
@@ -187,7 +188,8 @@ class World:
             self.is_made = True
             version = None if self.dropped else self.target.version()
             if version is not None and (not self.versions or self.versions[-1][0] != version):
-                self.versions.append((version, Counter(self.rows)))
+                places = {each: dict(there.offsets) for each, there in self.places.items()}
+                self.versions.append((version, Counter(self.rows), places))
 
     def check_unchanged(self) -> None:
         now = self.target_rows()

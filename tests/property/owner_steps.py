@@ -7,7 +7,7 @@ import pyspark_kafkalog
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.property.load_model import NAMES, Step, World
-from tests.property.load_oracle import Place
+from tests.property.load_oracle import Key, Place
 from tests.property.load_steps import Load
 from tests.property.task_session import TaskSession
 from tests.property.topic_model import picked
@@ -65,11 +65,26 @@ class Owner(Step):
     def _roll_back(self, world: World) -> str:
         if not world.versions or world.dropped:
             return "nothing"
-        version, rows = world.versions[-1 - self.back % len(world.versions)]
+        version, rows, places = world.versions[-1 - self.back % len(world.versions)]
         world.target.roll_back(version)
         world.rows = Counter(rows)
         world.versions.clear()
-        return f"to {version}, {sum(rows.values())} rows"
+        refused = [name for name in [*world.places] if self._is_refused(world, name, places)]
+        return f"to {version}, {sum(rows.values())} rows, refused: {refused}"
+
+    def _is_refused(self, world: World, name: str, places: dict[str, dict[Key, int]]) -> bool:
+        """Whether a load has moved since then, and is refused; it starts over."""
+        try:
+            world.observed(name)
+        except TargetError as error:
+            told = str(error)
+        else:
+            assert places.get(name) == world.places[name].offsets, f"{name} goes on beyond its rows"
+            return False
+        assert "start over" in told
+        assert pyspark_kafkalog.forget(world.target.name, name)
+        del world.places[name]
+        return True
 
 
 @dataclass(frozen=True, slots=True, repr=False)

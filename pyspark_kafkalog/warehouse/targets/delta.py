@@ -40,7 +40,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -67,6 +67,12 @@ from pyspark_kafkalog.warehouse.commit import (
     ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.targets.delta_history import (
+    actions,
+    commit_info,
+    names_load,
+    restored,
+)
 from pyspark_kafkalog.warehouse.targets.delta_rules import (
     refuse_nulls,
     refuse_unfit,
@@ -143,7 +149,7 @@ class DeltaTarget:
             table = self._table()
             for version in range(table.version() if table else -1, -1, -1):
                 try:
-                    said = _commit_info(self.path, version)
+                    said = commit_info(self.path, version)
                 except FileNotFoundError:
                     return  # cleaned up, and all before it
                 if "kafkalog.offsets" in said:
@@ -216,7 +222,7 @@ class DeltaTarget:
                         found.update(one["path"] for one in column.to_pylist())
             elif path.endswith(".json"):
                 for kind in ("add", "remove"):
-                    found.update(action[kind]["path"] for action in _actions(path, kind))
+                    found.update(action[kind]["path"] for action in actions(path, kind))
         return {unquote(path) for path in found}
 
     def _fence(self) -> None:
@@ -251,8 +257,10 @@ class DeltaTarget:
     def position_in(
         self, table: DeltaTable, name: str, seen_version: int | None = None
     ) -> Position:
-        """Where load `name` goes on, in the table version that `table` was opened at. For
-        `seen_version` see `_is_lost`."""
+        """Where load `name` goes on, in the table version that `table` was opened at. This was
+        asked before at `seen_version`: later entries alone are looked through.
+
+        Raises TargetError where that is lost, or the table was restored to before it."""
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
         epochs = {}
@@ -273,8 +281,26 @@ class DeltaTarget:
                 "or let the load land everything again (pyspark_kafkalog.forget, kafkalog load "
                 "--forget)."
             )
+        self._refuse_restored(table, name, _without_dropped(offsets), seen_version)
         ids = {topic: topic_id for topic, (_, topic_id) in newest.items()}
         return Position(offsets, ids, epochs)
+
+    def _refuse_restored(
+        self, table: DeltaTable, name: str, offsets: Offsets, seen_version: int | None
+    ) -> None:
+        oldest = 0 if seen_version is None else seen_version + 1
+        found = restored(self.path, name, offsets, table.version(), oldest) if offsets else None
+        if found is None:
+            return
+        again = f"`starting` (--from) at {found.offsets}" if found.offsets else "no start"
+        raise TargetError(
+            f"the Delta table {self.path} was restored (its version {found.version}) to before "
+            f"load {name!r} came to {json.dumps(to_json(offsets))}: to go on there would leave out "
+            "what was loaded since, and is gone from the table; nothing was written. To load that "
+            "again, let the load start over (pyspark_kafkalog.forget, kafkalog load --forget) with "
+            f"{again}; to do without it, with `starting` at these offsets; or restore the table to "
+            "its newest version"
+        )
 
     def _is_lost(
         self,
@@ -286,15 +312,15 @@ class DeltaTarget:
         """Whether load `name` had txns that are gone: fewer or more than were counted; or none,
         where the history names the load, or files of loads are there and no txn of any load.
 
-        At `seen_version` there was nothing of the load, so only later entries are read: others may
-        commit so often that whoever reads the whole history each time is always late."""
+        At `seen_version` there was no such loss, so only later entries are read: others may commit
+        so often that whoever reads the whole history each time is always late."""
         count = table.transaction_version(_app_id(name))
         kept = sum(rest.isdecimal() for _, rest in versions)
         if count is not None or kept:
             return count != kept
         log_path = os.path.join(self.path, "_delta_log")
         oldest = 0 if seen_version is None else seen_version + 1
-        if _names_load(log_path, name, range(oldest, table.version() + 1)):
+        if names_load(self.path, name, range(oldest, table.version() + 1)):
             return True
         if seen_version is not None or any(
             app_id.startswith(f"{_APP}:") for app_id in _app_ids(log_path)
@@ -350,7 +376,7 @@ class _FencedDelta:
     def position(self) -> Position:
         table, pending = self._table, self._pending
         self._current = self._target.position_in(table, pending.name, self._seen_version)
-        self._seen_version = None if self._current.offsets else table.version()
+        self._seen_version = table.version()
         current = self._current
         position = Position(_without_dropped(current.offsets), current.topic_ids, current.epochs)
         pending.check_unmoved(position, self._path)
@@ -400,7 +426,7 @@ class _FencedDelta:
             # may have failed.
             newest = DeltaTable(self._path)
             for version in range(base + 1, newest.version() + 1):
-                if _commit_info(self._path, version).get(LOAD_ID) == stage.load_id:
+                if commit_info(self._path, version).get(LOAD_ID) == stage.load_id:
                     return version
             if isinstance(error, CommitFailedError) and newest.version() > base:
                 return None
@@ -435,18 +461,6 @@ def _append(
 
 def _without_dropped(offsets: Offsets) -> Offsets:
     return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
-
-
-def _names_load(log_path: str, name: str, versions: range) -> bool:
-    """Whether the history says that one of these versions is of load `name`. Not of later ones: a
-    rival may have made the load's first commit since the table was opened."""
-    for entry in sorted(os.listdir(log_path)):
-        version = entry.partition(".")[0]
-        if entry.endswith(".json") and version.isdecimal() and int(version) in versions:
-            for action in _actions(os.path.join(log_path, entry), "commitInfo"):
-                if action["commitInfo"].get("kafkalog.name") == name:
-                    return True
-    return False
 
 
 class _Txn(NamedTuple):
@@ -496,24 +510,8 @@ def _newest_checkpoint(log_path: str) -> tuple[int, list[str]]:
 
 def _txns_in(path: str, entry: int, is_checkpoint: bool) -> Iterator[_Txn]:
     """Those of a file of JSON objects, one a line."""
-    for action in _actions(path, "txn"):
+    for action in actions(path, "txn"):
         yield _Txn(entry, is_checkpoint, action["txn"]["appId"], action["txn"]["version"])
-
-
-def _commit_info(path: str, version: int) -> Mapping[str, Any]:
-    log_entry = os.path.join(path, "_delta_log", f"{version:020}.json")
-    return next((action["commitInfo"] for action in _actions(log_entry, "commitInfo")), {})
-
-
-def _actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
-    """The actions of one kind in a log entry. Lines without that word are not parsed: an entry may
-    add thousands of files."""
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if f'"{kind}"' in line:
-                action = json.loads(line)
-                if kind in action:
-                    yield action
 
 
 def _statistics(path: str, file: DataFile) -> FileStatistics:

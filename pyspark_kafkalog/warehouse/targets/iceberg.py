@@ -20,7 +20,7 @@ Fenced: every commit makes a snapshot, also one without files, and requires that
 snapshot, schema and partition spec are still those that were compared with the plan. pyiceberg's
 retries would build the commit anew on whatever is there by then, so they are switched off
 (`commit.retry.num-retries`, in memory alone); whoever is too late looks again. To roll the table
-back rolls no offsets back: set the property to what the summaries up to that snapshot say.
+back rolls no offsets back: a load of which that took a snapshot is refused (iceberg_history.py).
 
 Commit.sequence is the snapshot id. The catalog is named `kafkalog`; its properties are the target's
 query, and those of pyiceberg's own environment variables and configuration file, where secrets are
@@ -43,7 +43,6 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from kafka.structs import TopicPartition
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import (
@@ -86,6 +85,11 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
+from pyspark_kafkalog.warehouse.targets.iceberg_history import (
+    ends_in_snapshots,
+    is_named,
+    rolled_back,
+)
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
     TRANSFORMS,
     refuse_other_ids,
@@ -222,11 +226,16 @@ class IcebergTarget:
     def position_in(self, table: Table, name: str) -> Position:
         """Where load `name` goes on, in the table's metadata as it was loaded.
 
-        Raises TargetError where that is lost."""
+        Raises TargetError where that is lost, or the table was rolled back to before it."""
         if not self._is_lost(table, name):
-            return _kept_position(table, name)
-        witness, known = f"its snapshots name load {name!r}", _ends_in_snapshots(table, name)
-        if not _is_named(table, name):
+            position = _kept_position(table, name)
+            _refuse_rolled_back(table, name, position.offsets)
+            return position
+        witness, known = (
+            f"its snapshots name load {name!r}",
+            ends_in_snapshots(table.snapshots(), name),
+        )
+        if not is_named(table, name):
             witness = "files of loads are in it, while no load has such a property"
         ends = f"at least {json.dumps(to_json(known))}, and " if known else ""
         raise TargetError(
@@ -243,7 +252,7 @@ class IcebergTarget:
         files of loads are there. One that was forgotten has a property."""
         if _offsets_property(name) in table.metadata.properties:
             return False
-        if _is_named(table, name):
+        if is_named(table, name):
             return True
         if any(_OFFSETS_OF_A_LOAD.fullmatch(key) for key in table.metadata.properties):
             return False
@@ -600,22 +609,18 @@ def _epochs_property(name: str) -> str:
     return f"kafkalog.{name}.epochs"
 
 
-def _is_named(table: Table, name: str) -> bool:
-    """Whether a snapshot says that it is of load `name`."""
-    return any(
-        snapshot.summary and snapshot.summary.get("kafkalog.name") == name
-        for snapshot in table.snapshots()
+def _refuse_rolled_back(table: Table, name: str, offsets: Offsets) -> None:
+    left = rolled_back(table, name, offsets)
+    if left is None:
+        return
+    at = f" with `starting` (--from) at {json.dumps(to_json(left))}" if left else ""
+    raise TargetError(
+        f"the Iceberg table {'.'.join(table.name())} was rolled back to before load {name!r} came "
+        f"to {json.dumps(to_json(offsets))}: to go on there would leave out what was loaded since, "
+        "and is gone from the table; nothing was written. To load that again, let the load start "
+        f"over (pyspark_kafkalog.forget, kafkalog load --forget){at}; to do without it, with "
+        "`starting` at these offsets; or make the newest snapshot the current one again"
     )
-
-
-def _ends_in_snapshots(table: Table, name: str) -> Offsets:
-    """Where the ranges of a load end in the snapshots that are left."""
-    ends = {}
-    for snapshot in table.snapshots():
-        if snapshot.summary and snapshot.summary.get("kafkalog.name") == name:
-            for topic, partition, _, end in json.loads(snapshot.summary["kafkalog.ranges"] or "[]"):
-                ends[TopicPartition(topic, partition)] = end
-    return ends
 
 
 def _kept_position(table: Table, name: str) -> Position:

@@ -1,0 +1,111 @@
+"""What the entries of a Delta table's log tell of a load, as far back as they are kept.
+
+A restore takes rows of later versions away and leaves the txns, so a load would go on beyond what
+the table holds. The entry of each of a load's commits says in commitInfo up to where it went
+(`kafkalog.name`, `kafkalog.offsets`): the newest one that is left of the table tells.
+
+Called by delta.py alone. Changes nothing; errors are OSErrors and ValueErrors.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_kafkalog.source.offsets import Offsets, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A table that was restored, by its entry `version`, to before a load's last commit. The rows
+    that are there came up to `offsets`, in the form of startingOffsets; None where no commit of
+    the load is left of it, or nobody can tell."""
+
+    version: int
+    offsets: str | None
+
+
+def restored(
+    path: str, name: str, offsets: Offsets, newest: int, oldest: int = 0
+) -> Restored | None:
+    """How the table version `newest` lacks rows of load `name`, which is to go on at `offsets`.
+
+    Looked for are restores from the version `oldest` on; None where there is none after the load's
+    last commit, where one went to where the load was at these very offsets, or where the history
+    does not reach back to that.
+    """
+    restore, left = None, None
+    try:
+        while (found := _last_word(path, name, newest, oldest)) is not None:
+            version, said = found
+            if _is_of(said, name):
+                left = said.get("kafkalog.offsets")
+                break
+            restore = restore or version
+            before = _restored_to(path, version, said)
+            if before is None:
+                break
+            newest, oldest = before, 0
+    except FileNotFoundError:
+        return None  # cleaned up
+    if restore is None or (left is not None and json.loads(left) == to_json(offsets)):
+        return None
+    return Restored(restore, left)
+
+
+def _last_word(
+    path: str, name: str, newest: int, oldest: int
+) -> tuple[int, Mapping[str, Any]] | None:
+    """The last entry up to `newest` that is of load `name`, or restores the table."""
+    for version in range(newest, oldest - 1, -1):
+        said = commit_info(path, version)
+        if _is_of(said, name) or said.get("operation") == "RESTORE":
+            return version, said
+    return None
+
+
+def _is_of(said: Mapping[str, Any], name: str) -> bool:
+    return name in (said.get("kafkalog.name"), said.get("kafkalog.forgotten"))
+
+
+def _restored_to(path: str, version: int, said: Mapping[str, Any]) -> int | None:
+    """The version that the table is like since this entry; None where that is not said. Spark says
+    a time in the zone of a session."""
+    asked = said.get("operationParameters") or {}
+    if str(asked.get("version", "")).isdecimal():
+        return min(int(asked["version"]), version - 1)
+    if str(asked.get("datetime", "")).isdecimal():
+        earlier = range(version - 1, -1, -1)
+        times = ((each, commit_info(path, each).get("timestamp", 0)) for each in earlier)
+        return next((each for each, time_ms in times if time_ms <= int(asked["datetime"])), None)
+    return None
+
+
+def names_load(path: str, name: str, versions: range) -> bool:
+    """Whether the history says that one of these versions is of load `name`. Not of later ones: a
+    rival may have made the load's first commit since the table was opened."""
+    log_path = os.path.join(path, "_delta_log")
+    for entry in sorted(os.listdir(log_path)):
+        version = entry.partition(".")[0]
+        if entry.endswith(".json") and version.isdecimal() and int(version) in versions:
+            for action in actions(os.path.join(log_path, entry), "commitInfo"):
+                if action["commitInfo"].get("kafkalog.name") == name:
+                    return True
+    return False
+
+
+def commit_info(path: str, version: int) -> Mapping[str, Any]:
+    log_entry = os.path.join(path, "_delta_log", f"{version:020}.json")
+    return next((action["commitInfo"] for action in actions(log_entry, "commitInfo")), {})
+
+
+def actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The actions of one kind in a log entry. Lines without that word are not parsed: an entry may
+    add thousands of files."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if f'"{kind}"' in line:
+                action = json.loads(line)
+                if kind in action:
+                    yield action

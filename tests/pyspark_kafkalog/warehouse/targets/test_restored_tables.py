@@ -1,0 +1,191 @@
+"""Tables that their owners took back to an earlier version: what they lack is not left out unseen.
+
+Their offsets stay where they were, as it takes no property and no txn back.
+"""
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from kafka.structs import TopicPartition
+from pyiceberg.catalog import load_catalog
+
+from pyspark_kafkalog import forget, load_status, loaded_offsets
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.targets import delta_history
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.tables import (
+    DeltaLakeTable,
+    IcebergTable,
+    Table,
+    expected_rows,
+)
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+GONE = r"was (restored|rolled back).* 'nightly' .*forget"
+
+
+class Delta(DeltaLakeTable):
+    def version(self) -> Any:
+        return self.delta().version()
+
+    def take_back(self, version: Any) -> None:
+        self.delta().restore(version)
+
+    def rewrite(self) -> None:
+        self.delta().optimize.compact()
+
+
+class Iceberg(IcebergTable):
+    def _table(self) -> Any:
+        return load_catalog("kafkalog", uri=self.uri).load_table("lake.raw.orders")
+
+    def version(self) -> Any:
+        return self._table().current_snapshot().snapshot_id
+
+    def take_back(self, version: Any) -> None:
+        self._table().manage_snapshots().set_current_snapshot(version).commit()
+
+    def rewrite(self) -> None:
+        table = self._table()
+        table.overwrite(table.scan().to_arrow())
+
+
+@pytest.fixture(params=[Delta, Iceberg])
+def table(request, tmp_path):
+    return request.param(tmp_path)
+
+
+def restart(table: Table, *offsets: int) -> None:
+    """Forgets the load and loads up to 7 from these offsets."""
+    assert forget(table.name, "nightly")
+    target = table.open()
+    stage = target.stage(row_schema())
+    starts = zip((ORDERS_0, ORDERS_1), offsets, strict=True)
+    ranges = [OffsetRange.of(each, start, 7) for each, start in starts]
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    target.commit(PendingCommit(stage, "nightly", target.position("nightly"), ranges, files))
+
+
+def test_rows_that_went_are_not_left_out_in_silence(table):
+    load(table.open(), "nightly", 3)
+    load(table.open(), "hourly", 2)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    table.rewrite()
+    table.take_back(version)
+    for attempt in (
+        lambda: load(table.open(), "nightly", 7),
+        lambda: table.open().position("nightly", read_only=True),
+        lambda: loaded_offsets(table.name, "nightly"),
+        lambda: load_status(table.name, "nightly"),
+    ):
+        with pytest.raises(TargetError, match=GONE) as raised:
+            attempt()
+    assert '"orders": {"0": 3, "1": 3}' in str(raised.value)
+    assert '"orders": {"0": 5, "1": 5}' in str(raised.value)
+    load(table.open(), "hourly", 4)
+    assert table.rows() == expected_rows("nightly", 3) + expected_rows("hourly", 4)
+    restart(table, 3, 3)
+    assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
+    assert load(table.open(), "nightly", 7) is None
+
+
+def test_who_does_without_them_says_so(table):
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    table.take_back(version)
+    restart(table, 5, 5)
+    assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 7, start=5)
+    assert load(table.open(), "nightly", 7) is None
+
+
+def test_a_table_that_has_its_newest_version_again_goes_on(table):
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    newest = table.version()
+    table.take_back(version)
+    with pytest.raises(TargetError, match=GONE):
+        load(table.open(), "nightly", 7)
+    table.take_back(newest)
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_a_version_that_has_all_of_a_load_goes_on(table):
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "hourly", 3)
+    table.take_back(version)
+    load(table.open(), "nightly", 7)
+    table.rewrite()
+    load(table.open(), "nightly", 9)
+    assert table.rows() == expected_rows("nightly", 9)
+
+
+def test_a_table_that_is_taken_back_while_rows_land_is_noticed(table):
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    target = table.open()
+    last, ranges = plan(target, "nightly", 7)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, "nightly", piece)]
+    table.take_back(version)
+    with pytest.raises(TargetError, match=GONE):
+        target.commit(PendingCommit(stage, "nightly", last, ranges, files))
+    assert table.rows() == expected_rows("nightly", 3)
+
+
+def test_a_delta_table_is_restored_to_before_all_loads(tmp_path):
+    table = Delta(tmp_path)
+    load(table.open(), "nightly", 3)
+    table.take_back(0)
+    with pytest.raises(TargetError, match=f"{GONE}.* with no start"):
+        load(table.open(), "nightly", 7)
+    restart(table, 0, 0)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+@pytest.mark.parametrize("is_spark", [False, True])
+def test_a_delta_table_is_restored_to_a_time(tmp_path, monkeypatch, is_spark):
+    """Which deltalake notes in milliseconds, and Spark in the zone of its session."""
+    table = Delta(tmp_path)
+    load(table.open(), "nightly", 3)
+    committed_at = delta_history.commit_info(f"{tmp_path}/table", 1)["timestamp"] / 1000
+    time.sleep(0.01)  # The next entry is of another millisecond.
+    load(table.open(), "nightly", 5)
+    table.delta().restore(datetime.fromtimestamp(committed_at, timezone.utc))
+    if is_spark:
+        said = delta_history.commit_info
+
+        def as_spark_says(path, version):
+            info = dict(said(path, version))
+            if info.get("operation") == "RESTORE":
+                info["operationParameters"] = {"timestamp": "2026-11-01 00:00:00.0"}
+            return info
+
+        monkeypatch.setattr(delta_history, "commit_info", as_spark_says)
+    with pytest.raises(TargetError, match=GONE) as raised:
+        load(table.open(), "nightly", 7)
+    assert ('"orders": {"0": 3, "1": 3}' in str(raised.value)) is not is_spark
+
+
+def test_an_owner_who_has_moved_an_iceberg_load_is_believed(tmp_path):
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    table.take_back(version)
+    iceberg = load_catalog("kafkalog", uri=table.uri).load_table("lake.raw.orders")
+    with iceberg.transaction() as transaction:
+        transaction.set_properties({"kafkalog.nightly.offsets": '{"orders": {"0": 3, "1": 3}}'})
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
