@@ -176,17 +176,18 @@ class Records:
         for row in self._all_rows_of(gaps):
             piece = OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
             given_up.setdefault((row.load_name, row.commit_number), []).append(piece)
-        found = [
-            CommitRecord(
-                row.load_name,
-                str(row.commit_number),
-                _time_ms(row.committed_at),
-                tuple(given_up.get((row.load_name, row.commit_number), ())),
-            )
-            for row in self._all_rows_of(commits)
-            if _commits(row)
-        ]
-        return sorted(found, key=lambda each: (each.committed_at_ms, int(each.commit_id)))[::-1]
+        found = []
+        latest_ms: dict[str, int] = {}
+        for row in sorted(self._all_rows_of(commits), key=lambda row: row.commit_number):
+            name, number, at_ms = row.load_name, row.commit_number, _time_ms(row.committed_at)
+            # Numbers, not the clocks of several drivers, say which of a name's commits came later.
+            latest_ms[name] = max(at_ms, latest_ms.get(name, at_ms))
+            if _commits(row):
+                commit = CommitRecord(
+                    name, str(number), at_ms, tuple(given_up.get((name, number), ()))
+                )
+                found.append((latest_ms[name], number, commit))
+        return [commit for _, _, commit in sorted(found, key=lambda each: each[:2])[::-1]]
 
     def newest(self, name: str) -> int:
         """The number of a load's last commit; 0 before the first."""

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog import forget, loaded_offsets
+from pyspark_kafkalog import forget, load_status, loaded_offsets
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -391,6 +391,22 @@ def test_a_role_that_may_not_alter_the_earlier_layout_goes_on_without_what_is_ne
     assert forget(place, "nightly")
     load(open_target(place), "nightly", 2)
     assert lake.rows() == expected_rows("nightly", 7) + expected_rows("nightly", 2)
+
+
+def test_the_last_commit_is_the_one_that_came_last_whatever_clocks_say(table):
+    """One driver's clock may be ahead of the next one's."""
+    load(table.open(), "nightly", 5)
+    load(table.open(), "hourly", 2)
+    ahead = "committed_at = '2099-01-01 00:00:00+00:00'"
+    if kind_of(table) == "sqlite":
+        ahead = "committed_at = '2099-01-01 00:00:00.000000'"
+    run(table, f"UPDATE kafkalog_commits SET {ahead} WHERE load_name = 'nightly'")
+    load(table.open(), "nightly", 7)
+    hourly, nightly = load_status(table.name)
+    assert (hourly.last.commit_id, nightly.last.commit_id) == ("1", "2")
+    assert nightly.last.committed_at_ms < 4_000_000_000_000
+    history = [(each.name, each.commit_id) for each in table.open().history()]
+    assert history == [("nightly", "2"), ("nightly", "1"), ("hourly", "1")]
 
 
 def test_what_was_forgotten_stays_in_the_history(table):
