@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from kafka.errors import (
+    BrokerResponseError,
     KafkaStorageError,
     OffsetOutOfRangeError,
     RecordListTooLargeError,
@@ -282,6 +283,19 @@ class Log:
                 if duplicate is not None:
                     return self._duplicate(duplicate, append_time_ms)
             return self._append(records, headers, leader_epoch, now_ms, append_time_ms)
+
+    def find_duplicate(self, header: BatchHeader) -> LogAppendInfo | None:
+        """What `append` would return for a client's batch that is in the log already; None for
+        any other."""
+        if header.producer_id < 0:
+            return None
+        with self._lock:
+            try:
+                duplicate = self._producers.check(header)
+            except BrokerResponseError:
+                return None
+            append_time_ms = self._clock() if self._rules.stamps_append_time else NO_TIMESTAMP
+            return None if duplicate is None else self._duplicate(duplicate, append_time_ms)
 
     def append_end_marker(
         self,

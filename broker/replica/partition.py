@@ -34,8 +34,11 @@ from broker.log.files import FileSlice
 from broker.log.leader_epoch import UNDEFINED_EPOCH, UNDEFINED_OFFSET
 from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
+from broker.log.validator import validate
 from broker.replica.isr import InSyncReplicas, ReplicaHost
+from broker.replica.refused import RefusedBatches
 from pyspark_kafkalog.protocol.fetch import READ_COMMITTED, EpochEndOffset, FetchPartition
+from pyspark_kafkalog.record.batch import read_header
 from pyspark_kafkalog.record.control import TransactionMarker
 
 NO_EPOCH: Final = -1
@@ -116,6 +119,7 @@ class Partition:
         "_host",
         "_isr",
         "_log",
+        "_refused",
         "_seen_stable_offset",
         "epoch_start_offset",
         "high_watermark",
@@ -156,6 +160,8 @@ class Partition:
         self._host = host
         self._isr = InSyncReplicas(host)
         self._log = log
+        self._refused: RefusedBatches | None = None
+        """Of this leadership; None where none was."""
         end_offset = log.log_end_offset
         self.high_watermark = min(max(high_watermark, log.log_start_offset), end_offset)
         self._seen_stable_offset = self.last_stable_offset
@@ -166,6 +172,7 @@ class Partition:
         is_new_epoch = not self.is_led or state.leader_epoch > self.leader_epoch
         if not self.is_led:
             self.leadership += 1
+            self._refused = None
         self.is_led = True
         self._take(state)
         if is_new_epoch:
@@ -330,13 +337,34 @@ class Partition:
         words mean, see `Log.append`. Any thread; `commit` is to follow, on the event loop.
 
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
-        min.insync.replicas, or below all replicas where there are less than that.
+        min.insync.replicas, or below all replicas where there are less than that; and for what is
+        behind a batch that was refused so.
         """
         if acks == ACKS_ALL:
-            self._check_in_sync()
+            if len(self.isr) < self._least_in_sync:
+                return self._find_or_refuse(records, transactional, numbered)
+            if self._refused is not None and self._refused.bars(
+                read_header(records), self._log.producers
+            ):
+                raise NotEnoughReplicasError("a batch before it was refused, and is to come again")
         return self._log.append(
             records, self.leader_epoch, transactional=transactional, numbered=numbered
         )
+
+    def _find_or_refuse(
+        self, records: memoryview, transactional: bool, numbered: bool
+    ) -> LogAppendInfo:
+        """With too few in sync. What a client sends again may be there already, and is not refused
+        as if it were not: who does so is told when it is committed."""
+        most_bytes = self._log.rules.max_message_bytes
+        headers = validate(records, most_bytes, transactional=transactional, numbered=numbered)
+        duplicate = self._log.find_duplicate(headers[0])
+        if duplicate is not None:
+            return duplicate
+        if self._refused is None:
+            self._refused = RefusedBatches()
+        self._refused.note(headers[0])
+        raise NotEnoughReplicasError(self._too_few)
 
     def append_end_marker(
         self,
@@ -353,9 +381,12 @@ class Partition:
         )
 
     def _check_in_sync(self) -> None:
-        least = self._least_in_sync
-        if len(self.isr) < least:
-            raise NotEnoughReplicasError(f"{len(self.isr)} in sync, min.insync.replicas={least}")
+        if len(self.isr) < self._least_in_sync:
+            raise NotEnoughReplicasError(self._too_few)
+
+    @property
+    def _too_few(self) -> str:
+        return f"{len(self.isr)} in sync, min.insync.replicas={self._least_in_sync}"
 
     @property
     def _least_in_sync(self) -> int:

@@ -29,8 +29,10 @@ PARTITIONS = 3
 TOPIC = "chaos"
 TRANSACTIONS = "chaos-transactions"
 ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
-"""Of several one was doubled once: librdkafka had sent it again in its next epoch, as it may where
-a later one is out of order. Why it began that epoch is not known: our answer may be the cause."""
+"""Of several, librdkafka gives up (a fatal error) where a leader was started anew and has the first
+of them, but remembers the last alone: snapshots of producers hold no more, here as in Apache Kafka
+3.9.1, which does the same after a kill too, and which doubles them where one of them is refused for
+want of replicas in sync and the next one is not: see `broker.replica.refused`."""
 PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT")
 COORDINATORS_PASSING = (
     "NOT_COORDINATOR",
