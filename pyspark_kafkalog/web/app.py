@@ -7,9 +7,9 @@ a few threads, since they ask and wait; an error that says something to people b
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 from weakref import WeakSet
 
@@ -36,24 +36,25 @@ from pyspark_kafkalog.errors import (
     sentence,
 )
 from pyspark_kafkalog.source.places import parse_place
-from pyspark_kafkalog.web import formats, groups
+from pyspark_kafkalog.web import formats, groups, tables
 from pyspark_kafkalog.web.brokers import ERRORS, Brokers, Seen
-from pyspark_kafkalog.web.figures import Measure, total
+from pyspark_kafkalog.web.figures import Figures, Measure, total
 from pyspark_kafkalog.web.guard import Guard
 from pyspark_kafkalog.web.loads import Target, loads_of
 from pyspark_kafkalog.web.records import RECORDS_A_PAGE, BusyError, Readers, RecordPage
 from pyspark_kafkalog.web.shown import Registry, Shown, show, visible
+from pyspark_kafkalog.web.tables import Column, Paged, PartitionRow, Sorting, T, TopicRow
 
 _HERE = Path(__file__).parent
 _THREADS = 8
-_ROWS_A_PAGE = 50
 _PARTITIONS_A_PAGE = 100
+_MOST_SORTED_PARTITIONS = 20_000
+_MOST_SORTED_GROUPS = 200
+"""Of more nobody is asked to sort by what they say."""
 _CHUNK_BYTES = 256 << 10
 _DOWNLOADS = 4
 """Each holds a batch in memory for as long as its taker takes."""
 _NEWEST = f"-{RECORDS_A_PAGE}"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,6 @@ class PageSettings:
     targets: tuple[str, ...] = ()
     registry: RegistryConfig | None = None
     hosts: Collection[str] = ()
-
-
-class Paged(Generic[T]):
-    """One page of rows; pages count from 1."""
-
-    def __init__(self, rows: Sequence[T], wanted: int, size: int = _ROWS_A_PAGE) -> None:
-        self.total = len(rows)
-        self.pages = max(1, -(-self.total // size))
-        self.number = min(max(1, wanted), self.pages)
-        self.first = (self.number - 1) * size
-        self.rows = rows[self.first : self.first + size]
 
 
 def make_app(settings: PageSettings) -> ASGIApp:
@@ -144,22 +134,26 @@ class _Page:
             if found.lower() in name.lower()
             and (shows_internal or name not in seen.overview.internal)
         ]
-        paged = Paged(names, _number(request, "page", 1))
-        wanted = {name: seen.overview.topics[name] for name in paged.rows}
-        figures, missing = self._measure.look(seen, wanted)
-        rows = [
-            {
-                "name": name,
-                "partitions": partitions,
-                "health": formats.health(partitions),
-                "figures": total(
-                    figures.get(TopicPartition(name, each.partition)) for each in partitions
-                ),
-            }
-            for name, partitions in wanted.items()
-        ]
+        rows = [TopicRow(name, seen.overview.topics[name]) for name in names]
+        count = sum(len(row.partitions) for row in rows)
+        sorting = _sorting(request, tables.TOPICS, count <= _MOST_SORTED_PARTITIONS)
+
+        def ask(some: Sequence[TopicRow]) -> tuple[list[TopicRow], list[str]]:
+            figures, missing = self._measure.look(seen, {row.name: row.partitions for row in some})
+            return [
+                replace(
+                    row,
+                    figures=total(
+                        figures.get(TopicPartition(row.name, each.partition))
+                        for each in row.partitions
+                    ),
+                )
+                for row in some
+            ], missing
+
+        paged, missing = tables.paged(rows, sorting, ask, _number(request, "page", 1))
         return self._answer(
-            request, "topics", seen, missing, paged=paged, rows=rows, q=found,
+            request, "topics", seen, missing, paged=paged, sorting=sorting, q=found,
             internal=shows_internal, health=formats.health(_all_partitions(seen)),
         )  # fmt: skip
 
@@ -169,15 +163,26 @@ class _Page:
         partitions = _partitions(seen, name)
         unwell = [each for each in partitions if formats.is_unwell(each)]
         only_unwell = _flag(request, "unwell")
+        wanted = unwell if only_unwell else partitions
+        sorting = _sorting(request, tables.PARTITIONS, len(wanted) <= _MOST_SORTED_PARTITIONS)
         number = _number(request, "page", 1)
         if (at := request.query_params.get("partition", "").strip()) and at.isdecimal():
             number = int(at[:10]) // _PARTITIONS_A_PAGE + 1
-        paged = Paged(unwell if only_unwell else partitions, number, _PARTITIONS_A_PAGE)
-        figures, missing = self._measure.look(seen, {name: paged.rows})
-        rows = [(each, figures.get(TopicPartition(name, each.partition))) for each in paged.rows]
+            sorting = Sorting(tables.PARTITIONS, "", is_bounded=True)
+
+        def ask(some: Sequence[PartitionRow]) -> tuple[list[PartitionRow], list[str]]:
+            found, missing = self._measure.look(seen, {name: [row.at for row in some]})
+            nothing = Figures()
+            return [
+                replace(row, figures=found.get(TopicPartition(name, row.at.partition), nothing))
+                for row in some
+            ], missing
+
+        rows = [PartitionRow(each) for each in wanted]
+        paged, missing = tables.paged(rows, sorting, ask, number, _PARTITIONS_A_PAGE)
         return self._answer(
             request, "topic", seen, missing, name=name, partitions=partitions, paged=paged,
-            rows=rows, total=total(one for _, one in rows), unwell=only_unwell,
+            sorting=sorting, total=total(row.figures for row in paged.rows), unwell=only_unwell,
             health=formats.health(partitions), configs=self._configs(request, name),
         )  # fmt: skip
 
@@ -246,11 +251,19 @@ class _Page:
         seen = self._brokers.seen()
         found = request.query_params.get("q", "").strip()
         listed, missing = groups.listed(self._brokers, seen)
-        names = [name for name in sorted(listed) if found.lower() in name.lower()]
-        paged = Paged(names, _number(request, "page", 1))
-        rows, silent = groups.describe(self._brokers, seen, [listed[name] for name in paged.rows])
+        rows = [
+            groups.Group(listed[name][1], None, ())
+            for name in sorted(listed)
+            if found.lower() in name.lower()
+        ]
+        sorting = _sorting(request, tables.GROUPS, len(rows) <= _MOST_SORTED_GROUPS)
+
+        def ask(some: Sequence[groups.Group]) -> tuple[list[groups.Group], list[str]]:
+            return groups.describe(self._brokers, seen, [listed[row.listed.name] for row in some])
+
+        paged, silent = tables.paged(rows, sorting, ask, _number(request, "page", 1))
         missing += [each for each in silent if each not in missing]
-        return self._answer(request, "groups", seen, missing, paged=paged, rows=rows, q=found)
+        return self._answer(request, "groups", seen, missing, paged=paged, sorting=sorting, q=found)
 
     def group(self, request: Request) -> Response:
         name = _needed(request, "name")
@@ -370,6 +383,10 @@ def _partitions(seen: Seen, topic: str) -> Sequence[PartitionMetadata]:
 
 def _all_partitions(seen: Seen) -> list[PartitionMetadata]:
     return [each for partitions in seen.overview.topics.values() for each in partitions]
+
+
+def _sorting(request: Request, columns: Sequence[Column[T]], is_bounded: bool) -> Sorting[T]:
+    return Sorting(columns, request.query_params.get("sort", ""), is_bounded)
 
 
 def _needle(found: str) -> bytes:

@@ -51,9 +51,10 @@ def health(partitions: Iterable[PartitionMetadata]) -> Mapping[str, int]:
     return {"partitions": count, "offline": offline, "under_replicated": under}
 
 
-FILTERS: Mapping[str, Callable[[Any], str]] = {
+FILTERS: Mapping[str, Callable[[Any], Any]] = {
     "number": number,
     "size": size,
     "rate": rate,
     "size_rate": size_rate,
+    "health": health,
 }

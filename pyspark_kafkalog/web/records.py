@@ -7,6 +7,7 @@ for one page at a time.
 """
 
 import functools
+import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -208,10 +209,12 @@ class Reader:
 
 
 def _having(batch: pa.RecordBatch, needle: bytes) -> pa.RecordBatch:
-    """Arrow knows the case of ASCII's letters in bytes; of others both are looked for."""
+    """Arrow knows the case of ASCII's letters in bytes; of others both are looked for, and how JSON
+    may have them escaped."""
     try:
-        text = needle.decode()
-        forms, is_text = {needle, text.lower().encode(), text.upper().encode()}, True
+        texts = {(text := needle.decode()), text.lower(), text.upper()}
+        escaped = {json.dumps(each)[1:-1] for each in texts}
+        forms, is_text = {each.encode() for each in texts | escaped}, True
     except UnicodeDecodeError:
         forms, is_text = {needle}, False
     found = [

@@ -135,6 +135,17 @@ def test_clicking_through(browser, shop):
     browser.one("input[name=find]").clear()
     browser.one("input[name=at]").send_keys("-2", Keys.ENTER)
     browser.wait_for("tbody th", ["118", "119"])
+    browser.click("kafkalog")
+    browser.click("Records")
+    wait_until(lambda: browser.texts("tbody th")[:1] == ["orders"], "the largest first")
+    assert browser.texts("thead [aria-sort=descending]") == ["Records"]
+    browser.one("input[name=q]").send_keys("e", Keys.ENTER)
+    wait_until(
+        lambda: (
+            "sort=records" in browser.driver.current_url and "q=e" in browser.driver.current_url
+        ),
+        "both",
+    )
     browser.click("Groups")
     wait_until(lambda: browser.cells("billing")[-1:] == ["60"], "its lag")
     browser.click("billing")

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.decoding.registry import RegistryConfig
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -66,7 +67,7 @@ def test_throughput_is_what_two_looks_have_between_them(page, new_topic, write):
 
 
 def test_topics_are_found_and_paged(page, new_topic, monkeypatch):
-    monkeypatch.setattr("pyspark_kafkalog.web.app._ROWS_A_PAGE", 2)
+    monkeypatch.setattr("pyspark_kafkalog.web.tables._ROWS_A_PAGE", 2)
     names = sorted(new_topic() for _ in range(5))
     page.get("/topic", name=names[-1])
     wanted = {name.upper() for name in names}
@@ -77,6 +78,70 @@ def test_topics_are_found_and_paged(page, new_topic, monkeypatch):
         path = link(answer, "next")
     assert wanted <= found
     assert "No topic has" in page.get("/", q="nothing-like-it").text
+
+
+def sort_by(answer, words):
+    """The page that a click on the head of a column leads to."""
+    found = re.search(rf'<a href="([^"]+)" title="Sort by this">{words}</a>', answer.text)
+    return found[1].replace("&amp;", "&")
+
+
+def test_topics_are_sorted_by_any_figure(page, cluster, write, monkeypatch):
+    monkeypatch.setattr("pyspark_kafkalog.web.tables._ROWS_A_PAGE", 2)
+    small, large, wide = topics = ["sorted-a", "sorted-b", "sorted-c"]
+    for topic, partitions in zip(topics, (1, 1, 3), strict=True):
+        admin.create_topic(cluster, topic, partitions, 1)
+    write(small, *[(b"k", b"x" * 1000)] * 3)
+    write(large, *[(b"k", b"x")] * 9)
+    page.get("/topic", name=wide)
+    first = page.get("/", q="sorted-")
+
+    def names(answer):
+        answers = [answer, page.get(link(answer, "next"))]
+        return [row[0] for each in answers for row in each.rows[1:]]
+
+    assert names(first) == [small, large, wide]
+    by_records = page.get(sort_by(first, "Records"))
+    assert names(by_records) == [large, small, wide]
+    assert 'aria-sort="descending"><a href' in by_records.text
+    assert 'name="sort" value="records"' in by_records.text
+    by_size = page.get(sort_by(by_records, "Size"))
+    assert names(by_size) == [small, large, wide]
+    assert names(page.get(sort_by(by_size, "Size"))) == [wide, large, small]
+    assert names(page.get(sort_by(by_size, "Partitions"))) == [wide, small, large]
+    assert names(page.get(sort_by(by_size, "Topic"))) == [small, large, wide]
+    assert names(page.get(sort_by(first, "Topic"))) == [wide, large, small]
+    monkeypatch.setattr("pyspark_kafkalog.web.app._MOST_SORTED_PARTITIONS", 4)
+    refused = page.get(sort_by(first, "Size"))
+    assert names(refused) == [small, large, wide]
+    assert "Not sorted by “Size”" in refused.text
+
+
+def test_partitions_and_groups_are_sorted(page, new_topic, write, cluster):
+    topic = new_topic(120)
+    write(topic, *[(None, b"x")] * 2, partition=110)
+    write(topic, *[(None, b"x")] * 5, partition=7)
+    first = page.get("/topic", name=topic)
+    assert [row[0] for row in first.rows[1:4]] == ["0", "1", "2"]
+    by_records = page.get(sort_by(first, "Records"))
+    assert [row[0] for row in by_records.rows[1:4]] == ["7", "110", "0"]
+    assert row_of(page.get("/topic", name=topic, sort="records", partition="110"), "110")
+    for group, committed in (("ahead", 5), ("behind", 1)):
+        commit_offsets(cluster, f"{topic}-{group}", {TopicPartition(topic, 7): committed})
+    groups = page.get("/groups", q=topic)
+    assert [row[0] for row in groups.rows[1:]] == [f"{topic}-ahead", f"{topic}-behind"]
+    by_lag = page.get(sort_by(groups, "Lag"))
+    assert [row[0] for row in by_lag.rows[1:]] == [f"{topic}-behind", f"{topic}-ahead"]
+
+
+@pytest.mark.parametrize("sort", ["nothing", "-", "replicas", HOSTILE])
+def test_what_nothing_is_sorted_by_is_ignored(page, new_topic, sort):
+    topic = new_topic()
+    page.get("/topic", name=topic)
+    answer = page.get("/", q=topic, sort=sort)
+    assert row_of(answer, topic)
+    assert 'aria-sort="ascending"><a href' in answer.text
+    assert HOSTILE not in answer.text
 
 
 def test_a_topic_has_its_partitions(page, new_topic, write):
@@ -148,16 +213,18 @@ def test_records_are_searched(page, new_topic, write):
     topic = new_topic()
     records = [(b"key-%d" % number, b"value") for number in range(200)]
     records[150] = b"key-150", b'{"name": "M\xc3\x9cLLER"}'
+    records[160] = b"key-160", json.dumps({"name": 'Møller "the" second'})
     records[170] = b"\x00\xff\x01", None
     write(topic, *records)
     assert offsets_of(page.get("/records", topic=topic, find="KEY-17")) == [17, *range(171, 180)]
     assert offsets_of(page.get("/records", topic=topic, find="müller")) == [150]
+    assert offsets_of(page.get("/records", topic=topic, find='MØLLER "the"')) == [160]
     assert offsets_of(page.get("/records", topic=topic, find="0x00ff")) == [170]
     assert offsets_of(page.get("/records", topic=topic, find="key-17", at="172")) == [
         *range(172, 180)
     ]
     none = page.get("/records", topic=topic, find="nothing")
-    assert "0 with “nothing” in offsets 0 to 200" in none.text
+    assert "0 with “nothing” in offsets 0 to 199" in none.text
 
 
 def test_a_search_says_how_far_it_came(page, new_topic, write, monkeypatch):
