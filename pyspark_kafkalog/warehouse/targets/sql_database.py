@@ -102,6 +102,9 @@ class Database:
                 with engine.begin() as connection:
                     if self.kind == "postgresql":
                         _set_up_postgresql(connection)
+                    elif self.kind == "sqlite":
+                        # Which it looks after for those alone that say so, before they write.
+                        connection.exec_driver_sql("PRAGMA foreign_keys = ON")
                     yield connection
         except engine.dialect.loaded_dbapi.Error as error:
             # From COPY, which SQLAlchemy does not see.

@@ -385,6 +385,19 @@ def test_what_a_constraint_refuses_is_rolled_back(database, declared, tmp_path):
     assert list(table.open().position("nightly").offsets.values()) == [2]
 
 
+@pytest.mark.parametrize("database", KINDS)
+def test_rows_refer_to_what_is_there(database, tmp_path):
+    """SQLite looks after foreign keys in those connections alone that ask for it."""
+    table, run = make(database, tmp_path)
+    run("CREATE TABLE known (y integer PRIMARY KEY)")
+    run("CREATE TABLE orders (x integer REFERENCES known (y)); INSERT INTO known VALUES (1), (2)")
+    load_columns(table, {"x": (pa.int32(), [1, None])})
+    with pytest.raises(TargetError, match=r"(?i)to run the load again is safe.*foreign key"):
+        load_columns(table, {"x": (pa.int32(), [2, 9])})
+    assert values_of(table) == [1, None]
+    load_columns(table, {"x": (pa.int32(), [2])})
+
+
 def test_what_a_deferred_constraint_refuses_at_the_commit_is_rolled_back(tmp_path):
     table, run = make("postgresql", tmp_path)
     run("CREATE TABLE orders (x integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
