@@ -292,7 +292,8 @@ class DeltaTarget:
         found = restored(self.path, name, offsets, table.version(), oldest) if offsets else None
         if found is None:
             return
-        again = f"`starting` (--from) at {found.offsets}" if found.offsets else "no start"
+        left = "what the table does not have" if found.offsets is None else found.offsets
+        again = "no start" if left == "{}" else f"`starting` (--from) at {left}"
         raise TargetError(
             f"the Delta table {self.path} was restored (its version {found.version}) to before "
             f"load {name!r} came to {json.dumps(to_json(offsets))}: to go on there would leave out "

@@ -15,12 +15,15 @@ from typing import Any
 
 from pyspark_kafkalog.source.offsets import Offsets, to_json
 
+# A clone takes the place of the table with the rows of another one, such as a backup.
+_RESTORE = ("RESTORE", "CLONE")
+
 
 @dataclass(frozen=True, slots=True)
 class Restored:
     """A table that was restored, by its entry `version`, to before a load's last commit. The rows
-    that are there came up to `offsets`, in the form of startingOffsets; None where no commit of
-    the load is left of it, or nobody can tell."""
+    that are there came up to `offsets`, in the form of startingOffsets; `{}` where no commit of the
+    load is left of it, None where nobody can tell."""
 
     version: int
     offsets: str | None
@@ -35,21 +38,21 @@ def restored(
     last commit, where one went to where the load was at these very offsets, or where the history
     does not reach back to that.
     """
-    restore, left = None, None
+    restore, left = None, "{}"
     try:
         while (found := _last_word(path, name, newest, oldest)) is not None:
             version, said = found
             if _is_of(said, name):
-                left = said.get("kafkalog.offsets")
+                left = said.get("kafkalog.offsets", left)
                 break
             restore = restore or version
             before = _restored_to(path, version, said)
             if before is None:
-                break
+                return Restored(restore, None)
             newest, oldest = before, 0
     except FileNotFoundError:
         return None  # cleaned up
-    if restore is None or (left is not None and json.loads(left) == to_json(offsets)):
+    if restore is None or json.loads(left) == to_json(offsets):
         return None
     return Restored(restore, left)
 
@@ -57,10 +60,10 @@ def restored(
 def _last_word(
     path: str, name: str, newest: int, oldest: int
 ) -> tuple[int, Mapping[str, Any]] | None:
-    """The last entry up to `newest` that is of load `name`, or restores the table."""
+    """The last entry up to `newest` that is of load `name`, or gives the table other rows."""
     for version in range(newest, oldest - 1, -1):
         said = commit_info(path, version)
-        if _is_of(said, name) or said.get("operation") == "RESTORE":
+        if _is_of(said, name) or said.get("operation") in _RESTORE:
             return version, said
     return None
 

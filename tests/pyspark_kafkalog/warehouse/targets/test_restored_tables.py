@@ -3,6 +3,7 @@
 Their offsets stay where they were, as it takes no property and no txn back.
 """
 
+import json
 import time
 from datetime import datetime, timezone
 from typing import Any
@@ -175,7 +176,30 @@ def test_a_delta_table_is_restored_to_a_time(tmp_path, monkeypatch, is_spark):
         monkeypatch.setattr(delta_history, "commit_info", as_spark_says)
     with pytest.raises(TargetError, match=GONE) as raised:
         load(table.open(), "nightly", 7)
-    assert ('"orders": {"0": 3, "1": 3}' in str(raised.value)) is not is_spark
+    left = "what the table does not have" if is_spark else '{"orders": {"0": 3, "1": 3}}'
+    assert f"at {left}" in str(raised.value)
+
+
+def test_a_delta_table_is_replaced_by_a_clone(tmp_path):
+    """As of its backup, by Spark, whose entry says nothing of versions of this table."""
+    table = Delta(tmp_path)
+    load(table.open(), "nightly", 3)
+    load(table.open(), "nightly", 5)
+    table.delta().restore(1)
+    entry = tmp_path / f"table/_delta_log/{3:020}.json"
+    asked = {"source": "file:/backup", "sourceVersion": "1", "isShallow": "true"}
+    actions = map(json.loads, entry.read_text().splitlines())
+    as_spark_says = [
+        {"commitInfo": {**each["commitInfo"], "operation": "CLONE", "operationParameters": asked}}
+        if "commitInfo" in each
+        else each
+        for each in actions
+    ]
+    entry.write_text("\n".join(map(json.dumps, as_spark_says)))
+    with pytest.raises(TargetError, match=GONE):
+        load(table.open(), "nightly", 7)
+    restart(table, 3, 3)
+    assert table.rows() == expected_rows("nightly", 7)
 
 
 def test_an_owner_who_has_moved_an_iceberg_load_is_believed(tmp_path):
