@@ -37,6 +37,7 @@ from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
     LogBounds,
+    OffsetLimit,
     Offsets,
     RelativeLimit,
     check_named,
@@ -69,6 +70,8 @@ from pyspark_kafkalog.source.trigger_limits import (
 
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
+_NO_LIMIT = 2**63 - 1
+
 
 class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver and reads them in the tasks.
@@ -82,7 +85,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._cluster: Cluster | None = None
         self._initial: Offsets | None = None
-        self._first_batch_is_empty = False
+        self._starts_at_latest = False
+        self._starts_with_log: set[TopicPartition] = set()
+        """The partitions that start where retention has got to, and nobody told where."""
         self._has_planned = False
         self._incomplete: InvalidOptionError | None = None
         self._topic_ids: dict[str, UUID] = {}
@@ -110,11 +115,18 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting = locate(self._connected(), self._options.starting, partitions)
             # A time that has records means the same when it is looked up again.
             is_relative = isinstance(self._options.starting, RelativeLimit)
-            self._first_batch_is_empty = is_relative or starting.mentions(LATEST)
+            self._starts_at_latest = is_relative or starting.mentions(LATEST)
             bounds = log_bounds(self._connected(), partitions)
             starts = resolve("startingOffsets", starting, partitions, bounds)
             bounds = beyond_open_transactions(self._connected(), starts, bounds)
             self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
+            told = self._options.starting
+            self._starts_with_log = {
+                each
+                for each, start in self._initial.items()
+                if 0 < start == bounds.earliest[each]
+                and not (isinstance(told, OffsetLimit) and each in told.named_offsets())
+            }
         return to_json(self._initial)
 
     @PlainErrors()
@@ -122,7 +134,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = self._latest_offsets({})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to `latestOffset` unless the trigger is to read everything.
+        """What Spark hands back to `latestOffset` unless its trigger is Once: that has no limits.
 
         Spark for Python has no limit that is both a least and a most, nor one with a delay, so
         that this only says whether there is any; `latestOffset` looks at the options.
@@ -134,22 +146,24 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(limits.max_bytes)
         if limits.min_offsets is not None:
             return ReadMinRows(limits.min_offsets)
-        return ReadAllAvailable()
+        return ReadMaxRows(_NO_LIMIT)
 
     @PlainErrors()
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Up to where the next micro-batch may read.
 
-        The first batch of a query that starts at `latest`, in any partition, is left empty: that
-        writes the initial offset into the checkpoint. Otherwise a query killed in its first batch
-        would compute a later "latest" when it restarts, and skip what arrived in between.
+        The first batch of a query that starts at `latest`, or where retention has got to, in any
+        partition, is left empty: that writes the initial offset into the checkpoint. A query killed
+        in its first batch asks again where it starts, and a later "latest" would skip what arrived
+        in between, a later "earliest" what retention took. Trigger.Once has no second batch, and
+        begins with what is there.
         """
         known = from_json(start)
         if self._incomplete is not None and known == self._initial:
             raise self._incomplete
         is_first, self._has_planned = not self._has_planned, True
-        if is_first and self._first_batch_is_empty and known == self._initial:
-            self._delay.begin()
+        is_once = isinstance(limit, ReadAllAvailable)
+        if is_first and known == self._initial and self._start_may_move(is_once):
             return start
         latest = self._available_now
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
@@ -173,7 +187,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._report_went_back(
                     topic_partition, known[topic_partition], latest[topic_partition]
                 )
-        if isinstance(limit, ReadAllAvailable) or not self._options.trigger_limits:
+        if is_once or not self._options.trigger_limits:
             return to_json(latest)
         limited = self._within_limits(known, latest)
         return start if limited is None else to_json(limited)
@@ -299,9 +313,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # first batch and replays it. Its end is in the checkpoint; its start was asked for again.
         if self._initial is not None and not self._has_planned:
             self._incomplete = None
-            # Where a "latest" was is not known any more. What it means now lies beyond the batch's
-            # end, and the batch was left empty, or so nearly if Spark's own connector planned it.
-            starts = {each: min(offset, ends.get(each, offset)) for each, offset in starts.items()}
+            starts = self._starts_of_first(starts, ends)
         else:
             self._check_gone(starts.keys() - ends.keys())
         wanted = [each for each, until in ends.items() if starts.get(each) != until]
@@ -310,6 +322,23 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = LogBounds(earliest=earliest, latest=ends)
         clamped = clamp_starts(resolved, bounds, self._options.fail_on_data_loss)
         return ranges_between(clamped, {each: ends[each] for each in clamped})
+
+    def _start_may_move(self, is_once: bool) -> bool:
+        """Whether the first batch is to record where the query starts, and no more."""
+        if self._starts_at_latest:
+            self._delay.begin()
+        return self._starts_at_latest or (bool(self._starts_with_log) and not is_once)
+
+    def _starts_of_first(self, starts: Offsets, ends: Offsets) -> Offsets:
+        """Where the first batch began, which ends at `ends`, and which would start at `starts`."""
+        was_left_empty = all(start >= ends.get(each, start) for each, start in starts.items())
+        # Where a "latest" was is not known any more. What it means now lies beyond the batch's end,
+        # and the batch was left empty, or so nearly if Spark's own connector planned it.
+        starts = {each: min(start, ends.get(each, start)) for each, start in starts.items()}
+        if was_left_empty or self._starts_at_latest:
+            return starts
+        # With a log that did not begin at 0 then, it would have been left empty.
+        return starts | dict.fromkeys(self._starts_with_log, 0)
 
     def _start_of(
         self, topic_partition: TopicPartition, starts: Offsets, until: int, earliest: Offsets

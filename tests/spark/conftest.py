@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -50,6 +50,11 @@ class Topics:
     def delete(self, name):
         for deleted in self._admin.delete_topics([name]).values():
             deleted.result(30)
+
+    def trim(self, name, offset):
+        """As retention does: partition 0 begins at `offset` from here on."""
+        for trimmed in self._admin.delete_records([TopicPartition(name, 0, offset)]).values():
+            trimmed.result(30)
 
     def append(self, topic, values, partition=0, **record):
         """Writes `values` to one partition, in order, and waits until they are acknowledged."""

@@ -1,6 +1,7 @@
 """Topics as streams, through Spark: triggers, checkpoints, restarts."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,22 @@ def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(landing,
     topics.fill(topic, 3)
     assert landing.run(subscribe=topic) == 3
     assert landing.offsets() == [(0, 5), (0, 6), (0, 7)]
+
+
+@pytest.mark.parametrize("begins", [0, 4])
+def test_what_retention_takes_from_a_first_batch_before_it_is_replayed_is_data_loss(
+    landing, topics, begins
+):
+    topic = topics.create()
+    topics.fill(topic, 10)
+    topics.trim(topic, begins)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    assert landing.run(**options) == 10 - begins
+    landing.forget_all_batches_but_the_plan_of_the_first()
+    shutil.rmtree(landing.target)
+    topics.trim(topic, 7)
+    with pytest.raises(Exception, match=f"begins at offset 7, and offsets from {begins} were"):
+        landing.run(**options)
 
 
 def test_a_checkpoint_beyond_the_end_of_the_log_stops_the_query(landing, topics):

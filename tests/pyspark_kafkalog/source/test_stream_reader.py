@@ -27,6 +27,8 @@ from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster, Recreated
 
 ALL = ReadAllAvailable()
+FROM_THE_BEGINNING = '{"orders":{"0":5,"1":0}}'
+"""As offsets, with which a first batch begins at once."""
 
 
 @pytest.fixture
@@ -80,14 +82,50 @@ def test_the_first_batch_replayed_after_a_restart_loses_nothing(cluster):
 
 
 def test_a_replayed_first_batch_from_the_earliest_offsets_reads_what_it_did(cluster):
+    cluster.logs["orders"] = [(0, 10), (0, 20)]
     first = reader(startingOffsets="earliest")
-    end = first.latestOffset(first.initialOffset(), ALL)
-    cluster.logs["orders"] = [(5, 15), (0, 25), (0, 1)]
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    cluster.logs["orders"] = [(0, 15), (0, 25), (0, 1)]
     restarted = reader(startingOffsets="earliest")
     assert ranges(restarted.partitions(restarted.initialOffset(), end)) == [
-        OffsetRange("orders", 0, 5, 10),
+        OffsetRange("orders", 0, 0, 10),
         OffsetRange("orders", 1, 0, 20),
     ]
+
+
+@pytest.mark.parametrize(
+    ("start", "begins"),
+    [
+        ({"startingOffsets": "earliest"}, (0, 0)),
+        ({"startingOffsets": "earliest"}, (5, 0)),
+        ({"startingOffsets": '{"orders":"earliest"}'}, (5, 0)),
+        ({"startingTimestamp": "0"}, (5, 0)),
+        ({"startingTimestamp": "3000"}, (0, 0)),
+    ],
+)
+@pytest.mark.parametrize("gone_up_to", [7, 10, 12])
+def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
+    cluster, start, begins, gone_up_to
+):
+    cluster.logs["orders"] = [(begins[0], 10), (begins[1], 20)]
+    first = reader(**start)
+    initial = first.initialOffset()
+    recorded = first.latestOffset(initial, first.getDefaultReadLimit())
+    assert (recorded == initial) == (begins != (0, 0))
+    cluster.logs["orders"] = [(gone_up_to, 15), (0, 25)]
+    restarted = reader(**start)
+
+    def replay_and_go_on():
+        restarted.partitions(restarted.initialOffset(), recorded)
+        restarted.partitions(recorded, restarted.latestOffset(recorded, ALL))
+
+    with pytest.raises(DataLossError, match=f"orders-0 begins at offset {gone_up_to}, and off"):
+        replay_and_go_on()
+
+
+def test_a_query_that_runs_once_reads_a_log_whose_beginning_is_gone_at_once(cluster):
+    stream = reader(startingOffsets="earliest")
+    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
 
 
 def test_a_first_batch_is_replayed_after_partitions_were_added_that_no_option_names(cluster):
@@ -317,7 +355,7 @@ def test_a_reader_travels_without_its_connection(cluster):
 
 
 def test_spark_is_told_whether_there_are_limits(cluster):
-    assert reader().getDefaultReadLimit() == ALL
+    assert reader().getDefaultReadLimit() != ALL
     assert reader(maxOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
     assert reader(minOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMinRows(7)
     both = reader(maxOffsetsPerTrigger="7", minOffsetsPerTrigger="3")
@@ -334,7 +372,7 @@ def batches(stream, start):
 
 
 def test_a_micro_batch_takes_a_share_of_each_partition(cluster):
-    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    stream = reader(startingOffsets=FROM_THE_BEGINNING, maxOffsetsPerTrigger="10")
     assert batches(stream, stream.initialOffset()) == [
         {"orders": {"0": 7, "1": 8}},
         {"orders": {"0": 9, "1": 16}},
@@ -350,7 +388,7 @@ def test_a_trigger_that_is_to_read_everything_has_no_limits(cluster):
 
 def test_a_limited_query_reads_what_is_available_now_in_several_batches(cluster):
     limits = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10"}
-    stream = reader(startingOffsets="earliest", **limits)
+    stream = reader(startingOffsets=FROM_THE_BEGINNING, **limits)
     stream.prepareForTriggerAvailableNow()
     start = stream.initialOffset()
     cluster.logs["orders"] = [(5, 100), (0, 100), (0, 100)]
@@ -386,7 +424,9 @@ def test_a_micro_batch_waits_for_enough_offsets_or_until_its_time_has_come(clust
 def test_the_first_batch_of_a_query_does_not_wait(cluster):
     stream = reader(startingOffsets="earliest", minOffsetsPerTrigger="1000")
     limit = stream.getDefaultReadLimit()
-    end = stream.latestOffset(stream.initialOffset(), limit)
+    initial = stream.initialOffset()
+    assert stream.latestOffset(initial, limit) == initial
+    end = stream.latestOffset(initial, limit)
     assert end == {"orders": {"0": 10, "1": 20}}
     cluster.logs["orders"] = [(5, 12), (0, 20)]
     assert stream.latestOffset(end, limit) == end
@@ -448,7 +488,7 @@ def test_a_micro_batch_takes_about_so_many_bytes(cluster, monkeypatch):
         return {next(iter(positions)): 100.0}
 
     monkeypatch.setattr(stream_reader, "sample_sizes", sizes)
-    stream = reader(startingOffsets="earliest", maxBytesPerTrigger="1000")
+    stream = reader(startingOffsets=FROM_THE_BEGINNING, maxBytesPerTrigger="1000")
     assert stream.getDefaultReadLimit() == ReadMaxBytes(1000)
     assert batches(stream, stream.initialOffset()) == [
         {"orders": {"0": 7, "1": 8}},
@@ -461,7 +501,8 @@ def test_a_micro_batch_takes_about_so_many_bytes(cluster, monkeypatch):
         [1, 0],
         [0, 1],
     ]
-    both = reader(startingOffsets="earliest", maxBytesPerTrigger="1000", maxOffsetsPerTrigger="4")
+    limits = {"maxBytesPerTrigger": "1000", "maxOffsetsPerTrigger": "4"}
+    both = reader(startingOffsets=FROM_THE_BEGINNING, **limits)
     assert batches(both, both.initialOffset())[0] == {"orders": {"0": 6, "1": 3}}
 
 
@@ -524,7 +565,7 @@ def test_a_group_that_cannot_be_told_stops_no_query(cluster, committed, caplog):
 
 
 def test_what_is_reported_as_the_latest_is_not_limited(cluster):
-    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    stream = reader(startingOffsets=FROM_THE_BEGINNING, maxOffsetsPerTrigger="2")
     assert stream.reportLatestOffset() is None
     stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert stream.reportLatestOffset() == {"orders": {"0": 10, "1": 20}}
@@ -546,12 +587,12 @@ def test_a_stream_that_starts_counted_back_first_records_where(cluster):
 
 
 def test_a_stream_that_starts_at_a_time_with_records_begins_at_once(cluster):
-    stream = reader(startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
+    stream = reader(startingTimestamp="7000", startingOffsetsByTimestampStrategy="latest")
     initial = stream.initialOffset()
     latest = stream.latestOffset(initial, ALL)
     assert latest != initial
     # Stopped in that batch, or moved here from Spark's connector, it reads the same again.
-    restarted = reader(startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
+    restarted = reader(startingTimestamp="7000", startingOffsetsByTimestampStrategy="latest")
     planned = restarted.partitions(restarted.initialOffset(), latest)
     assert ranges(planned) == ranges(stream.partitions(initial, latest))
     assert ranges(planned)
