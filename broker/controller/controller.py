@@ -23,6 +23,7 @@ from kafka.errors import (
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
+    KafkaStorageError,
     ReassignmentInProgressError,
     StaleBrokerEpochError,
     TopicAlreadyExistsError,
@@ -42,7 +43,7 @@ from broker.cluster.control import (
 )
 from broker.cluster.metadata import NOT_MADE, BrokerNode, PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import MetadataStoreError
+from broker.cluster.store import MetadataStoreError, NoNodeError, NotEmptyError
 from broker.controller.channels import BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext, ControllerFigures
 from broker.controller.elections import elect_offline, elect_without, first_state
@@ -59,6 +60,8 @@ _log = logging.getLogger(__name__)
 Configs = Mapping[str, str]
 
 _CLEAN = ElectionRules()
+_AGAIN_S = 5.0
+"""After so long a deletion goes on that others have held up."""
 _AWAY = (BrokerNotAvailableError, StaleBrokerEpochError)
 """What a channel says of a broker that is gone, and one that was started anew a moment ago: it is
 seen to be back, and is told everything then."""
@@ -101,8 +104,8 @@ class Controller:
         return self._context.figures() if self.is_active else ControllerFigures()
 
     def on_doubt(self, function: Callable[[], None]) -> None:
-        """Calls it where the store has not answered: nobody knows what stands there now, and
-        `start` is to read it anew. Until then this broker is no controller."""
+        """Calls it where the store has not answered, or refused: nobody knows what stands there
+        now, and `start` is to read it anew. Until then this broker is no controller."""
         self._turns.on_doubt = function
 
     async def start(self) -> None:
@@ -360,7 +363,12 @@ class Controller:
             now = self._context.topics.get(name)
             if now is None or now.topic_id != topic.topic_id:
                 return
-            await self._run_blocking(lambda: self._records.forget_topic(topic))
+            try:
+                await self._run_blocking(lambda: self._records.forget_topic(topic))
+            except (NoNodeError, NotEmptyError) as error:
+                # Somebody else is at its nodes. The mark stays, and it is tried again.
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._go_on_deleting)
+                raise KafkaStorageError(f"{name} is not gone yet: {error}") from error
             del self._context.topics[name]
             self._context.deleting.discard(name)
         _log.info("topic.deleted topic=%r", name)

@@ -3,9 +3,9 @@
 Owns: whether this broker is the controller, and what it knows (`context`), writes (`records`) and
 says (`channels`) as one. A change has a turn: what it writes comes first to the store, checked by
 the controller's epoch, then to the context, then to the brokers; what another controller has
-written meanwhile ends it. Where the store does not answer, nobody knows what stands there: this
-controller then takes over from itself, and reads everything anew. Called by: the event loop's
-thread.
+written meanwhile ends it. Where the store does not answer, nobody knows what stands there, and
+where it refuses, not how far the change has come: this controller then takes over from itself, and
+reads everything anew. Called by: the event loop's thread.
 """
 
 import asyncio
@@ -18,9 +18,16 @@ from kafka.structs import TopicPartition
 from broker.cluster.changes import Changes, RunBlocking
 from broker.cluster.control import Partitions
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import StoreConnectionError
+from broker.cluster.store import (
+    CommitTooLargeError,
+    MetadataStoreError,
+    StoreConnectionError,
+)
 from broker.controller.channels import Answer, Channels
 from broker.controller.context import ControllerContext
+
+_APART_S = 5.0
+"""Between two take-overs of a controller from itself, where the store goes on to refuse."""
 
 
 class Turns:
@@ -43,8 +50,11 @@ class Turns:
         """Whether this broker is the controller, as far as it knows."""
         self.term = 0
         """How often it has taken over."""
-        self.on_doubt: Callable[[], None] = lambda: None
-        """Called where it is to take over again, from itself."""
+        self.on_doubt: Callable[[], None] | None = None
+        """Called where it is to take over again, from itself; None for a broker alone."""
+        self._refused_again_s = 0.0
+        """Until then what the store refuses is no reason to take over at once."""
+        self._doubting: asyncio.TimerHandle | None = None
         self.lock = asyncio.Lock()
         """Held by the change that is under way."""
 
@@ -68,9 +78,25 @@ class Turns:
                 self.is_active = False  # another one has written; who watches will say more
                 raise
             except StoreConnectionError:
-                self.is_active = False
-                self.on_doubt()
+                self._doubt()
                 raise
+            except CommitTooLargeError:
+                raise  # nothing was sent
+            except MetadataStoreError:
+                # Part of what was to be written may stand there, and be told to nobody.
+                loop = asyncio.get_running_loop()
+                if loop.time() >= self._refused_again_s:
+                    self._doubt()
+                elif self._doubting is None:
+                    self._doubting = loop.call_at(self._refused_again_s, self._doubt)
+                self._refused_again_s = max(self._refused_again_s, loop.time() + _APART_S)
+                raise
+
+    def _doubt(self) -> None:
+        self._doubting = None
+        if self.on_doubt is not None:
+            self.is_active = False
+            self.on_doubt()
 
     async def write_states(self, states: Partitions) -> Partitions:
         """What another controller has written since stays; who has become one tells the brokers.

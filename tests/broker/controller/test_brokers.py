@@ -24,7 +24,8 @@ from broker.cluster.control import (
     UpdateMetadata,
 )
 from broker.cluster.metadata import BrokerNode
-from broker.cluster.store import ANY_VERSION, Delete
+from broker.cluster.store import ANY_VERSION, Create, Delete
+from broker.controller import controller
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import EVENT_S, eventually
 
@@ -375,6 +376,24 @@ def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(cl
         await cluster.controller.finish_changes()
         assert cluster.deleted() == [1, 2]
         assert cluster.records.topic_names() == ["t"]
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_goes_on_when_nothing_of_others_is_left_below_the_topic(cluster, monkeypatch):
+    monkeypatch.setattr(controller, "_AGAIN_S", 0.01)
+
+    async def scenario() -> None:
+        await cluster.start()
+        (topic,) = cluster.records.cluster().topics
+        strange = f"{znodes.partition('t', 0)}/strange"
+        cluster.store.commit([Create(strange)])
+        with pytest.raises(KafkaStorageError):
+            await cluster.controller.delete_topic(topic)
+        assert cluster.controller.is_active
+        cluster.store.commit([Delete(strange, ANY_VERSION)])
+        await eventually(lambda: cluster.records.topic_names() == [])
+        assert cluster.records.deleted_topics() == []
 
     asyncio.run(scenario())
 

@@ -17,14 +17,14 @@ from kafka.errors import (
 from broker.cluster import znodes
 from broker.cluster.control import AlterPartition, IsrChange, LeaderAndIsr, StopReplica
 from broker.cluster.metadata import BrokerNode
-from broker.cluster.store import ANY_VERSION, Delete, StoreConnectionError
+from broker.cluster.store import ANY_VERSION, Delete, MetadataStoreError, StoreConnectionError
 from broker.controller.leaders import Election, ElectionRules
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import EVENT_S, eventually
 
-LOST, AWAY, MOVED = "lost", "away", "another controller"
+LOST, AWAY, MOVED, REFUSED = "lost", "away", "another controller", "refused"
 """The commit is done, or not, and who asked for it knows neither; or another controller was elected
-just before it."""
+just before it; or the store refuses it."""
 
 
 class Faults:
@@ -49,6 +49,9 @@ class Faults:
             return self._commit_each(commits)
         if self._kind == AWAY:
             return [StoreConnectionError("/")] * len(commits)
+        if self._kind == REFUSED:
+            done = self._commit_each(commits[: len(commits) // 2])
+            return done + [MetadataStoreError("/")] * (len(commits) - len(done))
         # Those that are sent together may be done in part.
         self._commit_each(commits[: (len(commits) + 1) // 2])
         return [StoreConnectionError("/")] * len(commits)
@@ -71,7 +74,7 @@ async def insist(change: Callable[[], Awaitable[object]], done: type[KafkaError]
     while True:
         try:
             return await change()
-        except (StoreConnectionError, KafkaError) as error:
+        except (MetadataStoreError, KafkaError) as error:
             if done is not None and isinstance(error, done):
                 return None
             await asyncio.sleep(0.001)
@@ -223,7 +226,7 @@ def is_told(cluster):
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__.replace("_", " "))
-@pytest.mark.parametrize("kind", [LOST, AWAY, MOVED])
+@pytest.mark.parametrize("kind", [LOST, AWAY, MOVED, REFUSED])
 @pytest.mark.parametrize("number", range(1, 4))
 def test_what_comes_between_two_writes_is_made_good(cluster, event, kind, number):
     async def scenario() -> None:
