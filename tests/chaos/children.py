@@ -47,7 +47,8 @@ class Copying(Worker):
         super().stop()
         self._producer.flush(2 * EVENT_S)
         try:
-            wait_until(self._is_copied, lambda: self._state(), 2 * EVENT_S, 0.1)
+            while not self._is_copied():
+                self._wait_for_more(self._reader.seen.total())
         finally:
             for each in self._copiers:
                 each.retire()
@@ -81,8 +82,16 @@ class Copying(Worker):
         )
 
     def _is_copied(self) -> bool:
-        self._revive()
         return self._reader.seen.total() >= self._count
+
+    def _wait_for_more(self, seen: int) -> None:
+        """However much is left: copiers that are started again and again fall behind."""
+
+        def is_more() -> bool:
+            self._revive()
+            return self._reader.seen.total() > seen
+
+        wait_until(is_more, self._state, 2 * EVENT_S, 0.1)
 
     def _revive(self) -> None:
         for each in self._copiers:

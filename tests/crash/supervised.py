@@ -2,16 +2,19 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+_MODULE = [sys.executable, "-m"]
 
 
 class Supervised:
     """A client program: started again when it was killed, failed, or has more to do.
 
-    `command_of` gets the name of the new life. Output goes to the end of `log`.
+    `command_of` gets the name of the new life. Output goes to the end of `log`. One of Python's
+    outlives no end of this process, however that comes.
     """
 
     def __init__(
@@ -43,11 +46,14 @@ class Supervised:
 
     def start(self) -> None:
         self.life += 1
+        command = self._command_of(self.client)
+        if command[:2] == _MODULE:
+            command = [*_MODULE, "tests.crash.with_parent", *command[2:]]
         with self._log.open("ab") as log:
             log.write(f"--- life {self.life}\n".encode())
             self._process = subprocess.Popen(
-                self._command_of(self.client),
-                stdin=subprocess.DEVNULL,
+                command,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
