@@ -290,7 +290,7 @@ class BrokerServer:
             self._controller,
             self._run_blocking,
             self._state_changes.registered,
-            self._session_lost,
+            self._state_changes.session_lost,
         )
         for event in self._early_session_events:
             self._membership.session_changed(event)
@@ -311,9 +311,6 @@ class BrokerServer:
             heard.cancel()
             _log.warning("broker.not_told reason='no controller has said what there is'")
         self._look_for_laggards()
-
-    def _session_lost(self) -> None:
-        self._replicas.takes_appends = False
 
     def _log_failed(self) -> None:
         """In any thread."""

@@ -72,6 +72,9 @@ class StateChanges:
         self.broker_epoch = 0
         """Of this broker's registration."""
         self._is_registered = asyncio.Event()
+        self._has_session = False
+        self._told_epoch = -1
+        """As which this broker was told last what it leads."""
         self._node_id = node_id
         self._metadata = metadata
         self._topic_configs = topic_configs
@@ -89,7 +92,20 @@ class StateChanges:
     def registered(self, broker_epoch: int) -> None:
         """From now on what is meant for this broker is known from what was for the one before."""
         self.broker_epoch = broker_epoch
+        self._has_session = True
+        self._look_whether_to_append()
         self._is_registered.set()
+
+    def session_lost(self) -> None:
+        """Others may lead what this broker leads: until it has registered anew, and was told after
+        that what it leads, it takes no more records. What is said to it as it was before does not
+        count, by a controller that does not know yet."""
+        self._has_session = False
+        self._look_whether_to_append()
+
+    def _look_whether_to_append(self) -> None:
+        is_told = self._told_epoch >= self.broker_epoch
+        self._replicas.takes_appends = self._has_session and is_told
 
     async def obey(self, request: ControlRequest) -> Failures:
         """Does what is asked, when this broker is registered; the partitions where it failed.
@@ -140,7 +156,8 @@ class StateChanges:
             else:
                 self._follow(topic_partition, topic_id, state, leaders.get(state.leader))
         # What a broker hears first after it has registered is about all that it keeps.
-        self._replicas.takes_appends = True
+        self._told_epoch = max(self._told_epoch, request.stamp.broker_epoch)
+        self._look_whether_to_append()
         return failures
 
     def _lead(

@@ -71,6 +71,7 @@ class Broker:
             1, self.metadata, configs, self.replicas, no_fetchers(), at_once, self.coordinators
         )
         self.registered = self._changes.registered
+        self.session_lost = self._changes.session_lost
 
     def obey(self, request):
         return asyncio.run(self.obeys(request))
@@ -78,11 +79,15 @@ class Broker:
     async def obeys(self, request):
         return await self._changes.obey(request)
 
-    def lead(self, epoch, partitions=None):
-        states = partitions or dict(zip(PLACES, TOPIC.partitions, strict=True))
-        ids = {TOPIC.name: TOPIC.topic_id}
-        stamp = Stamp(1, epoch, 1)
-        return self.obey(LeaderAndIsr(stamp, states, ids, frozenset(states), [ME]))
+    def lead(self, epoch, partitions=None, broker_epoch=1):
+        return self.obey(to_lead(epoch, partitions, broker_epoch))
+
+
+def to_lead(epoch, partitions=None, broker_epoch=1):
+    states = partitions or dict(zip(PLACES, TOPIC.partitions, strict=True))
+    ids = {TOPIC.name: TOPIC.topic_id}
+    stamp = Stamp(1, epoch, broker_epoch)
+    return LeaderAndIsr(stamp, states, ids, frozenset(states), [ME])
 
 
 @pytest.fixture
@@ -219,6 +224,27 @@ def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path):
     asyncio.run(restarts())
     broker.logs.close()
     broker.store.close()
+
+
+def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(broker):
+    """What is said to it as it was before may come at any time."""
+    replicas = broker.replicas
+    assert not replicas.takes_appends
+    broker.lead(5)
+    assert replicas.takes_appends
+    broker.session_lost()
+    assert not replicas.takes_appends
+    broker.lead(5)
+    assert not replicas.takes_appends
+    broker.registered(2)
+    assert not replicas.takes_appends
+    broker.lead(5, broker_epoch=2)
+    assert replicas.takes_appends
+    broker.session_lost()
+    broker.lead(5, broker_epoch=3)  # it has not heard yet that it is registered
+    assert not replicas.takes_appends
+    broker.registered(3)
+    assert replicas.takes_appends
 
 
 def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
