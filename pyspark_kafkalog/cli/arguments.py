@@ -94,6 +94,14 @@ class Client:
         return given | ({_SERVERS: servers} if servers else {})
 
 
+def suit_arrow() -> None:
+    """For a word that has pyarrow handle nothing but bytes and numbers."""
+    from pyspark_kafkalog.cli.lean_arrow import import_lean_arrow
+
+    if click.get_current_context().obj:  # else others in this process may want all of it
+        import_lean_arrow()
+
+
 def takes_client(command: Callable[..., None]) -> Callable[..., None]:
     """The arguments of every command that talks to a cluster; it gets a Client as `client`."""
 

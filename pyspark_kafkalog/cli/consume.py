@@ -14,6 +14,7 @@ from pyspark_kafkalog.cli.arguments import (
     Client,
     read_registry,
     read_schema,
+    suit_arrow,
     takes,
     takes_client,
     takes_quiet,
@@ -101,9 +102,11 @@ def command(client: Client, topics: tuple[str, ...], wanted: str, **options: Any
     """
     if bool(topics) == bool(options["pattern"]):
         raise click.UsageError("Give one or more TOPICs, or --pattern.")
+    decoder = _decoder(topics, options)
+    if decoder is None:
+        suit_arrow()
     from pyspark_kafkalog.cli.record_text import RecordText
 
-    decoder = _decoder(topics, options)
     try:
         text = RecordText(wanted, decoder)
     except InvalidOptionError as error:

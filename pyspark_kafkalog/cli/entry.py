@@ -100,13 +100,16 @@ _kafkalog = _Kafkalog(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line; returns the exit code."""
+    """Runs one command line; returns the exit code. Without `arguments` it is the process's own,
+    which words may suit to themselves: it is the context's `obj`."""
     if sys.stdout is None:  # closed by who started us
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     logging.getLogger().addFilter(_is_no_interrupt)
     given = None if arguments is None else list(arguments)
     try:
-        code = _kafkalog.main(given, prog_name="kafkalog", standalone_mode=False)
+        code = _kafkalog.main(
+            given, prog_name="kafkalog", standalone_mode=False, obj=arguments is None
+        )
     except click.ClickException as error:
         error.show()
         return error.exit_code

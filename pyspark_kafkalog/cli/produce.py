@@ -10,6 +10,7 @@ import click
 from pyspark_kafkalog.cli.arguments import (
     Client,
     read_pairs,
+    suit_arrow,
     takes,
     takes_client,
     takes_quiet,
@@ -98,6 +99,7 @@ def command(client: Client, topic: str, files: tuple[str, ...], **options: Any) 
     """
     if options["whole_files"] and (not files or options["wanted"] == "json"):
         raise click.UsageError("--whole-files takes FILEs, each of them a value as it is.")
+    suit_arrow()
     settings = {"acks": options["acks"], "compression.type": options["compression"]}
     given = tuple(f"{name}={value}" for name, value in settings.items() if value is not None)
     count = _produce(
