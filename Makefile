@@ -108,10 +108,10 @@ spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row 
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) -m spark tests/spark $(PYTEST_ARGS)
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/parity $(PYTEST_ARGS)
 
-bench: $(VENV_42)/.development peers ## ours beside Spark's own connector and Apache Kafka, in turn, in 5 pairs (25 minutes)
+bench: $(VENV_42)/.development peers /usr/bin/kcat ## ours beside Spark's own connector and Apache Kafka, in turn, in 5 pairs (25 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks
 
-bench-quick: $(VENV_42)/.development peers ## most of it with a twentieth of the work, in 2 pairs, into build/benchmarks
+bench-quick: $(VENV_42)/.development peers /usr/bin/kcat ## most of it with a twentieth of the work, in 2 pairs, into build/benchmarks
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks --quick
 
 bench-growth: $(VENV_42)/.development peers ## charts of time and memory against size, in 8 minutes

@@ -26,7 +26,7 @@ import pyspark
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import brokers, clusters, connector, log_size, memory, streams
+from benchmarks import brokers, clusters, command_line, connector, log_size, memory, streams
 from benchmarks.pairs import Comparison, Result, chosen, compare
 from benchmarks.report import RESULTS, in_place_of, read_json, table, write_chart, write_json
 from benchmarks.running import Running
@@ -84,6 +84,7 @@ def all_comparisons(running: Running) -> list[Comparison]:
         *connector.beyond(running),
         *streams.beyond(running),
         *memory.comparisons(running),
+        *command_line.comparisons(running),
     ]
 
 

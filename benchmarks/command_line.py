@@ -1,93 +1,119 @@
-"""`kafkalog consume` and `produce` beside kcat: processes that start, work on the same topic, end.
-
-    python -m benchmarks.command_line [--records 400000] [--pairs 5]
+"""Rows of `kafkalog consume` and `produce` beside kcat: processes that start, work on a topic, end.
 
 One broker of ours, one partition, values of 100 B; what is read goes to /dev/null, what is written
-comes from a file. Both in turn, and which is first changes; the first pair warms up. Prints the
-medians of seconds, and of processor seconds, with the start of the process, and how many times
-kcat's rate ours was in the median pair, with the range.
+comes from a file. A rate counts from the start of the process to its end; processor time, user and
+system, is told beside it, as it depends less on what else the machine does.
 """
 
-import argparse
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
-from pyspark_kafkalog import EmbeddedBroker
+from benchmarks.pairs import Comparison, Measures, Row
+from benchmarks.running import Running, records_in, topic
 
-VALUE_BYTES = 100
-READ_TOPIC = "read"
-KAFKALOG = (sys.executable, "-m", "pyspark_kafkalog.cli")
-
-_numbers = count()
-
-
-def consume(servers: str, *, is_json: bool) -> dict[str, list[str]]:
-    ours = [*KAFKALOG, "consume", READ_TOPIC, "-b", servers, "--from-beginning", "-e", "-q"]
-    peer = ["kcat", "-C", "-b", servers, "-t", READ_TOPIC, "-o", "beginning", "-e", "-q"]
-    return {
-        "kafkalog": [*ours, "--format", "json"] if is_json else ours,
-        "kcat": [*peer, "-J"] if is_json else peer,
-    }
+KCAT = "kcat"
+MANY, FEW = 4_000_000, 400_000
+_VALUE_BYTES = 100
+_GROUP = "Command line, beside kcat"
+_KAFKALOG = (sys.executable, "-m", "pyspark_kafkalog.cli")
+_MILLION = 1_000_000
 
 
-def produce(servers: str) -> dict[str, list[str]]:
-    topic = f"written-{next(_numbers)}"
-    return {
-        "kafkalog": [*KAFKALOG, "produce", topic, "-b", servers, "-q"],
-        "kcat": ["kcat", "-P", "-b", servers, "-t", topic, "-q"],
-    }
+def comparisons(running: Running) -> list[Comparison]:
+    work = _Work(running)
+    return [
+        work.comparison("consume of values", MANY, work.consume, 3, quick=False),
+        work.comparison("consume to JSON", MANY, work.consume_json, 8),
+        work.comparison("consume to JSON", FEW, work.consume_json, 3),
+        work.comparison("produce of lines", MANY, work.produce, 5),
+        work.comparison("produce of lines", FEW, work.produce, 2),
+    ]
 
 
-def run(command: Sequence[str], source: Path) -> tuple[float, float]:
+class _Work:
+    """What both do, with a topic and a file of as many lines, which are made once."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._source = cache(self._make_source)
+        self._topic = cache(self._make_topic)
+
+    def comparison(
+        self,
+        name: str,
+        records: int,
+        measure: Callable[[str, int], tuple[float, float]],
+        pair_s: float,
+        quick: bool = True,
+    ) -> Comparison:
+        count = max(1, int(records * self._running.scale))
+        work = f"{name}, {records / _MILLION:g} M x {_VALUE_BYTES} B"
+        rows = (
+            Row(_GROUP, work, "M records/s", goal=1, peer_name=KCAT),
+            Row(_GROUP, f"{work}: processor time", "s", higher_is_better=False, peer_name=KCAT),
+        )
+
+        def side(program: str) -> Measures:
+            def measured() -> tuple[float, float]:
+                took_s, processor_s = measure(program, count)
+                return count / took_s / _MILLION, processor_s
+
+            return measured
+
+        return Comparison(rows, side("kafkalog"), side(KCAT), pair_s, quick)
+
+    def consume(self, program: str, records: int) -> tuple[float, float]:
+        return self._consume(program, records)
+
+    def consume_json(self, program: str, records: int) -> tuple[float, float]:
+        return self._consume(program, records, as_json=True)
+
+    def _consume(self, program: str, records: int, as_json: bool = False) -> tuple[float, float]:
+        name, servers = self._topic(records), self._running.broker.bootstrap_servers
+        if program == KCAT:
+            command = [KCAT, "-C", "-b", servers, "-t", name, "-o", "beginning", "-e", "-q"]
+            return _run([*command, "-J"] if as_json else command)
+        command = [*_KAFKALOG, "consume", name, "-b", servers, "--from-beginning", "-e", "-q"]
+        return _run([*command, "--format", "json"] if as_json else command)
+
+    def produce(self, program: str, records: int) -> tuple[float, float]:
+        broker = self._running.broker
+        with topic(broker, 1) as name:
+            taken = self._produce(program, name, records)
+            found = records_in(broker, name, 1)
+        assert found == records, f"{found} records of {records} in {name}"
+        return taken
+
+    def _produce(self, program: str, name: str, records: int) -> tuple[float, float]:
+        servers = self._running.broker.bootstrap_servers
+        command = [*_KAFKALOG, "produce", name, "-b", servers, "-q"]
+        if program == KCAT:
+            command = [KCAT, "-P", "-b", servers, "-t", name, "-q"]
+        return _run(command, self._source(records))
+
+    def _make_topic(self, records: int) -> str:
+        name = self._running.stack.enter_context(topic(self._running.broker, 1))
+        self._produce("kafkalog", name, records)
+        return name
+
+    def _make_source(self, records: int) -> Path:
+        folder = self._running.stack.enter_context(tempfile.TemporaryDirectory())
+        path = Path(folder, "lines")
+        path.write_text((os.urandom(_VALUE_BYTES // 2).hex() + "\n") * records)
+        return path
+
+
+def _run(command: list[str], source: Path = Path(os.devnull)) -> tuple[float, float]:
     """Seconds, and seconds of processor time."""
     began_s, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with source.open("rb") as lines:
         subprocess.run(command, stdin=lines, stdout=subprocess.DEVNULL, check=True)
     took_s, now = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     return took_s, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-
-
-def measure(name: str, pairs: int, servers: str, source: Path) -> None:
-    taken: dict[str, list[tuple[float, float]]] = {"kafkalog": [], "kcat": []}
-    for pair in range(pairs + 1):
-        if name == "produce":
-            commands = produce(servers)
-        else:
-            commands = consume(servers, is_json=name == "consume as JSON")
-        for side in sorted(commands, reverse=bool(pair % 2)):
-            taken[side].append(run(commands[side], source))
-    print(name)
-    for number, unit in enumerate(("seconds", "processor seconds")):
-        ours, peer = ([each[number] for each in taken[side][1:]] for side in taken)
-        ratios = [theirs / mine for mine, theirs in zip(ours, peer, strict=True)]
-        print(
-            f"  {unit}: kafkalog {statistics.median(ours):.2f}, kcat {statistics.median(peer):.2f},"
-            f" {statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser("benchmarks.command_line", description=__doc__)
-    parser.add_argument("--records", type=int, default=400_000)
-    parser.add_argument("--pairs", type=int, default=5)
-    options = parser.parse_args()
-    with EmbeddedBroker() as broker, tempfile.TemporaryDirectory() as folder:
-        servers = broker.bootstrap_servers
-        source = Path(folder, "lines")
-        line = os.urandom(VALUE_BYTES // 2).hex() + "\n"
-        source.write_text(line * options.records)
-        run([*KAFKALOG, "produce", READ_TOPIC, "-b", servers, "-q"], source)
-        for name in ("consume", "consume as JSON", "produce"):
-            measure(name, options.pairs, servers, source)
-
-
-if __name__ == "__main__":
-    main()

@@ -26,7 +26,7 @@ def section(path: Path = RESULTS / "results.json", charts: str = "") -> str:
     pairs = min((len(result.ours) for result in results if not result.error), default=0)
     parts = [
         f"![times as good as the peer]({charts}results.svg)\n",
-        f"{document['measured_at'][:10]}, {machine['processors']} processors "
+        f"{_usual_run(results)[:10]}, {machine['processors']} processors "
         f"({machine['processor']}), Python {machine['python']}, "
         + ", ".join(f"{name} {versions[name]}" for name in names)
         + f"; medians of {pairs} pairs or more.{_other_runs(results)}\n",
@@ -38,9 +38,15 @@ def section(path: Path = RESULTS / "results.json", charts: str = "") -> str:
 
 def _other_runs(results: Sequence[Result]) -> str:
     """Which rows were measured apart from most: they compare with no other row."""
-    (usual, _), *others = Counter(result.run for result in results).most_common()
+    usual = _usual_run(results)
     apart = [result.row.name for result in results if result.run != usual]
-    return f" Not in the run of the others: {'; '.join(apart)}." if others else ""
+    return f" Not in the run of the others: {'; '.join(apart)}." if apart else ""
+
+
+def _usual_run(results: Sequence[Result]) -> str:
+    """When the run began in which most were measured."""
+    ((run, _),) = Counter(result.run for result in results).most_common(1)
+    return run
 
 
 def _table(group: str, results: Sequence[Result]) -> str:
