@@ -1,9 +1,10 @@
 """Landing tasks in worker processes of this machine, without Spark.
 
 A worker (local_worker.py) is started for each task that runs at the same time, and no more than
-there are processors for this process. Each has a connection to its driver: the Landing comes first,
-then tasks, one at a time, each of which is answered by a Report. Workers end with their driver,
-however that ends, and with the commit that they were started for.
+there are processors for this process. The Landing comes to it first, then tasks, one at a time,
+each of which is answered by a Report. Workers end with their driver, however that ends, and with
+the commit that they were started for, or with the body of `with LocalEngine() as engine:`, where
+many loads follow each other or run at a time, in threads.
 
 Memory: `workers` times what landing.py says of a task, beside the driver's own.
 
@@ -12,12 +13,10 @@ Runs on the driver, in any thread. Never commits.
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import wait
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -25,22 +24,44 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.engines.local_worker import Failure, Report
+from pyspark_kafkalog.warehouse.engines.worker_pool import Worker, WorkerPool
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, Reading
 from pyspark_kafkalog.warehouse.portions import tasks_of
 from pyspark_kafkalog.warehouse.verify import Outcome, outcome_of, task_failed
 
-_END_S = 10.0
-"""How long an ended worker may take to be gone, which a kill does at once."""
-
 
 class LocalEngine:
-    """Runs what lands the rows of one load in at most `workers` processes; None is one for each
-    processor that this process may use."""
+    """Runs what lands the rows of loads in at most `workers` processes at a time; None is one for
+    each processor that this process may use. Of `at_once` loads each gets its share of them."""
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, at_once: int = 1) -> None:
         if workers is not None and workers < 1:
             raise InvalidOptionError(f"{workers} workers land nothing: give 1 or more")
-        self._most_workers = workers or _processors()
+        most = workers or _processors()
+        self._share = max(1, most // at_once)
+        self._pool = WorkerPool(most)
+        self._keeps = False
+
+    def __enter__(self) -> "LocalEngine":
+        self._keeps = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._keeps = False
+        self.end_idle(0)
+
+    def end_idle(self, idle_s: float) -> None:
+        """Ends workers that have had nothing to do for so long."""
+        self._pool.end_idle(idle_s)
+
+    def kill(self) -> None:
+        """Ends all workers at once, for good: the loads at work fail, and so do later ones."""
+        self._pool.kill()
 
     def columns(self, reading: Reading, ranges: Sequence[OffsetRange]) -> pa.Schema:
         """The columns that the load's files are going to have."""
@@ -50,20 +71,31 @@ class LocalEngine:
         """Lands `ranges`; raises the error of a task that failed, and KafkalogError unless what
         landed fits them."""
         tasks = tasks_of(ranges)
-        with _workers(min(self._most_workers, len(tasks)), landing) as workers:
+        with self._workers(min(self._share, len(tasks)), landing) as workers:
             landed = _run_tasks(workers, tasks)
         return outcome_of(landing, ranges, landed)
 
+    @contextmanager
+    def _workers(self, count: int, landing: Landing) -> Iterator[list[Worker]]:
+        """At most `count` workers that know the landing. They have nothing more to do when the body
+        ends, and are gone where it fails."""
+        if not count:
+            yield []
+            return
+        message = _pickled(landing)
+        workers = self._pool.take(count)
+        are_well = False
+        try:
+            for worker in workers:
+                _send(worker, message)
+            yield workers
+            are_well = True
+        finally:
+            # Else one may be in the middle of a task whose load has failed.
+            self._pool.give_back(workers, are_well and self._keeps)
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """A worker process, and the way to it."""
 
-    process: "subprocess.Popen[bytes]"
-    connection: Connection
-
-
-def _run_tasks(workers: Sequence[_Worker], tasks: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+def _run_tasks(workers: Sequence[Worker], tasks: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
     """Gives each worker a task, and the next one when it has reported."""
     landed: list[Landed] = []
     left = list(reversed(tasks))
@@ -81,14 +113,14 @@ def _run_tasks(workers: Sequence[_Worker], tasks: Sequence[Sequence[OffsetRange]
     return landed
 
 
-def _send(worker: _Worker, message: Any) -> None:
+def _send(worker: Worker, message: Any) -> None:
     try:
         worker.connection.send(message)
     except OSError:
         raise _died(worker) from None
 
 
-def _received(worker: _Worker) -> Sequence[Landed]:
+def _received(worker: Worker) -> Sequence[Landed]:
     try:
         report: Report = worker.connection.recv()
     except (EOFError, OSError):
@@ -98,56 +130,13 @@ def _received(worker: _Worker) -> Sequence[Landed]:
     return report
 
 
-def _died(worker: _Worker) -> KafkalogError:
-    worker.process.kill()
-    code = worker.process.wait(_END_S)
+def _died(worker: Worker) -> KafkalogError:
+    code = worker.end()
     how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
     return task_failed(
         f"a worker process {how} (the kernel does so when memory runs out: fewer workers at a time "
         "need less)"
     )
-
-
-@contextmanager
-def _workers(count: int, landing: Landing) -> Iterator[list[_Worker]]:
-    """Workers that know the landing; they are gone when the body ends."""
-    message = _pickled(landing) if count else b""
-    workers: list[_Worker] = []
-    try:
-        for _ in range(count):
-            workers.append(_started())
-        for worker in workers:
-            try:
-                worker.connection.send_bytes(message)
-            except OSError:
-                raise _died(worker) from None
-        yield workers
-    finally:
-        for worker in workers:
-            worker.connection.close()
-            # It may be in the middle of a task whose load has failed.
-            worker.process.kill()
-        for worker in workers:
-            worker.process.wait()
-
-
-def _started() -> _Worker:
-    ours, theirs = Pipe()
-    with theirs:
-        program = (
-            "import sys; sys.path = sys.argv[2:]; "
-            "from pyspark_kafkalog.warehouse.engines.local_worker import main; "
-            "main(int(sys.argv[1]))"
-        )
-        number = theirs.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, str(number), *sys.path],
-            stdin=subprocess.DEVNULL,
-            # What a function of the user's prints; standard output is the command's own.
-            stdout=2,
-            pass_fds=[number],
-        )
-    return _Worker(process, ours)
 
 
 def _pickled(landing: Landing) -> bytes:

@@ -1,8 +1,9 @@
-"""What a worker process of the local engine does: tasks of one load, one after the other.
+"""What a worker process of the local engine does: tasks of a load, one after the other.
 
-Started by local.py with a connection, by which come the pickled Landing and then tasks, lists of
-ranges; each is answered by a Report. A worker ends when the connection does, also in the middle of
-a task: whoever started it is gone, or does not want it any more.
+Started by worker_pool.py with a connection, by which come a pickled Landing and then tasks, lists
+of ranges, each of which is answered by a Report; then the Landing of the next load, if there is
+one. A worker ends when the connection does, also in the middle of a task: whoever started it is
+gone, or does not want it any more.
 """
 
 import os
@@ -36,21 +37,29 @@ Report: TypeAlias = "Sequence[Landed] | Failure"
 
 def main(descriptor: int) -> None:
     """Does what comes by the connection with this descriptor, until it ends."""
-    # Ctrl-C goes to all processes of a terminal. The driver ends its workers.
+    # Ctrl-C goes to all processes of a terminal, SIGTERM to all of a service. The driver ends its
+    # workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = Connection(descriptor)
-    tasks: SimpleQueue[Sequence[OffsetRange]] = SimpleQueue()
-    message = connection.recv_bytes()
-    threading.Thread(target=_receive, args=[connection, tasks], daemon=True).start()
-    landing: Landing = pickle.loads(message)
+    messages: SimpleQueue[bytes | Sequence[OffsetRange]] = SimpleQueue()
+    threading.Thread(target=_receive, args=[connection, messages], daemon=True).start()
+    landing: Landing | None = None
     while True:
-        connection.send(_report(landing, tasks.get()))
+        message = messages.get()
+        if isinstance(message, bytes):
+            landing = pickle.loads(message)
+        else:
+            assert landing is not None
+            connection.send(_report(landing, message))
 
 
-def _receive(connection: Connection, tasks: "SimpleQueue[Sequence[OffsetRange]]") -> None:
+def _receive(
+    connection: Connection, messages: "SimpleQueue[bytes | Sequence[OffsetRange]]"
+) -> None:
     try:
         while True:
-            tasks.put(connection.recv())
+            messages.put(connection.recv())
     except (EOFError, OSError):
         os._exit(1)
 
