@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
     from pyspark_kafkalog.source.datasource import DefaultSource
     from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
+    from pyspark_kafkalog.warehouse.each_topic import TopicLoad, load_topics
     from pyspark_kafkalog.warehouse.forget import forget
     from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.warehouse.loaded_offsets import loaded_offsets
@@ -38,10 +39,12 @@ _HOME = {
     "LoadSink": "pyspark_kafkalog.warehouse.sink.datasource",
     "LoadStatus": "pyspark_kafkalog.warehouse.status",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
+    "TopicLoad": "pyspark_kafkalog.warehouse.each_topic",
     "committed_files": "pyspark_kafkalog.warehouse.targets.parquet",
     "forget": "pyspark_kafkalog.warehouse.forget",
     "load": "pyspark_kafkalog.warehouse.load",
     "load_status": "pyspark_kafkalog.warehouse.status",
+    "load_topics": "pyspark_kafkalog.warehouse.each_topic",
     "loaded_offsets": "pyspark_kafkalog.warehouse.loaded_offsets",
     "vacuum": "pyspark_kafkalog.warehouse.vacuum",
 }
@@ -57,11 +60,13 @@ __all__ = [
     "LoadSink",
     "LoadStatus",
     "QueryLag",
+    "TopicLoad",
     "__version__",
     "committed_files",
     "forget",
     "load",
     "load_status",
+    "load_topics",
     "loaded_offsets",
     "vacuum",
 ]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -25,15 +25,33 @@ from pyspark_kafkalog.cli.arguments import (
     takes_output,
 )
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, sentence
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.warehouse.each_topic import EachTopic, TopicLoad
     from pyspark_kafkalog.warehouse.load import LoadResult
     from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions
     from pyspark_kafkalog.warehouse.plan import LoadPlan
 
+_Done = TypeVar("_Done")
+
+_MOST_NAMED = 20
+
 _PLACES = (
-    click.option("--to", required=True, metavar="KIND:PLACE", help=TARGET),
+    click.option(
+        "--to",
+        required=True,
+        metavar="KIND:PLACE",
+        help=f"{TARGET} With {{topic}} in it, each topic is a load of its own into a place of its "
+        "own.",
+    ),
+    click.option(
+        "--pattern",
+        metavar="REGEX",
+        help="Load all topics in whose name this is found, instead of TOPICs.",
+    ),
     click.option(
         "--name", metavar="NAME", help="A load goes on where the last one of its name ended."
     ),
@@ -81,6 +99,14 @@ _ENGINE = (
         metavar="N",
         help="The most processes of the local engine, each with 150 to 500 MiB (default: one for "
         "each processor).",
+    ),
+    click.option(
+        "--at-once",
+        type=click.IntRange(min=1),
+        default=4,
+        metavar="N",
+        help="How many topics of a target with {topic} are at work at a time (default: 4; with "
+        "Spark one).",
     ),
     click.option(
         "--master", metavar="URL", help="Where Spark runs (default: Spark's own, all cores here)."
@@ -169,19 +195,21 @@ _ROWS_AND_FILES = (
 def command(client: Client, output: Output, **options: Any) -> None:
     """Land what is new in topics in a warehouse, each record exactly once.
 
-    Several topics go into one atomic commit.
+    Several topics go into one atomic commit, or into a table each where --to says {topic}.
     """
     said = SimpleNamespace(**options)
     if said.vacuum:
-        if said.topics or said.name or said.forget:
+        if said.topics or said.pattern or said.name or said.forget:
             raise click.UsageError("--vacuum loads nothing: leave TOPIC, --name and --forget out")
         _vacuum(said, output)
     elif said.forget:
-        if said.topics or not said.name or said.dry_run:
+        if said.topics or said.pattern or not said.name or said.dry_run:
             raise click.UsageError("--forget loads nothing: give --to and --name alone")
         _forget(said, output)
-    elif not (said.topics and said.name):
+    elif not ((said.topics or said.pattern) and said.name):
         raise click.UsageError("give a TOPIC and --name NAME, --vacuum or --forget")
+    elif said.topics and said.pattern:
+        raise click.UsageError("--pattern finds the topics: leave TOPIC or --pattern out")
     else:
         _load(client, said, output)
 
@@ -214,9 +242,17 @@ def _forget(options: SimpleNamespace, output: Output) -> None:
 def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
     from pyspark_kafkalog.warehouse.options import load_options
     from pyspark_kafkalog.warehouse.plan import has_work, plan_load
+    from pyspark_kafkalog.warehouse.topic_places import names_topic
 
     source = {f"kafka.{name}": value for name, value in client.properties().items()}
-    source |= read_settings("--option", options.option) | {"subscribe": ",".join(options.topics)}
+    source |= read_settings("--option", options.option)
+    if options.pattern:
+        source["subscribePattern"] = options.pattern
+    else:
+        source["subscribe"] = ",".join(options.topics)
+    if names_topic(options.to):
+        _load_each(source, options, output)
+        return
     # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
     wanted = load_options(options.name, options.to, source, **_as_load_arguments(options))
     is_local = _is_local(options, needs_spark=wanted.query is not None)
@@ -224,8 +260,7 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
         _tell_plan(plan_load(wanted), output)
         return
     progress = not (output.is_quiet or output.as_json)
-    # A scheduler's way to stop a load; what it has staged goes, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _end_on_sigterm()
     if is_local:
         from pyspark_kafkalog.warehouse.engines.local import LocalEngine
         from pyspark_kafkalog.warehouse.load import run_load
@@ -234,8 +269,79 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
     elif not has_work(wanted):
         output.say(f"Nothing new for {options.name}.", name=options.name, commit=None)
     else:
-        result = _run_in_spark(wanted, options.master, options.spark_log, progress)
-        _tell_result(result, output)
+        _tell_result(_run_in_spark(wanted, options, progress), output)
+
+
+def _end_on_sigterm() -> None:
+    """A scheduler's way to stop a load; what it has staged goes, as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _load_each(source: dict[str, str], options: SimpleNamespace, output: Output) -> None:
+    """Each topic into a target of its own; raises KafkalogError when one of them failed."""
+    from pyspark_kafkalog.warehouse.each_topic import EachTopic, load_each
+    from pyspark_kafkalog.warehouse.engines.local import LocalEngine
+    from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
+    from pyspark_kafkalog.warehouse.rows.transformation import takes_batches
+
+    arguments = _as_load_arguments(options)
+    transform = arguments["transform"]
+    each = EachTopic(options.name, options.to, source, arguments)
+    needs_spark = transform is not None and not takes_batches(transform)
+    is_local = _is_local(options, needs_spark)
+
+    def tell(one: "TopicLoad") -> None:
+        if one.error is not None:
+            print(f"kafkalog: topic {one.topic}: {sentence(one.error)}", file=sys.stderr)
+        elif one.result is not None and (one.result.commit_id is not None or output.as_json):
+            _tell_result(one.result, output, one.topic)
+
+    if options.dry_run:
+        _tell_plans(each, output)
+        return
+    _end_on_sigterm()
+    if is_local:
+        with LocalEngine(options.workers, options.at_once) as engine:
+            done = load_each(lambda _: engine, each, options.at_once, tell)
+    else:
+
+        def run(spark: "SparkSession") -> "list[TopicLoad]":
+            return load_each(lambda one: SparkEngine(spark, one.query), each, 1, tell)
+
+        done = _in_spark(options, run)
+    _tell_all(done, output)
+
+
+def _tell_plans(each: "EachTopic", output: Output) -> None:
+    from pyspark_kafkalog.warehouse.plan import plan_load
+
+    topics = each.topics()
+    failed = []
+    for topic in topics:
+        try:
+            _tell_plan(plan_load(each.of(topic)), output)
+        except (KafkalogError, OSError) as error:
+            print(f"kafkalog: topic {topic}: {sentence(error)}", file=sys.stderr)
+            failed.append(topic)
+    _refuse_failed(failed, len(topics), "cannot be loaded")
+
+
+def _tell_all(done: "list[TopicLoad]", output: Output) -> None:
+    new = [one for one in done if one.result is not None and one.result.commit_id is not None]
+    failed = sorted(one.topic for one in done if one.error is not None)
+    if not output.as_json:
+        output.say(
+            f"{len(done)} topics: {len(new)} with something new, "
+            f"{len(done) - len(new) - len(failed)} without, {len(failed)} failed."
+        )
+    sys.stdout.flush()
+    _refuse_failed(failed, len(done), "failed, all others are loaded")
+
+
+def _refuse_failed(failed: list[str], count: int, what: str) -> None:
+    if failed:
+        shown = ", ".join(failed[:_MOST_NAMED]) + (", ..." if len(failed) > _MOST_NAMED else "")
+        raise KafkalogError(f"{len(failed)} of {count} topics {what}: {shown}.")
 
 
 def _is_local(options: SimpleNamespace, needs_spark: bool) -> bool:
@@ -254,31 +360,38 @@ def _is_local(options: SimpleNamespace, needs_spark: bool) -> bool:
     return is_local
 
 
-def _run_in_spark(
-    wanted: "LoadOptions", master: str | None, log: str, progress: bool
-) -> "LoadResult":
-    from pyspark_kafkalog.java import JavaDiedError, check_java, has_jvm_died, start_jvm
+def _run_in_spark(wanted: "LoadOptions", options: SimpleNamespace, progress: bool) -> "LoadResult":
     from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
     from pyspark_kafkalog.warehouse.load import run_load
+
+    def run(spark: "SparkSession") -> "LoadResult":
+        return run_load(SparkEngine(spark, wanted.query), wanted, progress=progress)
+
+    return _in_spark(options, run)
+
+
+def _in_spark(options: SimpleNamespace, run: "Callable[[SparkSession], _Done]") -> _Done:
+    """What `run` does with a session of its own."""
+    from pyspark_kafkalog.java import JavaDiedError, check_java, has_jvm_died, start_jvm
 
     check_java()
 
     from pyspark.sql import SparkSession
 
-    if (master or "local").startswith("local"):
+    if (options.master or "local").startswith("local"):
         let_spark_workers_be_this_python()
     settings: dict[str, Any] = {
-        "spark.app.name": f"kafkalog load {wanted.name}",
+        "spark.app.name": f"kafkalog load {options.name}",
         "spark.ui.showConsoleProgress": "false",
     }
-    if master:
-        settings["spark.master"] = master
+    if options.master:
+        settings["spark.master"] = options.master
     result = None
     try:
-        start_jvm(settings, log)
+        start_jvm(settings, options.spark_log)
         spark = SparkSession.builder.config(map=settings).getOrCreate()
         try:
-            result = run_load(SparkEngine(spark, wanted.query), wanted, progress=progress)
+            result = run(spark)
         finally:
             spark.stop()
     except Exception as error:
@@ -302,9 +415,9 @@ def _tell_plan(plan: "LoadPlan", output: Output) -> None:
     )
 
 
-def _tell_result(result: "LoadResult", output: Output) -> None:
+def _tell_result(result: "LoadResult", output: Output, topic: str | None = None) -> None:
     try:
-        _print_result(result, output)
+        _print_result(result, output, topic)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -315,7 +428,7 @@ def _tell_result(result: "LoadResult", output: Output) -> None:
         ) from error
 
 
-def _print_result(result: "LoadResult", output: Output) -> None:
+def _print_result(result: "LoadResult", output: Output, topic: str | None) -> None:
     gone = sum(gap.offset_count for gap in result.gaps)
     said = f"Nothing new for {result.name}."
     if result.commit_id is not None:
@@ -328,8 +441,10 @@ def _print_result(result: "LoadResult", output: Output) -> None:
             said += f"\n{gone} offsets were gone, in {len(result.gaps)} gaps."
         if result.bad_records:
             said += f"\n{result.bad_records} records could not be decoded."
+    of_topic = {} if topic is None else {"topic": topic}
     output.say(
-        said,
+        f"{topic}: {said}" if topic else said,
+        **of_topic,
         name=result.name,
         commit=result.commit_id,
         commits=result.commits,

@@ -17,7 +17,7 @@ any processes. Rows never reach the driver.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
-from typing import TYPE_CHECKING, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, overload
 from zoneinfo import ZoneInfo
 
 from pyspark_kafkalog.client.cluster import Cluster
@@ -181,16 +181,11 @@ def load(
     or all of it, and loading again is right.
     """
 
-    def session_zone() -> tzinfo | None:
-        if spark is None:
-            return None
-        return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
-
     wanted = load_options(
         name,
         target,
         options,
-        session_zone,
+        lambda: session_zone(spark),
         starting=starting,
         until=until,
         max_bytes=max_bytes,
@@ -229,8 +224,23 @@ class Engine(Protocol):
         landed fits them."""
 
 
-def run_load(engine: Engine, wanted: LoadOptions, progress: bool | Progress = False) -> LoadResult:
-    """Loads what `wanted` says, with tasks run by `engine`; raises what `load` does."""
+Stop: TypeAlias = Callable[[], bool]
+"""Whether a load is to end when the commit at work is made."""
+
+
+def never() -> bool:
+    """Nobody stops the load."""
+    return False
+
+
+def run_load(
+    engine: Engine,
+    wanted: LoadOptions,
+    progress: bool | Progress = False,
+    stop: Stop = never,
+) -> LoadResult:
+    """Loads what `wanted` says, with tasks run by `engine`, until that is done or `stop` says so
+    between two commits; raises what `load` does. Thread-safe."""
     work = find_work(wanted)
     chunks = chunks_of(work.ranges, _taker(wanted))
     commits: list[Commit] = []
@@ -238,6 +248,8 @@ def run_load(engine: Engine, wanted: LoadOptions, progress: bool | Progress = Fa
     _make_letter_topics(wanted, work)
     with reported(progress, work.ranges) as watch:
         for chunk in chunks:
+            if stop():
+                break
             commit, bad = _land(engine, wanted, work, pieces_of(chunk), watch)
             commits.append(commit)
             bad_records += bad
@@ -300,6 +312,13 @@ def _taker(
             return within_bytes(cluster, left, most_bytes)
 
     return take
+
+
+def session_zone(spark: "SparkSession | None") -> tzinfo | None:
+    """Where times without a zone are; None is this machine's."""
+    if spark is None:
+        return None
+    return _zone(spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
 
 def _zone(name: str) -> tzinfo:

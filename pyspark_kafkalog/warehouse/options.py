@@ -8,7 +8,7 @@ a broker or a target is asked anything; a schema registry is asked, if there is 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 from pyspark_kafkalog.decoding.registry import SUBJECT
@@ -27,11 +27,16 @@ from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.rows.transformation import Batches, takes_batches
 from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values, open_values
+from pyspark_kafkalog.warehouse.topic_places import names_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pyspark_kafkalog.warehouse.engines.dataframe import Frames
+
+
+Zone: TypeAlias = Callable[[], tzinfo | None]
+"""Says where times without a zone are; None is this machine's."""
 
 
 class LoadArguments(TypedDict, total=False):
@@ -76,7 +81,8 @@ class LoadOptions:
     `source` says where a topic's first load begins and where this one ends; with `has_start` the
     user said where to begin in `starting`, which a later load compares with its place. `batches`
     and `query` are the two kinds of a transformation, of Arrow batches or of DataFrames. What one
-    load and one commit of it take is bounded by `max_bytes` and `chunk_bytes` of the log.
+    load and one commit of it take is bounded by `max_bytes` and `chunk_bytes` of the log. A load
+    of one topic whose target was named after it may meet no other one's there: `own_topic`.
     """
 
     name: str
@@ -89,6 +95,7 @@ class LoadOptions:
     has_start: bool = False
     max_bytes: int | None = None
     chunk_bytes: int | None = None
+    own_topic: str | None = None
 
     @property
     def has_dead_letters(self) -> bool:
@@ -104,7 +111,7 @@ def load_options(
     name: str,
     target: str,
     options: Mapping[str, str],
-    zone: Callable[[], tzinfo | None] = lambda: None,
+    zone: Zone = lambda: None,
     **arguments: "Unpack[LoadArguments]",
 ) -> LoadOptions:
     """The arguments are those of `load`. `zone` says where times without one are; None is this
@@ -116,6 +123,11 @@ def load_options(
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(
             "a load needs a name, for example nightly: under it the target remembers where to go on"
+        )
+    if names_topic(target):
+        raise InvalidOptionError(
+            "the target says {topic}, which stands for one topic of many: load_topics() and "
+            "`kafkalog load` take it, and load each topic by itself"
         )
     transform = arguments.get("transform")
     is_of_batches = transform is not None and takes_batches(transform)

@@ -154,6 +154,7 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     name, source = wanted.name, wanted.source
     target = open_target(wanted.target)
     position = target.position(name, read_only)
+    _refuse_others(target, position, wanted)
     with Cluster(source.client, fails_fast=True) as cluster:
         partitions, gone = partitions_now(cluster, source, position.without_deleted())
         topic_ids = topic_ids_of(cluster, partitions)
@@ -176,6 +177,15 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
     marked = {piece.topic for piece in without} - read
     ids |= {topic: deleted(known.topic_ids[topic]) for topic in marked}
     return Work(target, position, tuple(ranges), ids, epochs)
+
+
+def _refuse_others(target: Target, position: Position, wanted: LoadOptions) -> None:
+    others = {each.topic for each in position.without_deleted().offsets} - {wanted.own_topic}
+    if wanted.own_topic is not None and others:
+        raise InvalidOptionError(
+            f"topic {wanted.own_topic} would land in {target}, where load {wanted.name!r} has "
+            f"topic {min(others)} already: load it by itself, into a target of another name"
+        )
 
 
 def plan_ranges(

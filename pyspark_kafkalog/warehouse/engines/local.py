@@ -53,7 +53,10 @@ class LocalEngine:
         trace: TracebackType | None,
     ) -> None:
         self._keeps = False
-        self.end_idle(0)
+        if error is None:
+            self.end_idle(0)
+        else:
+            self.kill()
 
     def end_idle(self, idle_s: float) -> None:
         """Ends workers that have had nothing to do for so long."""

@@ -1,0 +1,60 @@
+"""What `{topic}` in a target's or a load's name becomes for one topic.
+
+In a path, a URL or a query it is the topic's name. In the name of a table a point would part a
+schema from it, so that becomes an underscore: brokers let no two topics differ by that alone. Those
+that would meet in one table all the same are refused, and so are names that no topic of Kafka's
+has. Asks nobody.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+TOPIC = "{topic}"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def names_topic(target: str) -> bool:
+    """Whether the target is one for each topic."""
+    return TOPIC in target
+
+
+def target_of(target: str, topic: str) -> str:
+    """Where the topic goes; raises InvalidOptionError where its name can be no part of a place."""
+    if not _NAME.fullmatch(topic) or topic in (".", ".."):
+        raise InvalidOptionError(
+            f"topic {topic!r} has a name that is none of Kafka's, and might lead out of the place "
+            "that {topic} stands in: load it by itself, into a target without {topic}"
+        )
+    kind, colon, place = target.partition(":")
+    table = topic.replace(".", "_")
+    if kind == "sql":
+        url, mark, name = place.rpartition("#")
+        place = url.replace(TOPIC, topic) + mark + name.replace(TOPIC, table)
+    elif kind == "iceberg":
+        name, mark, query = place.partition("?")
+        place = name.replace(TOPIC, table) + mark + query.replace(TOPIC, topic)
+    else:
+        place = place.replace(TOPIC, topic)
+    return kind + colon + place
+
+
+def name_of(name: str, topic: str) -> str:
+    """The load's name for a topic: its own if it says {topic}, else the same in each target."""
+    return name.replace(TOPIC, topic)
+
+
+def meeting(target: str, topics: Iterable[str]) -> dict[str, list[str]]:
+    """The topics that would share a table with others, each with all that do. Databases and
+    catalogs may take names for one that differ by their case alone."""
+    places: dict[str, list[str]] = defaultdict(list)
+    is_table = target.partition(":")[0] in ("sql", "iceberg")
+    for topic in topics:
+        place = target_of(target, topic)
+        places[place.lower() if is_table else place].append(topic)
+    return {
+        topic: together for together in places.values() if len(together) > 1 for topic in together
+    }
