@@ -114,11 +114,11 @@ class Database:
 
     @contextmanager
     def explained(self, doing: str) -> Iterator[None]:
-        """Errors of the database and of the operating system become a TargetError that says what
-        could not be done, without the password."""
+        """Errors of the database, for names that it cannot have too, and of the operating system
+        become a TargetError that says what could not be done, without the password."""
         try:
             yield
-        except (SQLAlchemyError, OSError, pa.ArrowException) as error:
+        except (SQLAlchemyError, OSError, pa.ArrowException, UnicodeError) as error:
             original = getattr(error, "orig", None) or error
             message = f"cannot {doing}: {type(original).__name__}: {original}"
             hidden = message

@@ -393,6 +393,14 @@ def test_a_role_that_may_not_alter_the_earlier_layout_goes_on_without_what_is_ne
     assert lake.rows() == expected_rows("nightly", 7) + expected_rows("nightly", 2)
 
 
+def test_a_name_that_is_no_text_is_refused_in_words(table):
+    """Half of a character, as a program cuts one."""
+    load(table.open(), "nightly", 2)
+    with pytest.raises(TargetError, match="not allowed"):
+        load(table.open(), "half \ud83c", 2)
+    assert table.rows() == expected_rows("nightly", 2)
+
+
 def test_the_last_commit_is_the_one_that_came_last_whatever_clocks_say(table):
     """One driver's clock may be ahead of the next one's."""
     load(table.open(), "nightly", 5)
