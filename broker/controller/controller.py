@@ -46,7 +46,12 @@ from broker.cluster.records import MetadataRecords
 from broker.cluster.store import MetadataStoreError, NoNodeError, NotEmptyError
 from broker.controller.channels import BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext, ControllerFigures
-from broker.controller.elections import elect_offline, elect_without, first_state
+from broker.controller.elections import (
+    elect_offline,
+    elect_without,
+    first_state,
+    unforeseen,
+)
 from broker.controller.failed_replicas import FailedReplicas
 from broker.controller.isr_decisions import decide
 from broker.controller.leaders import ElectionRules, Leaders
@@ -151,7 +156,8 @@ class Controller:
 
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
         """And takes from the ISRs who is gone. A leader that was started anew since it was written
-        down is gone, too: what it lost in a crash, and writes again, is told apart by the epoch."""
+        down is gone, too: what it lost in a crash, or as it came back from a copy, and writes
+        again, is told apart by the epoch."""
         brokers = self._context.brokers
         elected = {}
         for topic_partition, state in self._context.partitions():
@@ -165,10 +171,16 @@ class Controller:
             absent = set(state.isr).difference(brokers)
             if state.leader not in brokers or state.leader in restarted:
                 others = elect_without(state, restarted | absent, self._context.is_online)
-                elected[topic_partition] = others or self._elect_offline(topic_partition, state)
+                elected[topic_partition] = others or self._begin_anew(topic_partition, state)
             elif others := elect_without(state, absent, self._context.is_online):
                 elected[topic_partition] = others  # else nothing would be committed for a while
         await self._turns.write_states(elected)
+
+    def _begin_anew(
+        self, topic_partition: TopicPartition, state: PartitionMetadata
+    ) -> PartitionMetadata:
+        elected = self._elect_offline(topic_partition, state)
+        return unforeseen(elected) if self._rules.begins_unforeseen else elected
 
     async def resign(self) -> None:
         """Another broker is controller, or may be: says and knows nothing any more."""

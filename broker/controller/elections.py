@@ -1,9 +1,11 @@
 """Who leads a partition next: pure functions of its state and of who is there.
 
 Leaders are chosen in the order of the assignment, never in the ISR's, which is history. A new
-leader begins a new leader epoch. (Kafka: PartitionLeaderElectionAlgorithms.)
+leader begins a new leader epoch, which is the next one but for `unforeseen`. (Kafka:
+PartitionLeaderElectionAlgorithms.)
 """
 
+import secrets
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
@@ -18,6 +20,10 @@ from broker.cluster.control import NO_LEADER, Partitions
 from broker.cluster.metadata import PartitionMetadata
 
 IsOnline = Callable[[int], bool]
+
+_MOST_SKIPPED = 1 << 14
+_LAST_TO_SKIP_FROM = 1 << 30
+"""Epochs have 31 bits; the next one is there for as long as a broker can start."""
 
 
 def first_state(replicas: Sequence[int], is_online: IsOnline) -> PartitionMetadata:
@@ -68,6 +74,18 @@ def elect_without(
         return None
     isr = tuple(node_id for node_id in state.isr if node_id not in leaving)
     return replace(state, leader_epoch=state.leader_epoch + 1, isr=isr)
+
+
+def unforeseen(state: PartitionMetadata) -> PartitionMetadata:
+    """The same leader in a later epoch, which nobody can tell beforehand.
+
+    Of one that was started anew, perhaps from an older copy of its data: the next epoch was begun
+    after that copy was made, too, and whoever had read records of it would take others at the same
+    offsets for them."""
+    if not 0 <= state.leader_epoch < _LAST_TO_SKIP_FROM:
+        return state
+    skipped = secrets.randbelow(_MOST_SKIPPED)
+    return replace(state, leader_epoch=state.leader_epoch + skipped)
 
 
 def elect_preferred(state: PartitionMetadata, is_online: IsOnline) -> PartitionMetadata:

@@ -1,6 +1,7 @@
 """Creating and deleting topics when the disk, the clock or the client get in the way."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 from uuid import UUID
@@ -27,6 +28,7 @@ from broker.cluster.metadata import BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.controller.controller import Controller
+from broker.controller.leaders import ElectionRules
 from broker.controller.local_channel import LocalChannel
 from broker.log.manager import LogManager
 from broker.replica.purgatory import Purgatory
@@ -41,7 +43,7 @@ T = TypeVar("T")
 class World:
     """A broker alone, from its start; `gate`, when set, is waited for before blocking work."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory, rules: ElectionRules | None = None) -> None:
         self.store = LocalStore(directory)
         self.records = MetadataRecords(self.store)
         self.records.prepare()
@@ -72,7 +74,11 @@ class World:
         )
         state_changes.registered(0)
         self.controller = Controller(
-            1, self.records, lambda node: LocalChannel(state_changes.obey), self.run_blocking
+            1,
+            self.records,
+            lambda node: LocalChannel(state_changes.obey),
+            self.run_blocking,
+            rules or ElectionRules(),
         )
         self.gate: asyncio.Event | None = None
 
@@ -286,6 +292,26 @@ def test_each_start_begins_a_leader_epoch_where_no_other_replica_leads(tmp_path)
         run(world, scenario)
         world.close()
     assert epochs == [0, 1, 2]
+
+
+def test_copies_of_a_data_directory_go_on_in_epochs_of_their_own(tmp_path):
+    """Else other records at the same offsets, in the same epoch, would be taken for those that
+    were written after a backup and are gone with what it replaced."""
+    (tmp_path / "before").mkdir()
+    before = World(tmp_path / "before")
+    run(before, lambda: before.create("t", 20))
+    before.close()
+    epochs = []
+    for copy in ("one", "other"):
+        shutil.copytree(tmp_path / "before", tmp_path / copy)
+        world = World(tmp_path / copy, ElectionRules(begins_unforeseen=True))
+        run(world, lambda: asyncio.sleep(0))
+        topic = world.metadata.topic("t")
+        assert topic is not None
+        epochs.append([partition.leader_epoch for partition in topic.partitions])
+        world.close()
+    assert epochs[0] != epochs[1]
+    assert all(1 <= epoch < 1 << 15 for epoch in epochs[0] + epochs[1])
 
 
 def test_more_partitions(world):

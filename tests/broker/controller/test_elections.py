@@ -15,6 +15,7 @@ from broker.controller.elections import (
     elect_without,
     first_state,
     out_of_balance,
+    unforeseen,
 )
 
 NODES = range(1, 6)
@@ -116,3 +117,12 @@ def test_what_moves_is_not_balanced():
     place = TopicPartition("t", 0)
     assert out_of_balance({place: state}, 10, {1, 2}.__contains__) == [place]
     assert out_of_balance({place: replace(state, removing=(2,))}, 10, {1, 2}.__contains__) == []
+
+
+@given(
+    state=states(), epoch=st.one_of(st.integers(0, 9), st.integers((1 << 30) - 1, (1 << 31) - 1))
+)
+def test_no_epoch_comes_to_its_last_sooner_for_being_unforeseen(state, epoch):
+    changed = unforeseen(replace(state, leader_epoch=epoch))
+    assert epoch <= changed.leader_epoch < max(epoch + 1, (1 << 30) + (1 << 14))
+    assert replace(changed, leader_epoch=state.leader_epoch) == state
