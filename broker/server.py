@@ -322,9 +322,9 @@ class BrokerServer:
             self._membership.logs_failed()
 
     def _look_for_laggards(self) -> None:
-        self._replicas.look_for_laggards()
         wait_s = self._config.replica_lag_time_max_ms / 2000
         self._laggards_timer = self._loop.call_later(wait_s, self._look_for_laggards)
+        self._replicas.look_for_laggards()
 
     def _build_configs(self) -> None:
         self._configs = ConfigManager(

@@ -4,9 +4,14 @@ Called by: the event loop's thread only.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
+from kafka.errors import BrokerResponseError
+
 from broker.cluster.control import ControlRequest, Failures
+
+_log = logging.getLogger(__name__)
 
 Obey = Callable[[ControlRequest], Awaitable[Failures]]
 """Does what a controller asks of this broker."""
@@ -34,4 +39,10 @@ class LocalChannel:
     ) -> Failures:
         if before is not None:
             await asyncio.wait([before])
-        return await self._obey(request)
+        try:
+            return await self._obey(request)
+        except BrokerResponseError:
+            raise
+        except Exception:
+            _log.exception("control.failed request=%s", type(request).__name__)
+            raise

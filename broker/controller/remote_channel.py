@@ -65,6 +65,11 @@ class RemoteChannel:
                 _log.warning("control.refused broker=%d reason=%r", self._node_id, error)
                 if not answer.done():
                     answer.set_exception(error)
+            except Exception as error:
+                # A bug at one: without this task the broker would hear of no other.
+                _log.exception("control.not_sent broker=%d", self._node_id)
+                if not answer.done():
+                    answer.set_exception(error)
             else:
                 if not answer.done():
                     answer.set_result(failures)

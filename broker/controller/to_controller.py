@@ -173,6 +173,12 @@ class ToController:
                 self._changes = asked + self._changes
                 await asyncio.sleep(_RETRY_S)
                 continue
+            except Exception:
+                # A bug: without this task no ISR would change.
+                _log.exception("isr.asked_in_vain")
+                self._changes = asked + self._changes
+                await asyncio.sleep(_RETRY_S)
+                continue
             for change, answer in asked:
                 outcome = outcomes.get((change.topic_id, change.partition), UnknownError())
                 if isinstance(outcome, _ASK_ANOTHER):

@@ -167,6 +167,10 @@ class ReplicaFetcher:
                     _log.warning("fetcher.not_reached reason=%r", str(error))
                 self._is_reached = False
                 await asyncio.sleep(self._options.backoff_ms / 1000)
+            except Exception:
+                # A bug at one answer: without this task nothing would be followed.
+                _log.exception("fetcher.failed")
+                await asyncio.sleep(self._options.backoff_ms / 1000)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -260,6 +260,22 @@ def test_a_partition_in_error_is_held_back_and_the_others_go_on(pairs):
     fetching(pairs, scenario)
 
 
+def test_an_answer_that_nobody_understands_is_not_the_last(pairs):
+    nonsense = [ValueError("what?")]
+
+    def spoil(found):
+        if nonsense:
+            raise nonsense.pop()
+
+    async def scenario(leader, fetcher):
+        leader.spoil = spoil
+        pairs[0].append()
+        await until_equal(*pairs)
+        assert not nonsense
+
+    fetching(pairs, scenario)
+
+
 def test_one_that_is_fenced_stops_until_a_new_epoch(pairs):
     async def scenario(leader, fetcher):
         first = pairs[0]
