@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafkalog.decoding.values_as_json import of_other_types, readable
+from pyspark_kafkalog.decoding.values_as_json import as_json, readable
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -209,11 +209,11 @@ def _json_text(value: Any) -> bytes:
     """A decoded value as a line shows it: text as it is, everything else as JSON."""
     if value is None:
         return b""
-    return value.encode() if isinstance(value, str) else orjson.dumps(value, of_other_types)
+    return value.encode() if isinstance(value, str) else as_json(value)
 
 
 def _of_values(values: list[Any]) -> "pa.Array":
-    return pa.array([orjson.dumps(value, of_other_types) for value in values], pa.binary())
+    return pa.array([as_json(value) for value in values], pa.binary())
 
 
 def _json_texts(column: "pa.Array") -> "_Pieces":

@@ -1,12 +1,34 @@
 """How decoded values are written as JSON where somebody looks at them. Pure functions."""
 
 import base64
+import math
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import orjson
 
-def of_other_types(value: Any) -> Any:
+
+def as_json(value: Any) -> bytes:
+    """In UTF-8. Numbers that JSON has not are "NaN", "Infinity" and "-Infinity", as in Protobuf's
+    JSON; raises orjson.JSONEncodeError for what it cannot write."""
+    text = orjson.dumps(value, _of_other_types)
+    if b"null" not in text:  # as which orjson writes them
+        return text
+    return orjson.dumps(_named(value), _of_other_types)
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _named(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(each) for each in value]
+    return value
+
+
+def _of_other_types(value: Any) -> Any:
     """What orjson asks for values that JSON does not know."""
     if isinstance(value, bytes):
         return readable(value)

@@ -18,7 +18,7 @@ from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.decoding.as_written import AsWritten
 from pyspark_kafkalog.decoding.decoder import FRAME_BYTES, BadValueError
 from pyspark_kafkalog.decoding.registry import RegistryConfig
-from pyspark_kafkalog.decoding.values_as_json import of_other_types
+from pyspark_kafkalog.decoding.values_as_json import as_json
 from pyspark_kafkalog.errors import KafkalogError, SchemaRegistryError
 
 SHOWN_CHARACTERS = 4_096
@@ -93,7 +93,7 @@ class Registry:
             except SchemaRegistryError as error:
                 self._why, self._quiet = str(error), Deadline(_QUIET_MS)
                 raise
-        text = value if kind == "JSON" else orjson.dumps(value, of_other_types)
+        text = value if kind == "JSON" else as_json(value)
         shown = show(memoryview(text))
         return Shown(
             "json by its schema" if kind == "JSON" else kind.lower(),

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import math
+import struct
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -93,3 +95,27 @@ def test_a_value_that_python_has_not_is_shown_as_it_came():
     found, errors = RecordText("json", decoder)._values(values)
     assert found[1] == {"base64": "/v///w8="}
     assert list(errors) == [1]
+
+
+def test_numbers_that_json_has_not_are_words():
+    """They were null, as what is not there."""
+    fields = ",".join(
+        f'{{"name": "{name}", "type": {kind}}}'
+        for name, kind in (
+            ("one", '["null", "double"]'),
+            ("many", '{"type": "array", "items": "double"}'),
+        )
+    )
+    schema = f'{{"type": "record", "name": "r", "fields": [{fields}]}}'
+    numbers = struct.pack("<4d", math.nan, math.inf, -math.inf, 0.5)
+    value = b"\x02" + numbers[:8] + b"\x06" + numbers[8:] + b"\x00"
+    records = pa.record_batch(
+        {
+            "value": pa.array([value, b"\x00\x00"], pa.binary()),
+            "offset": pa.array([0, 1]),
+        }
+    )
+    text = RecordText("%v\\n", open_decoder("avro", schema, None)).of(records)
+    first, second = map(json.loads, bytes(text).splitlines())
+    assert first == {"one": "NaN", "many": ["Infinity", "-Infinity", 0.5]}
+    assert second == {"one": None, "many": []}
