@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +24,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_output,
 )
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, sentence
+from pyspark_kafkalog.errors import KafkalogError, sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +76,12 @@ _PLACES = (
         "--chunk-bytes",
         metavar="SIZE",
         help="Commit about so much of the log at a time, until nothing is left.",
+    ),
+    click.option(
+        "--group",
+        metavar="GROUP",
+        help="Commit the offsets of this consumer group after each commit, for tools that show "
+        "lag.",
     ),
     click.option(
         "--option",
@@ -458,12 +463,14 @@ def _print_result(result: "LoadResult", output: Output, topic: str | None) -> No
 
 def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
     """What the command line says, as the keyword arguments of `load`."""
+    from pyspark_kafkalog.warehouse.named_function import function_named
+
     return {
         "starting": _place("--from", options.starting),
         "until": _place("--until", options.until),
         "max_bytes": options.max_bytes,
         "chunk_bytes": options.chunk_bytes,
-        "transform": options.transform and _function(options.transform),
+        "transform": options.transform and function_named(options.transform),
         "value_format": options.value_format,
         "value_schema": read_schema(options.value_schema),
         "registry": read_registry(options.registry, options.registry_option),
@@ -473,25 +480,8 @@ def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
         "sort_by": options.sort_by,
         "compression": options.compression,
         "target_file_bytes": options.target_file_size,
+        "group": options.group,
     }
-
-
-def _function(name: str) -> Callable[..., Any]:
-    """The function MODULE:FUNCTION; modules are looked for in this directory, too."""
-    from pyspark import cloudpickle
-
-    module_name, _, function_name = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        module = import_module(module_name)
-        function: Callable[..., Any] = getattr(module, function_name)
-    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
-        raise InvalidOptionError(
-            f"--transform {name} cannot be imported: {error}. Write MODULE:FUNCTION."
-        ) from None
-    # Else tasks would have to find the module where they run.
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    return function
 
 
 def _place(flag: str, text: str | None) -> str | datetime | None:

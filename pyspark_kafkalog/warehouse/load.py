@@ -27,6 +27,7 @@ from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, w
 from pyspark_kafkalog.warehouse.engines.local import LocalEngine
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from pyspark_kafkalog.warehouse.landing import Landing, Reading
+from pyspark_kafkalog.warehouse.load_group import tell_group
 from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
 from pyspark_kafkalog.warehouse.places import Place
 from pyspark_kafkalog.warehouse.plan import LoadPlan, Work, find_work, plan_load
@@ -129,6 +130,7 @@ def load(
     sort_by: str | Sequence[str] = (),
     compression: str = "zstd",
     target_file_bytes: int | str = FILE_BYTES,
+    group: str | None = None,
     dry_run: bool = False,
 ) -> LoadResult | LoadPlan:
     """Lands what is new in some topics since the last load of this `name` into this `target`.
@@ -172,6 +174,9 @@ def load(
     ` desc` or not, by which every file is sorted; `compression` zstd, snappy, gzip, lz4 or none; a
     file that has reached `target_file_bytes` is followed by another one.
 
+    `group` is a consumer group whose offsets are committed after each commit of the load, so that
+    lag tools see how far it is. They are not where it goes on; a failure is a warning.
+
     Raises LoadConflictError when another load of the same name committed meanwhile; DataLossError
     when retention took offsets before they were loaded, a topic was recreated, or one that
     subscribePattern found was deleted (with failOnDataLoss=false: warns and goes on with what is
@@ -200,6 +205,7 @@ def load(
         sort_by=sort_by,
         compression=compression,
         target_file_bytes=target_file_bytes,
+        group=group,
     )
     if dry_run:
         return plan_load(wanted)
@@ -255,6 +261,10 @@ def run_load(
             bad_records += bad
             # What was just committed is what the next one is planned from.
             work = replace(work, position=commit.position(wanted.name))
+            tell_group(wanted, work.position)
+    if not commits:
+        # It may not have heard of the last one.
+        tell_group(wanted, work.position)
     return _result(wanted.name, str(work.target), commits, bad_records)
 
 

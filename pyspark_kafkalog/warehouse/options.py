@@ -72,6 +72,8 @@ class LoadArguments(TypedDict, total=False):
     """`zstd`, `snappy`, `gzip`, `lz4` or `none`."""
     target_file_bytes: int | str
     """A file that has reached this is followed by another one; 1 MiB to 4 GiB."""
+    group: str | None
+    """A consumer group whose offsets are committed after each commit, for tools that show lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class LoadOptions:
     user said where to begin in `starting`, which a later load compares with its place. `batches`
     and `query` are the two kinds of a transformation, of Arrow batches or of DataFrames. What one
     load and one commit of it take is bounded by `max_bytes` and `chunk_bytes` of the log. A load
-    of one topic whose target was named after it may meet no other one's there: `own_topic`.
+    of one topic whose target was named after it may meet no other one's there: `own_topic`. Lag
+    tools see it as `group`.
     """
 
     name: str
@@ -96,6 +99,7 @@ class LoadOptions:
     max_bytes: int | None = None
     chunk_bytes: int | None = None
     own_topic: str | None = None
+    group: str | None = None
 
     @property
     def has_dead_letters(self) -> bool:
@@ -144,6 +148,7 @@ def load_options(
         has_start=starting is not None,
         max_bytes=_bytes("max_bytes", arguments.get("max_bytes")),
         chunk_bytes=_bytes("chunk_bytes", arguments.get("chunk_bytes")),
+        group=_group(arguments.get("group")),
     )
     if transform is None:
         # The columns that a transformation makes are known when it is called.
@@ -195,6 +200,12 @@ def _with_subject(registry: Mapping[str, str], options: Mapping[str, str]) -> Ma
     if len(topics) != 1 or not topics[0].strip() or SUBJECT in map(str.lower, registry):
         return registry
     return {**registry, SUBJECT: f"{topics[0].strip()}-value"}
+
+
+def _group(name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise InvalidOptionError("group is empty: name a consumer group, or leave it out")
+    return name
 
 
 def _bytes(name: str, wanted: int | str | None) -> int | None:

@@ -1,0 +1,29 @@
+"""The function that a command line or a file names as MODULE:FUNCTION, for tasks elsewhere, too."""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """Of MODULE:FUNCTION; modules are looked for in this directory, too. Raises
+    InvalidOptionError."""
+    from pyspark import cloudpickle
+
+    module_name, _, function_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+        function: Callable[..., Any] = getattr(module, function_name)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise InvalidOptionError(
+            f"transform {name} cannot be imported: {error}. Write MODULE:FUNCTION."
+        ) from None
+    # Else tasks would have to find the module where they run.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return function
