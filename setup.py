@@ -74,6 +74,8 @@ ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
 PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72", "googleapis-common-protos>=1.70"]
 # The page: templates, what serves them, and what both run on.
 UI = ["starlette>=0.40", "uvicorn>=0.30", "Jinja2>=3.1"]
+# The service's cron lines and its file.
+SERVE = ["cronsim>=2.6", "tomli>=2.0; python_version < '3.11'"]
 NOTEBOOKS = ["matplotlib>=3.9", "ipykernel>=6.29"]
 
 # As pyproject.toml's build-system: what compiles in place, without pip.
@@ -255,6 +257,7 @@ setup(
         "sql": SQL,
         "protobuf": PROTOBUF,
         "ui": UI,
+        "serve": SERVE,
         "notebooks": [*FLIGHTS, *NOTEBOOKS, *DELTA],
         "test": [
             *CONNECT,
@@ -276,6 +279,7 @@ setup(
             *SQL,
             *PROTOBUF,
             *UI,
+            *SERVE,
             "selenium>=4.25",
             *FLIGHTS,
             *NOTEBOOKS,

@@ -63,6 +63,7 @@ WORDS = [
 ELSEWHERE = {
     "completion": "it prints a script",
     "broker": "test_a_broker_says_its_address_in_json",
+    "serve": "test_serve.py",
     "ui": "test_ui.py",
 }
 

@@ -1,0 +1,161 @@
+"""`kafkalog serve`: runs the loads of a file when they are due."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_kafkalog.cli.arguments import SERVERS_VARIABLE, takes_output
+from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.errors import KafkalogError
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.warehouse.service.jobs import Jobs
+    from pyspark_kafkalog.warehouse.service.runner import Said, Service
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Run nothing, but say what is wrong with the file.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Answer /metrics and /healthz here; a PORT alone is this machine's own (127.0.0.1).",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most processes that land records (default: what FILE says, or one for each "
+    "processor).",
+)
+@click.option(
+    "--most-at-once",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most loads at work at a time (default: what FILE says, or 4).",
+)
+@click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    metavar="LOCKFILE",
+    help="Which file keeps a second service from running the same loads (default: .FILE.lock, "
+    "beside FILE).",
+)
+@takes_output
+def command(file: Path, check: bool, output: Output, **options: Any) -> None:
+    """Run the loads of FILE when they are due, until SIGTERM or Ctrl-C.
+
+    FILE is TOML: a table [[load]] for each load, with the options of `kafkalog load` as keys, and
+    `every = "5 minutes"` or `cron = "0 3 * * *"`. SIGHUP reads it anew. SIGTERM or Ctrl-C ends with
+    the commit at work, a second one at once.
+    """
+    from pyspark_kafkalog.warehouse.service.jobs import read_jobs
+
+    def read() -> "Jobs":
+        return read_jobs(file, os.environ.get(SERVERS_VARIABLE))
+
+    if check:
+        jobs = read()
+        for job in jobs.jobs:
+            output.row(f"{job.name}: into {job.place}", name=job.name, target=job.place)
+        return
+    from pyspark_kafkalog.warehouse.service.lock import lock_path, locked
+    from pyspark_kafkalog.warehouse.service.runner import Service
+
+    tell = _Teller(output)
+    with locked(options["lock"] or lock_path(file)):
+        service = Service(read, tell, options["workers"], options["most_at_once"])
+        with _signals(service) as received, ExitStack() as stack:
+            if options["listen"]:
+                _listen(options["listen"], service, stack, output)
+            tell.row(f"Serving {len(service.jobs)} loads.", serving=len(service.jobs))
+            was_stopped = service.run()
+        if not was_stopped:
+            sys.stdout.flush()
+            # At once: a load may still wait for what hangs, and has been given up.
+            os._exit(128 + received[-1])
+    tell.row("Stopped.", serving=0)
+
+
+class _Teller:
+    """Prints what the service says, whole lines whoever says it."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+
+    def __call__(self, said: "Said") -> None:
+        if said.is_error:
+            with self._lock:
+                print(f"kafkalog: {said.text}", file=sys.stderr, flush=True)
+            return
+        document: dict[str, Any] = {"said": said.text}
+        if said.job is not None and said.result is not None:
+            result = said.result
+            document = {
+                "name": said.job.name,
+                "target": said.job.place,
+                "topic": said.topic,
+                "commit": result.commit_id,
+                "commits": result.commits,
+                "records": result.records,
+                "bytes": result.bytes,
+                "offsets_gone": sum(gap.offset_count for gap in result.gaps),
+                "bad_records": result.bad_records,
+            }
+        self.row(said.text, **document)
+
+    def row(self, text: str, **document: Any) -> None:
+        with self._lock:
+            self._output.say(text, **document)
+            sys.stdout.flush()
+
+
+def _listen(at: str, service: "Service", stack: ExitStack, output: Output) -> None:
+    from pyspark_kafkalog.warehouse.service.endpoint import endpoint
+    from pyspark_kafkalog.warehouse.service.lag_watch import LagWatch
+    from pyspark_kafkalog.warehouse.service.metrics import LoadCollector
+
+    host, _, port = at.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"--listen takes HOST:PORT, and not {at!r}.")
+    where = (host.strip("[]") or "127.0.0.1", int(port))
+    try:
+        collector = LoadCollector(service.figures)
+        address = stack.enter_context(endpoint(*where, collector, service.unwell))
+    except OSError as error:
+        raise KafkalogError(f"--listen {at} cannot be: {error.strerror or error}.") from error
+    stack.enter_context(LagWatch(lambda: service.jobs, service.figures).watching())
+    output.row(f"http://{address}/metrics", metrics=f"http://{address}/metrics")
+
+
+@contextmanager
+def _signals(service: "Service") -> Iterator[list[int]]:
+    """SIGTERM and Ctrl-C stop the service, SIGHUP has it read its file anew; yields the
+    numbers of those that came to stop it."""
+    from pyspark_kafkalog.warehouse.service.runner import Asked
+
+    received: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        service.ask(Asked.STOP)
+
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        service.ask(Asked.RELOAD)
+
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
