@@ -13,7 +13,7 @@ made for each test, and deleted after it.
 import re
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import pytest
@@ -61,13 +61,20 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_broker: EmbeddedBroker) ->
     from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
 
     marker = request.node.get_closest_marker("kafka_topic")
-    wanted = {"partitions": 1, **(marker.kwargs if marker else {})}
+    partitions, configs = _wanted(*marker.args, **marker.kwargs) if marker else _wanted()
     test = re.sub("[^a-zA-Z0-9._-]", "-", request.node.name)[:_LONGEST_NAME]
     name = f"{test}-{uuid.uuid4().hex[:8]}"
     config = ClientConfig.from_options({"bootstrap.servers": kafka_broker.bootstrap_servers})
     with Cluster(config, fails_fast=True) as cluster:
-        create_topic(cluster, name, **wanted)
+        create_topic(cluster, name, partitions, configs=configs)
         yield name
         # The test may have deleted it, or ended the broker.
         with suppress(UnknownTopicError, BrokersUnreachableError):
             delete_topics(cluster, [name])
+
+
+def _wanted(
+    partitions: int = 1, configs: Mapping[str, str] | None = None
+) -> tuple[int, Mapping[str, str]]:
+    """What the marker kafka_topic says."""
+    return partitions, configs or {}

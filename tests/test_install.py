@@ -241,7 +241,7 @@ names = set()
 
 
 @pytest.mark.parametrize("text", ["a b", "c/d"])
-@pytest.mark.kafka_topic(partitions=2, configs={"retention.ms": "9"})
+@pytest.mark.kafka_topic(2, configs={"retention.ms": "9"})
 def test_a_topic(kafka_broker, kafka_topic, text, capfd):
     names.add(kafka_topic)
     servers = ["-b", kafka_broker.bootstrap_servers]
