@@ -19,6 +19,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_client,
     takes_quiet,
 )
+from pyspark_kafkalog.cli.names import complete_groups, complete_topics
 from pyspark_kafkalog.cli.places import PLACE, WAYS
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
 from pyspark_kafkalog.source.places import Place
@@ -70,6 +71,7 @@ _WHERE = (
         "--group",
         "-G",
         metavar="GROUP",
+        shell_complete=complete_groups,
         help="Begin where this consumer group is (where it is nowhere: at --offset), and commit "
         "what was read. Does not join the group: one reader at a time.",
     ),
@@ -77,7 +79,7 @@ _WHERE = (
 
 
 @click.command
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @takes(_WHERE)
 @click.option(
     "--format",
@@ -85,6 +87,7 @@ _WHERE = (
     "wanted",
     default="raw",
     metavar="FORMAT",
+    shell_complete=lambda _, __, text: [each for each in ("raw", "json") if each.startswith(text)],
     help="raw: values, one a line (the default). json: one object a line, bytes that are no UTF-8 "
     "as base64. Else a template: %t topic, %p partition, %o offset, %k key, %v value, "
     "%T timestamp in ms, %h headers, %K %S lengths, \\n a line's end.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_kafkalog.cli.arguments import Client, takes, takes_client, takes_output
+from pyspark_kafkalog.cli.names import complete_groups
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.places import Place
@@ -51,7 +52,7 @@ def list_groups(client: Client, output: Output) -> None:
 
 
 @command.command
-@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@click.argument("groups", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
 @takes_client
 @takes_output
 def describe(client: Client, output: Output, groups: tuple[str, ...]) -> None:
@@ -156,7 +157,9 @@ def _of_member(member: "GroupMember") -> str:
 
 
 @command.command
-@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.argument(
+    "groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
+)
 @takes_client
 @takes_output
 def delete(client: Client, output: Output, groups: tuple[str, ...]) -> None:
@@ -200,7 +203,7 @@ _WHERE_TO = (
 
 
 @command.command
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--topic",
     "topics",

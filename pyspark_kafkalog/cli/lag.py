@@ -3,12 +3,13 @@
 import click
 
 from pyspark_kafkalog.cli.arguments import Client, takes_client, takes_output
+from pyspark_kafkalog.cli.names import complete_groups
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.errors import KafkalogError
 
 
 @click.command
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @takes_client
 @takes_output
 def command(client: Client, output: Output, group: str) -> None:

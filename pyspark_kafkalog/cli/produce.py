@@ -15,6 +15,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_client,
     takes_quiet,
 )
+from pyspark_kafkalog.cli.names import complete_topics
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ _SENDING = (
 
 
 @click.command
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument(
     "files", nargs=-1, type=click.Path(exists=True, dir_okay=False), metavar="[FILE]..."
 )

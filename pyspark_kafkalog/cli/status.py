@@ -1,5 +1,6 @@
 """`kafkalog status`: where the loads of a target are, and how far behind."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -34,6 +35,8 @@ def command(client: Client, output: Output, target: str, name: str | None, gaps:
     from pyspark_kafkalog.warehouse.status import load_status
 
     found = load_status(target, name, gaps)
+    if not found and not output.is_quiet:
+        print("No load has committed to this target.", file=sys.stderr)
     cluster = client.cluster_if_named()
     if cluster is None:
         for status in found:

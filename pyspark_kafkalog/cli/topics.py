@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_kafkalog.cli.arguments import Client, read_settings, takes_client, takes_output
+from pyspark_kafkalog.cli.names import complete_topics
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.cli.places import PLACE, WAYS
 from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError, sentence
@@ -82,7 +83,7 @@ def list_topics(client: Client, output: Output, internal: bool) -> None:
 
 
 @command.command
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option(
     "--all-configs", is_flag=True, help="All properties, not only those set for the topic."
 )
@@ -155,7 +156,9 @@ def _tell(output: Output, topic: "TopicDescription", partitions: list[dict[str, 
 
 
 @command.command
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option("--if-exists", is_flag=True, help="Topics that are not there are no error.")
 @takes_client
 @takes_output
@@ -180,7 +183,7 @@ def _is_there(cluster: "Cluster", name: str) -> bool:
 
 
 @command.command
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--config", multiple=True, metavar="NAME=VALUE", help="A property to set; may be repeated."
 )
@@ -211,7 +214,7 @@ def alter(
 
 
 @command.command
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--total",
     type=click.IntRange(min=1),
@@ -231,7 +234,7 @@ def add_partitions(client: Client, output: Output, topic: str, total: int) -> No
 
 
 @command.command
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--before", type=PLACE, required=True, help=f"Delete what lies before this: {WAYS}.")
 @click.option(
     "--partition",

@@ -12,11 +12,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 from kafka.structs import TopicPartition
 
 import pyspark_kafkalog
 from pyspark_kafkalog.cli import main
 from pyspark_kafkalog.cli.arguments import Client
+from pyspark_kafkalog.cli.entry import command_tree
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.group import commit_offsets
@@ -284,6 +286,31 @@ raise SystemExit(f"imported {slow}" if slow else 0)
     done = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "#compdef kafkalog" in done.stdout
+
+
+def test_a_shell_completes_topics_and_groups(run, broker, monkeypatch):
+    for name in ("whole-a", "whole-b"):
+        run(f"topics create {name}")
+    run("groups reset whole-group --topic whole-a --to-latest --execute")
+
+    def completed(*words: str) -> list[str]:
+        *given, incomplete = words
+        shell = BashComplete(command_tree(), {}, "kafkalog", "_KAFKALOG_COMPLETE")
+        return [each.value for each in shell.get_completions(given, incomplete)]
+
+    servers = ["-b", broker.bootstrap_servers]
+    monkeypatch.delenv("KAFKALOG_BOOTSTRAP_SERVERS", raising=False)
+    assert completed("consume", *servers, "whole-") == ["whole-a", "whole-b"]
+    assert completed("consume", *servers, "whole-a", "whole-") == ["whole-b"]
+    assert completed("groups", "describe", "whole-") == []
+    monkeypatch.setenv("KAFKALOG_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    assert completed("topics", "describe", "whole-b") == ["whole-b"]
+    assert completed("topics", "create", "whole-") == []
+    assert completed("consume", "whole-a", "--group", "whole-") == ["whole-group"]
+    assert completed("groups", "reset", "whole-") == ["whole-group"]
+    assert completed("consume", "--format", "") == ["raw", "json"]
+    monkeypatch.setenv("KAFKALOG_BOOTSTRAP_SERVERS", f"127.0.0.1:{closed_port()}")
+    assert completed("topics", "describe", "whole-") == []
 
 
 @pytest.mark.parametrize("line", ["produce lean", "consume lean --exit-at-end --format json"])

@@ -101,7 +101,9 @@ def test_without_a_cluster_the_target_alone_is_asked(kafkalog, new_topic, land, 
 
 
 def test_loads_that_are_not_there(kafkalog, new_topic, land, tmp_path):
-    assert kafkalog("status", "--to", f"parquet:{tmp_path}/none").lines == []
+    nothing = ["status", "--to", f"parquet:{tmp_path}/none"]
+    assert kafkalog(*nothing) == (0, "", "No load has committed to this target.\n")
+    assert kafkalog(*nothing, "-q") == (0, "", "")
     assert not (tmp_path / "none").exists()
     target = land("nightly", OffsetRange(new_topic(), 0, 0, 2))
     done = kafkalog("status", "--to", target, "--name", "nihgtly")
