@@ -10,12 +10,13 @@ Runs on the driver, without Spark. Writes nothing.
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, TargetError
 from pyspark_kafkalog.source.offsets import (
     LATEST,
     Limit,
@@ -180,12 +181,22 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
 
 
 def _refuse_others(target: Target, position: Position, wanted: LoadOptions) -> None:
-    others = {each.topic for each in position.without_deleted().offsets} - {wanted.own_topic}
-    if wanted.own_topic is not None and others:
-        raise InvalidOptionError(
-            f"topic {wanted.own_topic} would land in {target}, where load {wanted.name!r} has "
-            f"topic {min(others)} already: load it by itself, into a target of another name"
-        )
+    """Raises InvalidOptionError where the table of a topic's own has rows of another one."""
+    if wanted.own_topic is None:
+        return
+    known = {wanted.name: position}
+    if not position.offsets:
+        # The first load of this name: others may have come here under names of their own.
+        for name in target.names():
+            with suppress(TargetError):
+                known[name] = target.position(name, read_only=True)
+    for name, at in known.items():
+        others = {each.topic for each in at.without_deleted().offsets} - {wanted.own_topic}
+        if others:
+            raise InvalidOptionError(
+                f"topic {wanted.own_topic} would land in {target}, where load {name!r} has topic "
+                f"{min(others)} already: load it by itself, into a target of another name"
+            )
 
 
 def plan_ranges(

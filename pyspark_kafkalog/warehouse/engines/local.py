@@ -37,6 +37,8 @@ class LocalEngine:
     def __init__(self, workers: int | None = None, at_once: int = 1) -> None:
         if workers is not None and workers < 1:
             raise InvalidOptionError(f"{workers} workers land nothing: give 1 or more")
+        if at_once < 1:
+            raise InvalidOptionError(f"{at_once} loads at a time land nothing: give 1 or more")
         most = workers or _processors()
         self._share = max(1, most // at_once)
         self._pool = WorkerPool(most)

@@ -99,6 +99,9 @@ def test_no_two_topics_share_a_table(servers: str, filler: TopicFiller, tmp_path
     later = loaded(servers, target, subscribe="A.b")
     assert isinstance(later["A.b"].error, InvalidOptionError)
     assert "has topic a.b already" in str(later["A.b"].error)
+    own = loaded(servers, target, subscribe="A.b", name="nightly-{topic}")
+    assert "load 'nightly' has topic a.b already" in str(own["A.b"].error)
+    assert records(loaded(servers, target, subscribe="c", name="hourly-{topic}")) == {"c": 1}
     with closing(sqlite3.connect(tmp_path / "db")) as connection:
         assert connection.execute("SELECT count(*) FROM a_b").fetchone() == (1,)
 
@@ -124,6 +127,9 @@ def test_what_concerns_all_topics_is_said_once(tmp_path: Path) -> None:
         load_topics(None, "nightly", f"parquet:{tmp_path}", options)
     with pytest.raises(InvalidOptionError, match=r"load_topics"):
         pyspark_kafkalog.load(None, "nightly", f"parquet:{tmp_path}/{{topic}}", options)
+    for number in (0, -1):
+        with pytest.raises(InvalidOptionError, match=f"{number} loads at a time land nothing"):
+            load_topics(None, "nightly", f"parquet:{tmp_path}/{{topic}}", options, at_once=number)
 
 
 def test_the_command_names_each_topic_that_failed(
