@@ -63,13 +63,14 @@ class Supervised:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._forget()
 
     def revive(self) -> None:
         """Starts it again if it has ended by itself."""
         code = self.code
         if code or (code == 0 and self._has_work()):
             self.failures += code != 0
+            self._forget()
             self.start()
 
     def retire(self) -> None:
@@ -79,4 +80,12 @@ class Supervised:
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._process.kill()
+        self._forget()
+
+    def _forget(self) -> None:
+        """One that has ended, or will."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.wait()
+        self._process.stdin.close()
