@@ -111,7 +111,8 @@ class StateChanges:
         """Does what is asked, when this broker is registered; the partitions where it failed.
 
         Raises StaleControllerEpochError for a controller of the past, and StaleBrokerEpochError for
-        what is meant for this broker as it was before.
+        what is meant for this broker as it was before; and MetadataStoreError, where nothing was
+        done: it is to be asked for again.
         """
         # A controller that has not seen yet that the broker before is gone goes on to tell it of
         # changes, alone; here they would be taken for all that there is.
@@ -140,6 +141,8 @@ class StateChanges:
                 failures[topic_partition] = StaleControllerEpochError()
             elif state.partition_epoch >= kept.partition_epoch:
                 changed[topic_partition] = state
+        # What the store does not answer leaves everything as it is, until the request comes again.
+        await self._run_blocking(lambda: self._read_configs(request, changed))
         await self._fetchers.remove(changed.keys())
         for topic_partition in changed:
             self._replicas.stop_other(topic_partition, request.topic_ids[topic_partition.topic])
@@ -185,11 +188,14 @@ class StateChanges:
             self._newly_led.pop(topic_partition, None)
             self._coordinators.resign(topic_partition)
 
-    def _make_logs(self, request: LeaderAndIsr, changed: Partitions) -> Failures:
-        """Makes those that are missing, by their topics' configs. Blocks."""
+    def _read_configs(self, request: LeaderAndIsr, changed: Partitions) -> None:
+        """Of the topics whose logs are to be made. Blocks; raises MetadataStoreError."""
         missing = [each for each in changed if not self._replicas.has_log(each)]
         for name in {topic_partition.topic for topic_partition in (*request.created, *missing)}:
             self._topic_configs.refresh(name)
+
+    def _make_logs(self, request: LeaderAndIsr, changed: Partitions) -> Failures:
+        """Makes those that are missing, by their topics' configs. Blocks."""
         failures: dict[TopicPartition, BrokerResponseError] = {}
         for topic_partition in changed:
             try:

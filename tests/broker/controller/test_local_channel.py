@@ -2,7 +2,11 @@
 
 import asyncio
 
+import pytest
+from kafka.errors import BrokerNotAvailableError
+
 from broker.cluster.control import Stamp, UpdateMetadata
+from broker.cluster.store import StoreConnectionError
 from broker.controller.local_channel import LocalChannel
 
 
@@ -29,5 +33,29 @@ def test_one_request_after_the_other_also_after_one_that_failed():
         results = await asyncio.gather(*answers, return_exceptions=True)
         assert isinstance(results.pop(1), OSError)
         assert results == [{}, {}]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_store_keeps_its_broker_from_is_asked_for_again_until_it_is_done():
+    failures = [StoreConnectionError("/"), StoreConnectionError("/")]
+    done = []
+
+    async def obey(asked):
+        if failures:
+            raise failures.pop()
+        done.append(asked.stamp.controller_epoch)
+        return {}
+
+    async def scenario() -> None:
+        channel = LocalChannel(obey)
+        answers = [channel.send(request(epoch)) for epoch in range(2)]
+        assert await asyncio.gather(*answers) == [{}, {}]
+        assert done == [0, 1]
+        failures.append(StoreConnectionError("/"))
+        late = channel.send(request(2))
+        await channel.close()
+        with pytest.raises(BrokerNotAvailableError):
+            await late
 
     asyncio.run(scenario())

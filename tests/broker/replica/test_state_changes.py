@@ -27,6 +27,7 @@ from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
 from broker.cluster.records import MetadataRecords
+from broker.cluster.store import StoreConnectionError
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
@@ -67,8 +68,9 @@ class Broker:
             Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run)),
         )
         self.coordinators = ToldCoordinators()
+        self.configs, self.fetchers = configs, no_fetchers()
         self._changes = StateChanges(
-            1, self.metadata, configs, self.replicas, no_fetchers(), at_once, self.coordinators
+            1, self.metadata, configs, self.replicas, self.fetchers, at_once, self.coordinators
         )
         self.registered = self._changes.registered
         self.session_lost = self._changes.session_lost
@@ -245,6 +247,28 @@ def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(bro
     assert not replicas.takes_appends
     broker.registered(3)
     assert replicas.takes_appends
+
+
+def test_what_the_store_does_not_answer_leaves_everything_as_it_is(broker, monkeypatch):
+    """Else partitions that it was not about would be followed no more, and led as before."""
+    followed = []
+
+    async def remove(topic_partitions):
+        followed.append(set(topic_partitions))
+
+    def lost(name):
+        raise StoreConnectionError("/")
+
+    broker.lead(5, {PLACES[0]: TOPIC.partitions[0]})
+    monkeypatch.setattr(broker.fetchers, "remove", remove)
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.configs, "refresh", lost)
+        with pytest.raises(StoreConnectionError):
+            broker.lead(5)
+        assert followed == []
+        assert set(broker.logs.all_logs()) == {PLACES[0]}
+    assert broker.lead(5) == {}
+    assert followed == [set(PLACES)]
 
 
 def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
