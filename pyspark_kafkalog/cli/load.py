@@ -186,6 +186,12 @@ _ROWS_AND_FILES = (
         help="zstd (the default), snappy, gzip, lz4 or none.",
     ),
     click.option("--target-file-size", default="512m", metavar="SIZE", help="Default: 512m."),
+    click.option(
+        "--on-schema-change",
+        type=click.Choice(["fail", "add", "widen"]),
+        help="What becomes of the table when rows have other columns (default: add where values "
+        "are decoded and the load has loaded into it before, else fail).",
+    ),
 )
 
 
@@ -481,6 +487,7 @@ def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
         "compression": options.compression,
         "target_file_bytes": options.target_file_size,
         "group": options.group,
+        "on_schema_change": options.on_schema_change,
     }
 
 

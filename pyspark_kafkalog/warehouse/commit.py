@@ -4,7 +4,8 @@ A DataFile is written in a Stage; a PendingCommit is what a load wants published
 where its name goes on; a Commit is what was. Also owns what follows from positions alone: what a
 load gives up, when it conflicts with another one, and which topics were recreated.
 
-Never reads or writes anything, never imports Spark or Arrow, nor any other module of the warehouse.
+Never reads or writes anything, never imports Spark or Arrow, nor another module of the warehouse
+but for a value that commits carry.
 """
 
 import logging
@@ -19,6 +20,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.errors import LoadConflictError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +60,7 @@ class Stage:
     types of row_types.storable, field ids included, but for what `partitioning` leaves out, and
     names that end in `suffix`. Without `takes_nul` no text may hold the character NUL,
     without `takes_nan` no column NaN, and without `takes_all_times` none one that
-    row_types.rows_out_of_days finds.
+    row_types.rows_out_of_days finds. `change` says what the commit may do to the table's columns.
     """
 
     load_id: str
@@ -69,6 +71,7 @@ class Stage:
     takes_nul: bool = True
     takes_nan: bool = True
     takes_all_times: bool = True
+    change: SchemaChange = UNSAID
 
 
 @dataclass(frozen=True, slots=True)

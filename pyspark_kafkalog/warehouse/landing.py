@@ -80,11 +80,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """All that the tasks of a load have in common; travels to them pickled."""
+    """All that the tasks of a load have in common; travels to them pickled. `made` are the columns
+    that a transformation makes; the stage's, in which they are written, may have wider types."""
 
     reading: Reading
     stage: Stage
     layout: Layout = PLAIN
+    made: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def land(landing: Landing, ranges: Iterable[OffsetRange]) -> Iterator[Landed]:
             label = range_label(offset_range)
             rows = records.rows()
             if landing.reading.transform is not None:
-                schema = storable(landing.stage.schema)
+                schema = storable(landing.made or landing.stage.schema)
                 rows = (check_made(batch, schema) for batch in rows)
             files = tuple(write_files(landing.stage, label, rows, landing.layout))
             yield replace(records.landed(), files=files)

@@ -35,6 +35,7 @@ from pyspark_kafkalog.warehouse.portions import chunks_of, pieces_of, within_byt
 from pyspark_kafkalog.warehouse.progress import Progress, Watch, reported
 from pyspark_kafkalog.warehouse.rows.dead_letters import make_topics
 from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES, check_layout
+from pyspark_kafkalog.warehouse.rows.schema_change import kept_columns
 from pyspark_kafkalog.warehouse.rows.transformation import Batches
 from pyspark_kafkalog.warehouse.verify import Outcome
 
@@ -131,6 +132,7 @@ def load(
     compression: str = "zstd",
     target_file_bytes: int | str = FILE_BYTES,
     group: str | None = None,
+    on_schema_change: str | None = None,
     dry_run: bool = False,
 ) -> LoadResult | LoadPlan:
     """Lands what is new in some topics since the last load of this `name` into this `target`.
@@ -177,6 +179,14 @@ def load(
     `group` is a consumer group whose offsets are committed after each commit of the load, so that
     lag tools see how far it is. They are not where it goes on; a failure is a warning.
 
+    `on_schema_change` says what becomes of a table when rows have other columns than it: `fail`;
+    `add`, which makes new columns in the commit that first needs them; or `widen`, which also
+    gives columns a wider type where the format loses nothing by it. Unless it is said, loads that
+    decode values by a schema add columns to tables that they have loaded into before, and others
+    fail, but for directories of Parquet files, which take more columns. A type that cannot become
+    another one is an error, or, with `on_error` null or deadletter, makes a bad value of each that
+    does not fit the column.
+
     Raises LoadConflictError when another load of the same name committed meanwhile; DataLossError
     when retention took offsets before they were loaded, a topic was recreated, or one that
     subscribePattern found was deleted (with failOnDataLoss=false: warns and goes on with what is
@@ -206,6 +216,7 @@ def load(
         compression=compression,
         target_file_bytes=target_file_bytes,
         group=group,
+        on_schema_change=on_schema_change,
     )
     if dry_run:
         return plan_load(wanted)
@@ -286,7 +297,8 @@ def _land(
     reading, layout = wanted.reading(work.topic_ids, work.epochs), wanted.layout
     schema = engine.columns(reading, pieces)
     check_layout(layout, schema)
-    stage = work.target.stage(schema, layout.partition_by)
+    change = wanted.schema_change(is_known=bool(work.position.offsets))
+    stage = work.target.stage(schema, layout.partition_by, change)
     if reading.values is not None:
         # What a transformation has replaced by then does no harm.
         may_replace = wanted.batches is not None or wanted.query is not None
@@ -295,11 +307,12 @@ def _land(
             takes_nul=stage.takes_nul,
             takes_nan=stage.takes_nan or may_replace,
             takes_all_times=stage.takes_all_times or may_replace,
+            narrower=kept_columns(change, schema, stage.schema),
         )
         reading = replace(reading, values=values)
     try:
         with watch(stage.path, pieces):
-            done = engine.run(Landing(reading, stage, layout), pieces)
+            done = engine.run(Landing(reading, stage, layout, schema), pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)

@@ -23,6 +23,7 @@ from pyspark_kafkalog.source.splitting import Splitting
 from pyspark_kafkalog.warehouse.commit import NO_EPOCHS, NO_IDS, Epochs, TopicIds
 from pyspark_kafkalog.warehouse.landing import Reading
 from pyspark_kafkalog.warehouse.places import Place, with_places
+from pyspark_kafkalog.warehouse.rows.allowed_change import ADD, SchemaChange, parse_schema_change
 from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.rows.transformation import Batches, takes_batches
@@ -74,6 +75,8 @@ class LoadArguments(TypedDict, total=False):
     """A file that has reached this is followed by another one; 1 MiB to 4 GiB."""
     group: str | None
     """A consumer group whose offsets are committed after each commit, for tools that show lag."""
+    on_schema_change: str | None
+    """What becomes of the table when rows have other columns: `fail`, `add` or `widen`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class LoadOptions:
     chunk_bytes: int | None = None
     own_topic: str | None = None
     group: str | None = None
+    on_schema_change: str | None = None
 
     @property
     def has_dead_letters(self) -> bool:
@@ -109,6 +113,20 @@ class LoadOptions:
         """How records become rows, of topics with `topic_ids`, and leaders in `epochs`."""
         columns = (*DEFAULT_COLUMNS, "headers") if self.source.include_headers else DEFAULT_COLUMNS
         return Reading(self.source, columns, topic_ids, self.values, self.batches, epochs)
+
+    def schema_change(self, is_known: bool) -> SchemaChange:
+        """What a load may do to the columns of its table; `is_known`: it has loaded into it before.
+
+        A first load changes no table that is there unless it is told to: it may be the wrong one.
+        """
+        values, said = self.values, self.on_schema_change
+        if said is None and is_known and values is not None and values.fields:
+            said = ADD
+        change = parse_schema_change(said)
+        is_plain = self.batches is None and self.query is None
+        if not change.adds or values is None or values.on_error == FAIL or not is_plain:
+            return change
+        return replace(change, sorted_out=frozenset(values.fields))
 
 
 def load_options(
@@ -149,7 +167,9 @@ def load_options(
         max_bytes=_bytes("max_bytes", arguments.get("max_bytes")),
         chunk_bytes=_bytes("chunk_bytes", arguments.get("chunk_bytes")),
         group=_group(arguments.get("group")),
+        on_schema_change=arguments.get("on_schema_change"),
     )
+    parse_schema_change(wanted.on_schema_change)
     if transform is None:
         # The columns that a transformation makes are known when it is called.
         check_layout(wanted.layout, wanted.reading().schema())

@@ -65,7 +65,7 @@ def _run_query(
     stage = landing.stage
     result = query(planned_rows(spark, landing.reading, tasks_of(ranges), stage.path))
     found = result_schema(result)
-    if not found.equals(storable(stage.schema)):
+    if not found.equals(storable(landing.made or stage.schema)):
         raise InvalidOptionError(
             f"transform made other columns when it was called again: {found.names} of types "
             f"{[str(kind) for kind in found.types]}"

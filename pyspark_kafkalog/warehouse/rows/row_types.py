@@ -9,6 +9,7 @@ Pure functions: any thread, driver and tasks.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -93,7 +94,7 @@ def check_made(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises InvalidRowError.
     """
     if sorted(batch.schema.names) == sorted(schema.names) and all(
-        _keeps(field.type, schema.field(field.name).type) for field in batch.schema
+        keeps(field.type, schema.field(field.name).type) for field in batch.schema
     ):
         return batch
     made, expected = (
@@ -105,7 +106,7 @@ def check_made(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _keeps(kind: pa.DataType, wanted: pa.DataType) -> bool:
+def keeps(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of a type is one of another."""
     if pa.types.is_null(kind):
         return True
@@ -168,6 +169,45 @@ def rows_out_of_days(column: pa.Array) -> set[int]:
         return set()
     return set(
         pc.indices_nonzero(pc.or_(pc.less(counts, first), pc.greater(counts, last))).to_pylist()
+    )
+
+
+def settled(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, set[int]]:
+    """A column as one of another type, and the rows whose values are none of that, which are null
+    in it: of numbers those that would not stay what they are, of others all."""
+    if _is_number(column.type) and _is_number(kind):
+        found: set[int] = set()
+        parts: list[pa.Array] = []
+        _settle(column, kind, 0, parts, found)
+        return pa.concat_arrays(parts) if parts else pa.array([], kind), found
+    if column.type == kind:
+        return column, set()
+    rows = pc.indices_nonzero(pc.is_valid(column)).to_pylist()
+    return pa.nulls(len(column), kind), set(rows)
+
+
+def _settle(
+    column: pa.Array, kind: pa.DataType, first: int, parts: list[pa.Array], bad: set[int]
+) -> None:
+    """Rows that do not fit are found by halving, so that few of them cost little."""
+    with suppress(pa.ArrowInvalid):
+        cast = column.cast(kind)
+        # Of decimals and floating point numbers a cast loses digits without a word.
+        if pc.all(pc.equal(cast.cast(column.type), column)).as_py() is not False:
+            parts.append(cast)
+            return
+    if len(column) == 1:
+        parts.append(pa.nulls(1, kind))
+        bad.add(first)
+        return
+    half = len(column) // 2
+    _settle(column[:half], kind, first, parts, bad)
+    _settle(column[half:], kind, first + half, parts, bad)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )
 
 

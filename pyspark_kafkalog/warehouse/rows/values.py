@@ -13,6 +13,7 @@ with `null` that is what is null in its row. Made on the driver; travels pickled
 thread uses it.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,7 +26,12 @@ from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters, checked_topic
-from pyspark_kafkalog.warehouse.rows.row_types import rows_out_of_days, rows_with_nan, rows_with_nul
+from pyspark_kafkalog.warehouse.rows.row_types import (
+    rows_out_of_days,
+    rows_with_nan,
+    rows_with_nul,
+    settled,
+)
 
 FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
 ON_ERROR = (FAIL, DEAD_LETTER, NULL)
@@ -48,6 +54,14 @@ class Values:
     takes_nul: bool = True
     takes_nan: bool = True
     takes_all_times: bool = True
+    narrower: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
+    """Columns that keep the type of the table, which not every value fits."""
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns that a value's schema makes; none where it makes the column `value` alone."""
+        kind = self.decoder.type
+        return [_column_name(one.name) for one in kind] if pa.types.is_struct(kind) else []
 
     def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read to make rows of the topic's `columns`."""
@@ -99,13 +113,14 @@ class Values:
             decoded = _without(decoded, rows_with_nan(decoded.column), _IS_NAN)
         if not self.takes_all_times:
             decoded = _without(decoded, rows_out_of_days(decoded.column), f"it holds {_NO_DAY}")
+        decoded, settled = self._settled(decoded)
         errors = decoded.errors
         if self.on_error == FAIL:
             if errors:
                 raise BadRecordError(_told(records, errors))
         else:
             errors = {**self._bad_beside_value(records, schema), **errors}
-        columns = self._columns(records, decoded)
+        columns = self._columns(records, decoded) | settled
         if self.on_error == NULL and "headers" in columns and not self.takes_nul:
             columns["headers"] = _nulled(columns["headers"], rows_with_nul(columns["headers"]))
         if self.on_error == NULL and not self.takes_all_times:
@@ -138,7 +153,27 @@ class Values:
         kind = self.decoder.type
         if not pa.types.is_struct(kind):
             return [pa.field("value", kind)]
-        return [pa.field(_column_name(field.name), field.type) for field in kind]
+        names = [_column_name(one.name) for one in kind]
+        return [
+            pa.field(name, self.narrower.get(name, one.type))
+            for name, one in zip(names, kind, strict=True)
+        ]
+
+    def _settled(self, decoded: Decoded) -> tuple[Decoded, dict[str, pa.Array]]:
+        """Without the values that do not fit the columns that are `narrower`, and these columns."""
+        bad: dict[int, str] = {}
+        for name, kind in self.narrower.items():
+            _, rows = settled(self._field(decoded, name), kind)
+            bad |= dict.fromkeys(rows, f"{name} does not fit the table's column, which is {kind}")
+        if bad:
+            decoded = Decoded(_nulled(decoded.column, set(bad)), {**bad, **decoded.errors})
+        return decoded, {
+            name: settled(self._field(decoded, name), kind)[0]
+            for name, kind in self.narrower.items()
+        }
+
+    def _field(self, decoded: Decoded, name: str) -> pa.Array:
+        return decoded.column.flatten()[self.fields.index(name)]
 
     def _columns(self, records: pa.RecordBatch, decoded: Decoded) -> dict[str, pa.Array]:
         columns = dict(zip(records.schema.names, records.columns, strict=True))

@@ -81,6 +81,7 @@ from pyspark_kafkalog.warehouse.commit import (
     TopicIds,
     without_recreated,
 )
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange, parse_schema_change
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
@@ -103,6 +104,11 @@ OPTIONS = (
     Option("sortBy", "", "As `sort_by` of `load`."),
     Option("compression", "`zstd`", "As that of `load`."),
     Option("targetFileBytes", "`512m`", "As `target_file_bytes` of `load`."),
+    Option(
+        "onSchemaChange",
+        "",
+        "As `on_schema_change` of `load`; `fail` unless it is set, but for Parquet.",
+    ),
     Option(
         "startingOffsets",
         "",
@@ -158,6 +164,7 @@ class LoadSinkOptions:
     client: ClientConfig | None = None
     fail_on_data_loss: bool = True
     starting: Limit | None = None
+    change: SchemaChange = UNSAID
 
 
 def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
@@ -183,6 +190,7 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
         client=_client(values),
         fail_on_data_loss=parse_boolean(values, "failOnDataLoss", default=True),
         starting=None if starting is None else parse_start("startingOffsets", starting),
+        change=parse_schema_change(values.get("onschemachange"), "onSchemaChange"),
     )
 
 
@@ -258,7 +266,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         target = open_target(options.target)
         position = target.position(options.name)
         goes_on, ids, bounds = self._asked(position)
-        stage = target.stage(schema, options.layout.partition_by)
+        stage = target.stage(schema, options.layout.partition_by, options.change)
         return SinkPlan(stage, position, goes_on, ids, bounds.earliest, bounds.epochs)
 
     def _asked(self, position: Position) -> tuple[Offsets, TopicIds, LogBounds]:

@@ -66,7 +66,14 @@ from pyspark_kafkalog.warehouse.commit import (
     ranges_from_json,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
+from pyspark_kafkalog.warehouse.targets.delta_evolution import (
+    append_with_schema,
+    changed_schema,
+    joined_columns,
+)
 from pyspark_kafkalog.warehouse.targets.delta_history import (
     actions,
     commit_info,
@@ -160,16 +167,23 @@ class DeltaTarget:
     def _is_placed(self, table: DeltaTable, name: str) -> bool:
         return any(version != _DROPPED for version in self._versions(table, name).values())
 
-    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
+    def stage(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[PartitionField] = (),
+        change: SchemaChange = UNSAID,
+    ) -> Stage:
         load_id = new_load_id()
         path = self._stage_path(load_id)
         with _explained(f"write to the load target {self.path}"):
             make_directory(self.path)
             table = self._table() or self._create(schema, partition_by)
-            refuse_unfit(table, schema, partition_by, self.path)
+            schema = joined_columns(table, schema, change)
+            changed = changed_schema(table, schema, change, self.path)
+            refuse_unfit(table, changed, schema, partition_by, self.path)
             make_directory(path)
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
-        return Stage(load_id, path, schema, partitioning=partitioning)
+        return Stage(load_id, path, schema, partitioning=partitioning, change=change)
 
     def commit(self, pending: PendingCommit) -> Commit:
         with _explained(
@@ -357,6 +371,8 @@ class _FencedDelta:
 
     advice = _MISSING_FILE
     _table: DeltaTable
+    _schema: Schema
+    """The table's columns as the commit leaves them."""
     _current: Position
     """With the txns that hold no more: these are not written again."""
 
@@ -384,7 +400,10 @@ class _FencedDelta:
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
-        refuse_unfit(table, stage.schema, partition_by, self._path)
+        now = joined_columns(table, stage.schema, stage.change)
+        check_unchanged(stage.schema, now, f"the Delta table {self._path}")
+        self._schema = changed_schema(table, stage.schema, stage.change, self._path)
+        refuse_unfit(table, self._schema, stage.schema, partition_by, self._path)
         refuse_nulls(table, stage, pending.files, self._statistics, self._path)
         return position
 
@@ -421,7 +440,10 @@ class _FencedDelta:
         if step.gaps:
             metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(step.gaps))
         try:
-            _append(table, adds, transactions, metadata)
+            if self._pending.files and self._schema != table.schema():
+                append_with_schema(table, stage, self._schema, adds, transactions, metadata)
+            else:
+                _append(table, adds, transactions, metadata)
         except (DeltaError, OSError) as error:
             # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
             # may have failed.

@@ -50,14 +50,19 @@ def with_partitions(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.S
 
 
 def refuse_unfit(
-    table: DeltaTable, schema: pa.Schema, partition_by: Sequence[PartitionField], path: str
+    table: DeltaTable,
+    columns: Schema,
+    schema: pa.Schema,
+    partition_by: Sequence[PartitionField],
+    path: str,
 ) -> None:
-    """Raises TargetError unless files of `schema` can be added to the table as they are."""
+    """Raises TargetError unless files of `schema` can be added to the table as they are, when it
+    has `columns`, those of now or as a commit leaves them."""
     wanted = {
         field.name: field
         for field in Schema.from_arrow(with_partitions(schema, partition_by)).fields
     }
-    there = {field.name: field for field in table.schema().fields}
+    there = {field.name: field for field in columns.fields}
     problems = [
         *_rules_of_table(table, [field.name for field in partition_by]),
         *(rule for field in there.values() for rule in _rules_of_column(field)),

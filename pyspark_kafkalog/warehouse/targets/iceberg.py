@@ -59,6 +59,7 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 from pyiceberg.transforms import DayTransform, HourTransform
@@ -83,8 +84,15 @@ from pyspark_kafkalog.warehouse.commit import (
     ranges_from_json,
     ranges_to_json,
 )
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
+from pyspark_kafkalog.warehouse.targets.iceberg_evolution import (
+    change_schema,
+    changed_schema,
+    joined_columns,
+)
 from pyspark_kafkalog.warehouse.targets.iceberg_history import (
     ends_in_snapshots,
     is_named,
@@ -171,16 +179,24 @@ class IcebergTarget:
                         gaps,
                     )
 
-    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
+    def stage(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[PartitionField] = (),
+        change: SchemaChange = UNSAID,
+    ) -> Stage:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):
             table = self._table() or self._create(schema, partition_by)
-            refuse_unfit(table, schema, partition_by, self.identifier)
+            schema = joined_columns(table, schema, change)
+            changed = changed_schema(table, schema, change)
+            refuse_unfit(table, changed, schema, partition_by, self.identifier)
             path = os.path.join(_data_directory(table), f"load-{load_id}")
             make_directory(path)
             fields = tuple(partition_by)
             partitioning = Partitioning(fields, in_files=True) if fields else None
-            return Stage(load_id, path, _with_field_ids(schema, table), partitioning=partitioning)
+            schema = _with_field_ids(schema, changed)
+            return Stage(load_id, path, schema, partitioning=partitioning, change=change)
 
     def commit(self, pending: PendingCommit) -> Commit:
         with self._explained(
@@ -380,8 +396,11 @@ class _FencedIceberg:
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
-        refuse_unfit(table, stage.schema, partition_by, identifier)
-        refuse_other_ids(table, stage.schema, identifier)
+        now = joined_columns(table, stage.schema, stage.change)
+        check_unchanged(stage.schema, now, f"the Iceberg table {identifier}")
+        changed = changed_schema(table, stage.schema, stage.change)
+        refuse_unfit(table, changed, stage.schema, partition_by, identifier)
+        refuse_other_ids(changed, stage.schema, bool(stage.change.adds), identifier)
         return current
 
     def publish(self, step: Step) -> int | None:
@@ -404,7 +423,7 @@ class _FencedIceberg:
         paths = {scheme + staged_path(stage, file.name): file for file in self._pending.files}
         table.metadata.properties.update(_IN_MEMORY)
         try:
-            _commit(table, properties, paths, summary)
+            _commit(table, properties, paths, summary, stage)
         except TargetError:
             raise
         except Exception as error:
@@ -467,6 +486,7 @@ def _commit(
     properties: dict[str, str],
     files: Mapping[str, DataFile],
     summary: dict[str, str],
+    stage: Stage | None = None,
 ) -> None:
     transaction = table.transaction()
     transaction.set_properties(properties)
@@ -478,11 +498,14 @@ def _commit(
         AssertDefaultSpecId.model_validate(spec),
     )
     transaction._apply((), unaltered)
+    if stage is not None and files:
+        change_schema(transaction, table, stage.schema, stage.change)
     # Also without files: it is the snapshot that makes a commit conflict with another one.
     update = transaction.update_snapshot(summary)
     merges = property_as_bool(table.properties, "commit.manifest-merge.enabled", False)
     with update.merge_append() if merges else update.fast_append() as append:
-        for data_file in _data_files(table, files):
+        columns = transaction.table_metadata.schema()
+        for data_file in _data_files(table, columns, files):
             append.append_data_file(data_file)
     _commit_transaction(table, transaction)
 
@@ -504,11 +527,13 @@ def _commit_transaction(table: Table, transaction: Transaction) -> None:
         raise
 
 
-def _data_files(table: Table, files: Mapping[str, DataFile]) -> Iterator[IcebergFile]:
+def _data_files(
+    table: Table, schema: Schema, files: Mapping[str, DataFile]
+) -> Iterator[IcebergFile]:
     """The files as Iceberg describes them. pyiceberg's own way to do so takes partitions from
     bounds, which are not there where a time has no date; they were known when files were written.
     It also takes the bounds of some row groups for those of all (`_collectors`)."""
-    spec, schema = table.spec(), table.schema()
+    spec = table.spec()
     types = [schema.find_type(field.source_id) for field in spec.fields]
     wanted = compute_statistics_plan(schema, table.properties)
     field_ids = parquet_path_to_id_mapping(schema)
@@ -663,9 +688,10 @@ def _numbered(field: pa.Field, numbers: Iterator[int]) -> pa.Field:
     return pa.field(field.name, kind, metadata={"PARQUET:field_id": str(next(numbers))})
 
 
-def _with_field_ids(schema: pa.Schema, table: Table) -> pa.Schema:
-    """`schema` with the table's field ids, by which Iceberg's readers find columns in files."""
-    there = schema_to_pyarrow(table.schema(), include_field_ids=True)
+def _with_field_ids(schema: pa.Schema, columns: Schema) -> pa.Schema:
+    """`schema` with the field ids of the table's `columns`, by which Iceberg's readers find them in
+    files."""
+    there = schema_to_pyarrow(columns, include_field_ids=True)
     return pa.schema([_with_field_id(field, there.field(field.name)) for field in schema])
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
-from pyiceberg.schema import index_by_name
+from pyiceberg.schema import Schema, index_by_name
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.warehouse.rows.layout import DAYS, HOURS, PartitionField
 
 TRANSFORMS: Mapping[str | None, Transform[Any, Any]] = {
@@ -31,9 +31,14 @@ _NEWEST_FORMAT = 2
 
 
 def refuse_unfit(
-    table: Table, schema: pa.Schema, partition_by: Sequence[PartitionField], identifier: str
+    table: Table,
+    columns: Schema,
+    schema: pa.Schema,
+    partition_by: Sequence[PartitionField],
+    identifier: str,
 ) -> None:
-    """Raises TargetError unless files of `schema` can be added to the table as they are."""
+    """Raises TargetError unless files of `schema` can be added to the table as they are, when it
+    has `columns`, those of now or as a commit leaves them."""
     if table.metadata.format_version > _NEWEST_FORMAT:
         raise TargetError(
             f"the Iceberg table {identifier} is of format version {table.metadata.format_version}, "
@@ -54,7 +59,7 @@ def refuse_unfit(
             f"the Iceberg table {identifier} is partitioned by {there}, not by "
             f"{', '.join(map(str, partition_by)) or 'nothing'}: say the same, or name another table"
         )
-    there = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    there = schema_to_pyarrow(columns, include_field_ids=False)
     for field in schema:
         index = there.get_field_index(field.name)
         if index < 0 or not _same_type(there.field(index).type, field.type):
@@ -71,12 +76,15 @@ def refuse_unfit(
             )
 
 
-def refuse_other_ids(table: Table, written: pa.Schema, identifier: str) -> None:
-    """Raises TargetError unless the table's columns have the ids that files were written with."""
-    there = index_by_name(table.schema())
+def refuse_other_ids(
+    columns: Schema, written: pa.Schema, is_changed: bool, identifier: str
+) -> None:
+    """Raises TargetError unless the table's columns have the ids that files were written with, and
+    LoadConflictError where the load may have chosen some of these itself."""
+    there = index_by_name(columns)
     for name, field_id in index_by_name(pyarrow_to_schema(written)).items():
         if there[name] != field_id:
-            raise TargetError(
+            raise (LoadConflictError if is_changed else TargetError)(
                 f"column {name} of the Iceberg table {identifier} was made anew while rows landed: "
                 "run the load again"
             )

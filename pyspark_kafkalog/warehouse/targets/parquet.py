@@ -46,12 +46,19 @@ from pyspark_kafkalog.warehouse.commit import (
     Position,
     Stage,
 )
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.targets.commit_file import (
     CommitLog,
     forgetting_commit,
     next_commit,
     sweeping_commit,
+)
+from pyspark_kafkalog.warehouse.targets.parquet_columns import (
+    check_shape,
+    joined_columns,
+    types_of,
 )
 from pyspark_kafkalog.warehouse.targets.staging import check_size, new_load_id
 from pyspark_kafkalog.warehouse.targets.storage import (
@@ -121,14 +128,21 @@ class ParquetTarget:
                     at = commit.committed_at_ms
                     yield CommitRecord(commit.name, commit.commit_id, at, commit.gaps)
 
-    def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
+    def stage(
+        self,
+        schema: "pa.Schema",
+        partition_by: Sequence[PartitionField] = (),
+        change: SchemaChange = UNSAID,
+    ) -> Stage:
         load_id = new_load_id()
         _refuse_hidden(partition_by)
         with self._explained(f"write to the load target {self._storage}"):
-            self._check_shape(self._log.newest(), schema, _texts(partition_by))
+            newest = self._log.newest()
+            schema = joined_columns(newest, schema, change)
+            check_shape(str(self._storage), newest, schema, _texts(partition_by), change)
             path = self._storage.make_stage(load_id)
         partitioning = Partitioning(tuple(partition_by), in_names=True) if partition_by else None
-        return Stage(load_id, path, schema, STAGED_SUFFIX, partitioning)
+        return Stage(load_id, path, schema, STAGED_SUFFIX, partitioning, change=change)
 
     def commit(self, pending: PendingCommit) -> Commit:
         with self._explained(
@@ -142,14 +156,16 @@ class ParquetTarget:
                 newest = self._settle()
                 if newest is not None:
                     self._check_unmoved(newest, pending)
-                self._check_shape(newest, stage.schema, partition_by)
+                now = joined_columns(newest, stage.schema, stage.change)
+                check_unchanged(stage.schema, now, str(self._storage))
+                check_shape(str(self._storage), newest, now, partition_by, stage.change)
                 self._check_staged(stage, files)
                 self._storage.sync_stage(stage.load_id)
                 step = pending.step_from(_position(newest, pending.name))
                 commit = next_commit(
                     newest,
                     pending.committed(1, step),
-                    _types(stage.schema),
+                    types_of(stage.schema),
                     partition_by,
                     self._idle_stages(stage.load_id, ABANDONED_AFTER_S),
                 )
@@ -271,32 +287,6 @@ class ParquetTarget:
             self.discard(pending.stage)
             raise
 
-    def _check_shape(
-        self, newest: Commit | None, schema: "pa.Schema", partition_by: Sequence[str]
-    ) -> None:
-        """Raises TargetError for a column that committed files have with another type or in other
-        case, and when these are partitioned in another way: readers could not read both."""
-        there = newest.columns if newest else {}
-        spelled = {name.lower(): name for name in there}
-        for name, kind in _types(schema).items():
-            known = spelled.get(name.lower(), name)
-            if known != name:
-                raise TargetError(
-                    f"the files in {self._storage} have a column {known}, and these rows one named "
-                    f"{name}, which Spark takes for the same: rename it, or name another directory"
-                )
-            if there.get(name, kind) != kind:
-                raise TargetError(
-                    f"the files in {self._storage} have a column {name} of type {there[name]}, not "
-                    f"{kind}, so readers could not read both: name another directory"
-                )
-        if newest and there and tuple(partition_by) != newest.partition_by:
-            raise TargetError(
-                f"the files in {self._storage} are partitioned by "
-                f"{', '.join(newest.partition_by) or 'nothing'}, not by "
-                f"{', '.join(partition_by) or 'nothing'}: say the same, or name another directory"
-            )
-
     def _check_staged(self, stage: Stage, files: Sequence[DataFile]) -> None:
         sizes = self._storage.staged_sizes(stage.load_id, [file.name for file in files])
         for file in files:
@@ -350,7 +340,3 @@ def _refuse_hidden(partition_by: Sequence[PartitionField]) -> None:
 
 def _texts(partition_by: Sequence[PartitionField]) -> tuple[str, ...]:
     return tuple(map(str, partition_by))
-
-
-def _types(schema: "pa.Schema") -> dict[str, str]:
-    return {field.name: str(field.type) for field in schema}

@@ -43,10 +43,18 @@ from pyspark_kafkalog.warehouse.commit import (
     Position,
     Stage,
 )
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
+from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.targets.directory_storage import last_change
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_database import Database, Tries
+from pyspark_kafkalog.warehouse.targets.sql_evolution import (
+    alter,
+    alterations,
+    joined_columns,
+    without_altered,
+)
 from pyspark_kafkalog.warehouse.targets.sql_records import Records, forgotten_id
 from pyspark_kafkalog.warehouse.targets.sql_tables import (
     Found,
@@ -121,7 +129,12 @@ class SqlTarget:
         ):
             return what(find(connection, self._table).records(connection))
 
-    def stage(self, schema: pa.Schema, partition_by: Sequence[PartitionField] = ()) -> Stage:
+    def stage(
+        self,
+        schema: pa.Schema,
+        partition_by: Sequence[PartitionField] = (),
+        change: SchemaChange = UNSAID,
+    ) -> Stage:
         if partition_by:
             raise InvalidOptionError(
                 f"partition_by has no meaning for {self}: tables of databases are partitioned "
@@ -131,7 +144,10 @@ class SqlTarget:
         with self._database.explained(f"write to the load target {self}"):
             self._create(schema)
             with self._database.transaction() as connection:
-                refuse_unfit(connection, find(connection, self._table), schema)
+                found = find(connection, self._table)
+                schema = joined_columns(connection, found, schema, change)
+                altered = alterations(connection, found, schema, change)
+                refuse_unfit(connection, found, without_altered(schema, altered), schema)
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
         kind = self._database.kind
@@ -143,6 +159,7 @@ class SqlTarget:
             takes_nul=not is_postgresql,
             takes_nan=kind != "sqlite",
             takes_all_times=not is_postgresql,
+            change=change,
         )
 
     def commit(self, pending: PendingCommit) -> Commit:
@@ -221,9 +238,10 @@ class SqlTarget:
                 # As the next number finds it: whoever moves it takes that number. Not read after
                 # that, as the number's row says how many offsets there are then.
                 position = pending.step_from(records.position(name)).position
+                altered = files and alterations(connection, found, stage.schema, stage.change)
             try:
                 with self._database.transaction() as connection:
-                    keep(connection, found)
+                    keep(connection, found, is_altered=bool(altered))
                     self._hold(connection, stage)
                     records = found.records(connection)
                     landed = sum(file.records for file in files)
@@ -233,9 +251,9 @@ class SqlTarget:
                     step = pending.step_from(current)
                     records.move(name, current, step.position)
                     records.add_gaps(name, newest + 1, step.gaps)
-                    # Again, others may have altered the table since the load began.
-                    refuse_unfit(connection, found, stage.schema)
-                    self._copy(connection, found, stage, files)
+                    if files:
+                        self._fit(connection, found, stage)
+                        self._copy(connection, found, stage, files)
                 return pending.committed(newest + 1, step)
             except SQLAlchemyError as error:
                 with self._database.transaction() as connection:
@@ -257,6 +275,15 @@ class SqlTarget:
         if self._database.kind == "postgresql":
             number = zlib.crc32(stage.load_id.encode())
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:n)"), {"n": number})
+
+    def _fit(self, connection: sa.Connection, found: Found, stage: Stage) -> None:
+        """Gives the table the columns that the rows need, and looks at it again: others may have
+        altered it since the load began."""
+        schema = stage.schema
+        now = joined_columns(connection, found, schema, stage.change)
+        check_unchanged(schema, now, f"the table {self.table}")
+        alter(connection, alterations(connection, found, schema, stage.change))
+        refuse_unfit(connection, found, schema, schema)
 
     def _copy(
         self, connection: sa.Connection, found: Found, stage: Stage, files: Sequence[DataFile]

@@ -25,12 +25,16 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateTable
 
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.warehouse.rows.schema_change import ADVICE
 from pyspark_kafkalog.warehouse.targets.sql_records import NAMES, Records
 from pyspark_kafkalog.warehouse.targets.sql_types import (
+    becomes,
     column_type,
     duckdb_holds,
     duckdb_name,
+    duckdb_numbers,
     postgresql_holds,
+    postgresql_numbers,
     quoted,
     sqlite_holds,
 )
@@ -85,13 +89,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """A column that is there. `fills_itself`: rows may leave it out."""
+class Column:
+    """A column that is there. `fills_itself`: rows may leave it out; `becomes`: it may get the type
+    of ours, and keeps all that it may have."""
 
     name: str
     declared: str
     fills_itself: bool
     holds: Callable[[pa.DataType], bool]
+    becomes: Callable[[pa.DataType], bool]
 
 
 def find(connection: sa.Connection, wanted: TableName) -> Found:
@@ -211,31 +217,48 @@ def create(connection: sa.Connection, wanted: TableName, schema: pa.Schema) -> N
         connection.execute(CreateTable(table, if_not_exists=True))
 
 
-def keep(connection: sa.Connection, found: Found) -> None:
+def keep(connection: sa.Connection, found: Found, is_altered: bool) -> None:
     """Lets nobody alter the table up to the end of the transaction, whose first statement this is:
-    else PostgreSQL might tell it how the table was before. In the other databases, whoever has
-    written is alone."""
+    else PostgreSQL might tell it how the table was before. A transaction that alters it itself
+    takes the whole lock now, as two that hold a lesser one would wait for each other. In the other
+    databases, whoever has written is alone."""
     if connection.dialect.name == "postgresql":
         table = found.quoted.replace("%", "%%")
-        connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+        mode = "ACCESS EXCLUSIVE" if is_altered else "ACCESS SHARE"
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN {mode} MODE")
 
 
-def refuse_unfit(connection: sa.Connection, found: Found, schema: pa.Schema) -> None:
-    """Raises TargetError unless rows of `schema` can be inserted and stay what they are."""
+def columns(connection: sa.Connection, found: Found, schema: pa.Schema) -> dict[str, Column]:
+    """The table's columns, by the names that fields of `schema` are looked for by (`key_of`)."""
+    dialect = connection.dialect.name
+    there = _COLUMNS[dialect](connection, found, schema)
+    return {key_of(dialect, column.name): column for column in there}
+
+
+def key_of(dialect: str, name: str) -> str:
+    """What tells a column from others: PostgreSQL alone has two that differ by case."""
+    return name if dialect == "postgresql" else _folded(name)
+
+
+def refuse_unfit(
+    connection: sa.Connection, found: Found, there_now: pa.Schema, schema: pa.Schema
+) -> None:
+    """Raises TargetError unless rows of `schema` can be inserted and stay what they are; of the
+    columns, those that `there_now` leaves out are going to be altered."""
     dialect = connection.dialect.name
     kind = _KINDS[dialect](connection, found)
     if kind:
         raise TargetError(f"{found.name} is {kind}: name a table that rows can be loaded into")
-    there = {column.name: column for column in _COLUMNS[dialect](connection, found, schema)}
-    if dialect != "postgresql":
-        there = {_folded(name): column for name, column in there.items()}
+    there = columns(connection, found, schema)
     for field in schema:
         ours = column_type(field.type).compile(dialect=connection.dialect)
-        column = there.pop(field.name if dialect == "postgresql" else _folded(field.name), None)
+        column = there.pop(key_of(dialect, field.name), None)
+        if field.name not in there_now.names:
+            continue
         if column is None:
             raise TargetError(
-                f"the table {found.name} has no column {field.name}: add it as {ours}, or name "
-                "another table"
+                f"the table {found.name} has no column {field.name}: add it as {ours}, {ADVICE}, "
+                "or name another table"
             )
         if not column.holds(field.type):
             raise TargetError(
@@ -248,12 +271,14 @@ def refuse_unfit(connection: sa.Connection, found: Found, schema: pa.Schema) -> 
                 f"the table {found.name} has a column {column.name} that may not be null, and the "
                 "rows do not: give it a default, or name another table"
             )
-    _rehearse(connection, found, schema)
+    _rehearse(connection, found, there_now)
 
 
 def _rehearse(connection: sa.Connection, found: Found, schema: pa.Schema) -> None:
     """Has the database plan the insertion, which it refuses for want of a privilege or where a
     column is computed from others."""
+    if not schema.names:
+        return
     columns = ", ".join(map(quoted, schema.names))
     overriding = "OVERRIDING SYSTEM VALUE" if connection.dialect.name == "postgresql" else ""
     statement = (
@@ -292,14 +317,14 @@ def _kind_in_postgresql(connection: sa.Connection, found: Found) -> str | None:
 
 def _columns_in_postgresql(
     connection: sa.Connection, found: Found, _: pa.Schema
-) -> Sequence[_Column]:
+) -> Sequence[Column]:
     query = sa.text(
         "SELECT * FROM information_schema.columns WHERE table_schema = :schema "
         "AND table_name = :name"
     )
     rows = connection.execute(query, {"schema": found.schema, "name": found.name}).all()
     return [
-        _Column(
+        Column(
             name=row.column_name,
             declared=_declared_in_postgresql(row),
             fills_itself=row.is_nullable == "YES"
@@ -307,6 +332,7 @@ def _columns_in_postgresql(
             or row.is_identity == "YES"
             or row.is_generated == "ALWAYS",
             holds=partial(postgresql_holds, row),
+            becomes=partial(becomes, postgresql_numbers(row)),
         )
         for row in rows
     ]
@@ -335,7 +361,7 @@ def _kind_in_duckdb(connection: sa.Connection, found: Found) -> str | None:
 
 def _columns_in_duckdb(
     connection: sa.Connection, found: Found, schema: pa.Schema
-) -> Sequence[_Column]:
+) -> Sequence[Column]:
     ours = ", ".join(f"typeof(CAST(NULL AS {duckdb_name(field.type)}))" for field in schema)
     same = dict(zip(schema.types, connection.exec_driver_sql(f"SELECT {ours}").one(), strict=True))
     query = sa.text(
@@ -344,11 +370,12 @@ def _columns_in_duckdb(
     )
     rows = connection.execute(query, {"schema": found.schema, "name": found.name}).all()
     return [
-        _Column(
+        Column(
             name=row.column_name,
             declared=row.data_type,
             fills_itself=row.is_nullable or row.column_default is not None,
             holds=partial(duckdb_holds, row.data_type, same),
+            becomes=partial(becomes, duckdb_numbers(row.data_type)),
         )
         for row in rows
     ]
@@ -366,7 +393,7 @@ def _kind_in_sqlite(connection: sa.Connection, found: Found) -> str | None:
     return None
 
 
-def _columns_in_sqlite(connection: sa.Connection, found: Found, _: pa.Schema) -> Sequence[_Column]:
+def _columns_in_sqlite(connection: sa.Connection, found: Found, _: pa.Schema) -> Sequence[Column]:
     names = {"schema": found.schema, "name": found.name}
     is_strict, has_row_ids = connection.execute(
         sa.text(
@@ -383,11 +410,13 @@ def _columns_in_sqlite(connection: sa.Connection, found: Found, _: pa.Schema) ->
         return has_row_ids and keys == [row.name] and row.type.upper() == "INTEGER"
 
     return [
-        _Column(
+        Column(
             name=row.name,
             declared=f"{row.type} PRIMARY KEY" if is_row_id(row) else row.type,
             fills_itself=not row.notnull or row.dflt_value is not None or is_row_id(row),
             holds=partial(sqlite_holds, None if is_row_id(row) else row.type, bool(is_strict)),
+            # SQLite alters no type.
+            becomes=partial(becomes, None),
         )
         for row in rows
     ]

@@ -32,29 +32,29 @@ _Number = int | float | Fraction
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbers:
+class Numbers:
     """Those from `low` to `high` with at most `scale` digits after the point."""
 
     low: _Number
     high: _Number
     scale: float = 0
 
-    def holds(self, other: "_Numbers") -> bool:
+    def holds(self, other: "Numbers") -> bool:
         return self.low <= other.low and other.high <= self.high and other.scale <= self.scale
 
 
-def _signed(bits: int) -> _Numbers:
-    return _Numbers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+def _signed(bits: int) -> Numbers:
+    return Numbers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _decimal(precision: int, scale: int) -> _Numbers:
+def _decimal(precision: int, scale: int) -> Numbers:
     most = Fraction(10**precision - 1) / Fraction(10) ** scale
-    return _Numbers(-most, most, scale)
+    return Numbers(-most, most, scale)
 
 
-_ANY_NUMBER = _Numbers(float("-inf"), float("inf"), float("inf"))
-_DOUBLE = _Numbers(-(2**53), 2**53)
-_FLOAT = _Numbers(-(2**24), 2**24)
+_ANY_NUMBER = Numbers(float("-inf"), float("inf"), float("inf"))
+_DOUBLE = Numbers(-(2**53), 2**53)
+_FLOAT = Numbers(-(2**24), 2**24)
 _OURS = {pa.int32(): _signed(32), pa.int64(): _signed(64)}
 
 
@@ -196,6 +196,33 @@ def sqlite_holds(declared: str | None, is_strict: bool, kind: pa.DataType) -> bo
     return affinity in _SQLITE_OTHERS.get(kind, {"TEXT"})
 
 
+def postgresql_numbers(there: Any) -> Numbers | None:
+    """The numbers of a column that is a row of information_schema.columns; None where it may hold
+    others, or has a type of its own."""
+    if there.udt_schema != "pg_catalog" or there.domain_name is not None:
+        return None
+    if there.udt_name == "numeric" and there.numeric_precision is not None:
+        return _decimal(there.numeric_precision, there.numeric_scale)
+    return _POSTGRESQL_NUMBERS.get(there.udt_name)
+
+
+def duckdb_numbers(there: str) -> Numbers | None:
+    decimal = _DUCKDB_DECIMAL.fullmatch(there)
+    return _decimal(*map(int, decimal.groups())) if decimal else _DUCKDB_NUMBERS.get(there)
+
+
+def becomes(numbers: Numbers | None, kind: pa.DataType) -> bool:
+    """Whether a column of `numbers` can get the type of ours and keeps each of them. Numbers with
+    a floating point have fractions, which no decimal has."""
+    if numbers is None or numbers == _DOUBLE:
+        return False
+    if numbers == _FLOAT:
+        return bool(kind == pa.float64())
+    if kind in (pa.float32(), pa.float64()):
+        return (_FLOAT if kind == pa.float32() else _DOUBLE).holds(numbers)
+    return _is_number(kind) and _ours(kind).holds(numbers)
+
+
 def _affinity(declared: str) -> str:
     """SQLite's own rules, in its order."""
     for affinity, parts in (
@@ -213,5 +240,5 @@ def _is_number(kind: pa.DataType) -> bool:
     return kind in _OURS or pa.types.is_decimal(kind)
 
 
-def _ours(kind: pa.DataType) -> _Numbers:
+def _ours(kind: pa.DataType) -> Numbers:
     return _OURS[kind] if kind in _OURS else _decimal(kind.precision, kind.scale)

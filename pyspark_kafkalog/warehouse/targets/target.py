@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
-from pyspark_kafkalog.warehouse.commit import (
-    Commit,
-    CommitRecord,
-    PendingCommit,
-    Position,
-    Stage,
-)
+from pyspark_kafkalog.warehouse.commit import Commit, CommitRecord, PendingCommit, Position, Stage
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.targets.storage import is_url
@@ -51,19 +46,27 @@ class Target(Protocol):
     def history(self) -> Iterator[CommitRecord]:
         """The commits of loads as far back as the target tells, newest first. Changes nothing."""
 
-    def stage(self, schema: "pa.Schema", partition_by: Sequence[PartitionField] = ()) -> Stage:
+    def stage(
+        self,
+        schema: "pa.Schema",
+        partition_by: Sequence[PartitionField] = (),
+        change: SchemaChange = UNSAID,
+    ) -> Stage:
         """A new place for the files of one load, which no reader of the target sees.
 
         Makes the table when it is missing, with nullable columns as in `schema`, whose types are
-        those of row_types.storable; raises TargetError when it has other ones, or is partitioned in
-        another way, and InvalidOptionError when it cannot be partitioned.
+        those of row_types.storable; raises TargetError when it has other ones which `change` does
+        not allow for, or is partitioned in another way, and InvalidOptionError when it cannot be
+        partitioned. A table that is there is changed by the commit alone: the stage's schema has
+        the columns as they are going to be.
         """
 
     def commit(self, pending: PendingCommit) -> Commit:
         """Publishes the files, the ends of the ranges and the ids of their topics in one step.
 
-        Raises LoadConflictError, with nothing published, when the offsets of the load's name are no
-        longer those that `position` gave when the ranges were planned.
+        So are columns that the rows need, as the stage's `change` allows. Raises LoadConflictError,
+        with nothing published, when the offsets of the load's name are no longer those that
+        `position` gave when the ranges were planned, or others changed the same columns meanwhile.
         """
 
     def discard(self, stage: Stage) -> None:

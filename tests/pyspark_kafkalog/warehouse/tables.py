@@ -150,7 +150,8 @@ class S3Table(Table):
         # An object that has its name does not change.
         for path in set(files) - self._read.keys():
             self._read[path] = pq.read_table(path, filesystem=self.files())
-        return pa.concat_tables(self._read[path] for path in files)
+        tables = [self._read[path] for path in files]
+        return pa.concat_tables(tables, promote_options="default")
 
     def offsets(self, name: str) -> dict[int, int]:
         commits = sorted(self.listed("_kafkalog/commits"))
@@ -237,7 +238,7 @@ class IcebergTable(Table):
         if table is None or not table.scan().count():
             return NOTHING
         paths = [task.file.file_path for task in table.scan().plan_files()]
-        return duckdb.connect().read_parquet(paths).to_arrow_table()
+        return duckdb.connect().read_parquet(paths, union_by_name=True).to_arrow_table()
 
     def rows(self) -> Counter[bytes]:
         table = self.iceberg()

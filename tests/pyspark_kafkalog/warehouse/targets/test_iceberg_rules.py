@@ -99,7 +99,7 @@ def test_formats_that_cannot_be_written_are_refused_before_rows_land(tmp_path):
     fields = made.metadata.model_dump() | {"format-version": 3, "next-row-id": 0}
     made.metadata = TableMetadataV3.model_validate(fields)
     with pytest.raises(TargetError, match="is of format version 3"):
-        iceberg_rules.refuse_unfit(made, ROWS.schema, (), "lake.raw.orders")
+        iceberg_rules.refuse_unfit(made, made.schema(), ROWS.schema, (), "lake.raw.orders")
 
 
 def test_tables_whose_rules_an_append_cannot_break_take_loads(tmp_path):

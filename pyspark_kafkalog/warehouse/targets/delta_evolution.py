@@ -1,0 +1,154 @@
+"""A Delta table's columns when rows with other ones are added, and the log entry that says both.
+
+New columns, and new fields of structs, are added as nullable. No column gets another type: that
+takes the table feature typeWidening, which deltalake does not write, so such tables are refused
+(delta_rules.py). Rows of a narrower type can take the column's.
+
+deltalake writes no `metaData` beside `add`s, so an entry with both is written here: under its
+number, in one step that fails where the number is taken, by a hard link as deltalake itself does.
+
+Called by delta.py alone.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import ArrayType, DataType, Field, MapType, StructType
+from deltalake.transaction import AddAction
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
+from pyspark_kafkalog.warehouse.rows.schema_change import joined, refuse_spellings
+from pyspark_kafkalog.warehouse.targets.directory_storage import sync_directory
+
+_TIME_WITHOUT_ZONE = '"timestamp_ntz"'
+
+
+def joined_columns(table: DeltaTable, schema: pa.Schema, change: SchemaChange) -> pa.Schema:
+    """The columns of rows as files get them."""
+    return joined(pa.schema(table.schema().to_arrow()), schema, change)
+
+
+def changed_schema(table: DeltaTable, schema: pa.Schema, change: SchemaChange, path: str) -> Schema:
+    """The table's columns as a commit of rows with those of `schema` leaves them. Raises
+    TargetError for what it cannot get."""
+    now = table.schema()
+    if not change.adds:
+        return now
+    refuse_spellings((field.name for field in now.fields), schema.names, f"the Delta table {path}")
+    wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+    kept = [
+        _extended(field, wanted[field.name].type) if field.name in wanted else field
+        for field in now.fields
+    ]
+    names = {field.name for field in now.fields}
+    changed = Schema([*kept, *(field for name, field in wanted.items() if name not in names)])
+    is_new = _TIME_WITHOUT_ZONE in changed.to_json() and _TIME_WITHOUT_ZONE not in now.to_json()
+    if is_new and "timestampNtz" not in (table.protocol().writer_features or ()):
+        raise TargetError(
+            f"the Delta table {path} has no feature timestampNtz, which a time without a zone "
+            "needs: set its property delta.feature.timestampNtz to supported, or let a transform "
+            "give the time a zone"
+        )
+    return changed
+
+
+def append_with_schema(
+    table: DeltaTable,
+    stage: Stage,
+    schema: Schema,
+    adds: Sequence[AddAction],
+    transactions: Sequence[Transaction],
+    metadata: Mapping[str, str],
+) -> None:
+    """One log entry that also gives the table `schema`, at the number that follows the version
+    `table` was opened at; raises CommitFailedError where that is taken."""
+    now_ms = time.time_ns() // 1_000_000
+    actions = [
+        {
+            "commitInfo": {
+                "timestamp": now_ms,
+                "operation": "WRITE",
+                "operationParameters": {"mode": "Append"},
+                "isBlindAppend": True,
+                "engineInfo": "pyspark-kafkalog",
+                **metadata,
+            }
+        },
+        {"metaData": _metadata(table, schema)},
+        *({"txn": {"appId": one.app_id, "version": one.version}} for one in transactions),
+        *({"add": _add(action)} for action in adds),
+    ]
+    text = "".join(f"{json.dumps(action)}\n" for action in actions)
+    scratch = os.path.join(stage.path, "log-entry.json")
+    with open(scratch, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    log_path = os.path.join(os.path.dirname(stage.path), "_delta_log")
+    version = table.version() + 1
+    try:
+        os.link(scratch, os.path.join(log_path, f"{version:020}.json"))
+    except FileExistsError as error:
+        raise CommitFailedError(f"version {version} is taken") from error
+    sync_directory(log_path)
+
+
+def _extended(field: Field, wanted: DataType) -> Field:
+    return Field(
+        field.name,
+        _with_fields(field.type, wanted),
+        nullable=field.nullable,
+        metadata=field.metadata,
+    )
+
+
+def _with_fields(there: DataType, wanted: DataType) -> DataType:
+    """A type with the fields of structs that it has not, at any depth; what it has stays."""
+    if isinstance(there, StructType) and isinstance(wanted, StructType):
+        new = {field.name: field for field in wanted.fields}
+        kept = [
+            _extended(field, new.pop(field.name).type) if field.name in new else field
+            for field in there.fields
+        ]
+        return StructType([*kept, *new.values()])
+    if isinstance(there, ArrayType) and isinstance(wanted, ArrayType):
+        element = _with_fields(there.element_type, wanted.element_type)
+        return ArrayType(element, contains_null=there.contains_null)
+    if isinstance(there, MapType) and isinstance(wanted, MapType):
+        value = _with_fields(there.value_type, wanted.value_type)
+        return MapType(there.key_type, value, value_contains_null=there.value_contains_null)
+    return there
+
+
+def _metadata(table: DeltaTable, schema: Schema) -> dict[str, Any]:
+    now = table.metadata()
+    said = {"name": now.name, "description": now.description, "createdTime": now.created_time}
+    return {
+        "id": str(now.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.to_json(),
+        "partitionColumns": list(now.partition_columns),
+        "configuration": dict(now.configuration),
+        **{key: value for key, value in said.items() if value is not None},
+    }
+
+
+def _add(action: AddAction) -> dict[str, Any]:
+    # Paths in a log are URIs.
+    return {
+        "path": quote(action.path),
+        "partitionValues": action.partition_values,
+        "size": action.size,
+        "modificationTime": action.modification_time,
+        "dataChange": action.data_change,
+        "stats": action.stats,
+    }
