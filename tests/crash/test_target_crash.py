@@ -12,14 +12,20 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.crash.kill_before_call import kill_library
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, IcebergTable, Table, expected_rows
+from tests.pyspark_kafkalog.warehouse.tables import (
+    KINDS,
+    DeltaLakeTable,
+    IcebergTable,
+    Table,
+    expected_rows,
+)
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 
@@ -38,10 +44,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 class Loader:
     """The child program that loads `table` up to an offset, each time in a fork of its own."""
 
-    def __init__(self, table: Table, until_offset: int, library: str) -> None:
+    def __init__(self, table: Table, until_offset: int, library: str, *more: str) -> None:
         program = "tests.crash.killed_table_loader"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", program, table.name, str(until_offset)],
+            [sys.executable, "-m", program, table.name, str(until_offset), *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -115,9 +121,20 @@ def test_a_load_killed_before_any_call_leaves_whole_commits(table, loader, capsy
 
 
 def kill_loads(
-    table: Table, loader: Loader, loaded: int, chance: random.Random
+    table: Table,
+    loader: Loader,
+    loaded: int,
+    chance: random.Random,
+    is_changed: Callable[[Table], bool] | None = None,
 ) -> tuple[int, int, int]:
-    """Kills loads into a table with `loaded` offsets: calls that there are, tried, committed."""
+    """Kills loads into a table with `loaded` offsets: calls that there are, tried, committed.
+
+    `is_changed` tells whether the table is changed as the loads change it, by their commit."""
+
+    def check() -> bool:
+        is_whole = check_whole_commits(table, before, loaded)
+        assert is_changed is None or is_changed(table) == is_whole
+        return is_whole
 
     def prepare(table: Table) -> None:
         if loaded:
@@ -135,9 +152,40 @@ def kill_loads(
     for step in steps:
         table.again(prepare, f"{loaded}")
         if loader.run(step) is None:
-            committed += check_whole_commits(table, before, loaded)
+            committed += check()
             if chance.random() < 0.5 and loader.run(chance.choice(steps)) is None:
-                check_whole_commits(table, before, loaded)
+                check()
         assert loader.run(NEVER) is not None
-        assert check_whole_commits(table, before, loaded)
+        assert check()
     return calls, len(steps), committed
+
+
+@pytest.fixture
+def evolving_loader(table: Table, library: str) -> Iterator[Loader]:
+    running = Loader(table, 7, library, "headers")
+    yield running
+    running.close()
+
+
+def test_a_column_is_there_with_the_rows_that_need_it_whatever_is_killed(
+    table, evolving_loader, capsys
+):
+    """The loads bring headers, which the table has no column for."""
+    chance = random.Random(SEED)
+    calls, tried, committed = kill_loads(table, evolving_loader, 3, chance, has_column)
+    with capsys.disabled():
+        print(
+            f"\n  {type(table).__name__}, evolving: killed before {tried} of {calls} calls, "
+            f"{committed} after the commit point, KAFKALOG_CRASH_SEED={SEED}",
+            end="",
+        )
+
+
+def has_column(table: Table) -> bool:
+    """Whether the table's schema has a column for headers, as its format tells it."""
+    if isinstance(table, DeltaLakeTable):
+        return "headers" in [field.name for field in table.delta().schema().fields]
+    if isinstance(table, IcebergTable):
+        metadata = table.iceberg()
+        return metadata is not None and "headers" in metadata.schema().column_names
+    return any("headers" in row for row in table.all_rows())

@@ -13,6 +13,7 @@ from pyspark_kafkalog.warehouse.commit import (
     Stage,
 )
 from pyspark_kafkalog.warehouse.landing import range_label
+from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
 
@@ -58,11 +59,18 @@ def plan(target: Target, name: str, until_offset: int) -> tuple[Position, list[O
     ]
 
 
-def load(target: Target, name: str, until_offset: int, headers: bool = False) -> Commit | None:
+def load(
+    target: Target,
+    name: str,
+    until_offset: int,
+    headers: bool = False,
+    change: SchemaChange = UNSAID,
+) -> Commit | None:
     """Loads both partitions of `orders`; None when they were there before."""
     last, ranges = plan(target, name, until_offset)
     if not ranges:
         return None
-    stage = target.stage(row_schema((*DEFAULT_COLUMNS, "headers") if headers else DEFAULT_COLUMNS))
+    columns = (*DEFAULT_COLUMNS, "headers") if headers else DEFAULT_COLUMNS
+    stage = target.stage(row_schema(columns), (), change)
     files = [file for piece in ranges for file in write_rows(stage, name, piece)]
     return target.commit(PendingCommit(stage, name, last, ranges, files))
