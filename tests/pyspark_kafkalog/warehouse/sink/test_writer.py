@@ -509,6 +509,11 @@ def test_rows_need_the_places_of_records():
             {"name": "n", "target": "parquet:/x", "targetFileBytes": "ten"},
             "targetFileBytes must be",
         ),
+        (
+            {"name": "n", "target": "parquet:/x", "uncheckedTopicIds": "true"}
+            | {"onSchemaChange": "all"},
+            "onSchemaChange is 'all': write one of fail, add, widen",
+        ),
     ],
 )
 def test_options_that_are_missing_or_wrong(options, said):

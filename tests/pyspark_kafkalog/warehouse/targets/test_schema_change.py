@@ -1,7 +1,9 @@
 """Columns that rows have and the table has not: added, widened or refused, with the commit."""
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import QueryBuilder
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
@@ -19,11 +22,14 @@ from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.tables import (
     KINDS,
+    DeltaLakeTable,
     DuckTable,
     IcebergTable,
+    PostgresTable,
     SqliteTable,
     Table,
 )
+from tests.support.postgres import postgres
 
 ADD, WIDEN, FAIL = map(parse_schema_change, ("add", "widen", "fail"))
 ORDERS_0 = TopicPartition("orders", 0)
@@ -254,3 +260,87 @@ def test_a_load_of_the_same_name_conflicts_before_it_changes_anything(table):
     with pytest.raises(LoadConflictError):
         slow.commit()
     assert found(table) == [{"id": 1}, {"id": 2}]
+
+
+def test_a_strict_table_of_sqlite_gets_columns_of_its_few_types(tmp_path):
+    table = SqliteTable(tmp_path)
+    with closing(sqlite3.connect(table.file)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER) STRICT")
+    kinds = [("flag", pa.bool_()), ("x", pa.float64()), ("b", pa.binary()), ("t", pa.string())]
+    more = [("n", pa.int64()), ("d", pa.decimal128(9, 2)), ("s", INNER)]
+    row = {"id": 1, "flag": True, "x": 0.5, "b": b"b", "t": "t", "n": LARGE, "s": {"a": 1}}
+    land(table, [ID, *kinds, *more], [row | {"d": Decimal("1.25")}], ADD)
+    expected = row | {"flag": 1, "d": "1.25", "s": '{"a": 1}'}
+    assert found(table) == [expected]
+
+
+def test_a_table_of_another_role_is_not_altered(tmp_path):
+    table = PostgresTable(tmp_path)
+    land(table, [ID], [{"id": 1}])
+    role = f"r{table.schema}"
+    table.query(
+        f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA {table.schema} TO {role}; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {table.schema} TO {role}"
+    )
+    url = f"postgresql://{role}:x@/postgres?host={postgres().directory}"
+    table.name = f"sql:{url}#{table.schema}.orders"
+    columns = [ID, ("note", pa.string())]
+    said = 'does not own .* ALTER TABLE .* ADD COLUMN "note" TEXT'
+    with pytest.raises(TargetError, match=said):
+        Landed(table, columns, [{"id": 2, "note": "new"}], ADD)
+    table.query("ALTER TABLE orders ADD COLUMN note TEXT")
+    land(table, columns, [{"id": 2, "note": "new"}], ADD)
+    assert found(table) == [{"id": 1, "note": None}, {"id": 2, "note": "new"}]
+
+
+def test_a_column_that_another_column_hangs_on_is_not_widened(tmp_path):
+    table = PostgresTable(tmp_path)
+    land(table, [ID, ("n", pa.int32())], [{"id": 1, "n": 5}])
+    table.query("CREATE VIEW seen AS SELECT n FROM orders")
+    with pytest.raises(TargetError, match="used by a view"):
+        land(table, [ID, ("n", pa.int64())], [{"id": 2, "n": LARGE}], WIDEN)
+    table.query("DROP VIEW seen")
+    assert found(table) == [{"id": 1, "n": 5}]
+    assert table.offsets("nightly") == {0: 1}
+
+
+def test_a_time_without_a_zone_needs_the_tables_feature(tmp_path):
+    table = DeltaLakeTable(tmp_path)
+    land(table, [ID], [{"id": 1}])
+    columns = [ID, ("at", pa.timestamp("us"))]
+    with pytest.raises(TargetError, match="no feature timestampNtz"):
+        Landed(table, columns, [{"id": 2, "at": None}], ADD)
+
+
+def test_what_is_said_of_a_delta_table_stays(tmp_path):
+    table = DeltaLakeTable(tmp_path)
+    land(table, [ID, ("s", INNER)], [{"id": 1}])
+    delta = table.delta()
+    delta.alter.set_table_name("Orders")
+    delta.alter.set_column_metadata("s", {"comment": "theirs"})
+    delta.alter.set_table_properties({"delta.appendOnly": "true"})
+    before = table.delta()
+    land(table, [ID, ("s", MORE), ("note", pa.string())], [{"id": 2, "note": "x"}], ADD)
+    after = table.delta()
+    assert after.metadata().name == "Orders"
+    assert after.metadata().id == before.metadata().id
+    assert after.metadata().configuration == before.metadata().configuration
+    assert after.schema().fields[1].metadata == {"comment": "theirs"}
+    assert after.version() == before.version() + 1
+    # Not by to_pyarrow_dataset(), which finds no null in files without the column, whoever added it.
+    query = QueryBuilder().register("orders", after)
+    for wanted, ids in (("note = 'x'", [2]), ("note IS NULL", [1]), ("s.b IS NULL", [1, 2])):
+        rows = pa.table(query.execute(f"SELECT id FROM orders WHERE {wanted} ORDER BY id"))
+        assert rows["id"].to_pylist() == ids
+
+
+def test_files_of_before_are_found_by_a_promoted_column_of_iceberg(tmp_path):
+    table = IcebergTable(tmp_path)
+    land(table, [ID, ("n", pa.int32())], [{"id": 1, "n": 5}])
+    land(table, [ID, ("n", pa.int64()), ("x", pa.string())], [{"id": 2, "n": LARGE}], WIDEN)
+    metadata = table.iceberg()
+    assert metadata
+    for wanted, ids in (("n = 5", [1]), ("n > 100", [2]), ("x is null", [1, 2])):
+        rows = metadata.scan(row_filter=wanted).to_arrow()
+        assert sorted(rows["id"].to_pylist()) == ids
+    assert [snapshot.schema_id for snapshot in metadata.snapshots()] == [0, 1]
