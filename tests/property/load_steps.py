@@ -52,7 +52,8 @@ class Load(Step):
     step that is done when the tasks of commit number `at` are about to run, or, of the first and
     only one, when they have run (`is_late`). `kill` is the call of
     the system before which its process is killed, then without any `meanwhile`. A pattern does not
-    see the topic that it `hides`.
+    see the topic that it `hides`. One that `evolves` brings headers, for which the table may have
+    no column yet, and may add it.
     """
 
     name: int = 0
@@ -74,6 +75,7 @@ class Load(Step):
     is_late: bool = False
     kill: int | None = None
     hides: int | None = None
+    evolves: bool = False
 
     def do(self, world: World) -> str:
         return LoadCheck(world, self).run()
@@ -117,6 +119,11 @@ class Load(Step):
         topic = world.topic(self.hides) if self.hides is not None and is_hiding else None
         return tuple(short for short in shorts if topic is not None and short == topic.short)
 
+    @property
+    def _is_evolving(self) -> bool:
+        """What others do to the columns meanwhile may be in its way."""
+        return self.evolves and self.meanwhile is None
+
     def call(self, world: World, asked: Asked, session: Any) -> Any:
         """The load itself, as a user calls it."""
         history = world.history
@@ -136,6 +143,7 @@ class Load(Step):
             "value_format": history.value_format,
             "on_error": history.on_error,
             **{name: value for name, value in given.items() if value is not None},
+            **({"on_schema_change": "add"} if self._is_evolving else {}),
         }
         if world.spark is not None:
             if self.transform == "odd":
@@ -149,7 +157,7 @@ class Load(Step):
         options = {
             "kafka.bootstrap.servers": world.servers,
             "failOnDataLoss": str(self.fails_on_loss).lower(),
-            "includeHeaders": str(world.history.headers).lower(),
+            "includeHeaders": str(world.history.headers or self._is_evolving).lower(),
             **self._subscription(world, asked),
         }
         if not self.committed:

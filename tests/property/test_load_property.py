@@ -146,6 +146,7 @@ LOAD = load(
     at=st.sampled_from([0, 0, 1, 2]),
     is_late=SELDOM,
     kill=maybe(st.integers(1, 120), 4),
+    evolves=SELDOM,
 )
 ROWWISE = st.builds(
     row_steps.Rowwise,

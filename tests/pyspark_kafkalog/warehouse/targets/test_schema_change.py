@@ -327,7 +327,7 @@ def test_what_is_said_of_a_delta_table_stays(tmp_path):
     assert after.metadata().configuration == before.metadata().configuration
     assert after.schema().fields[1].metadata == {"comment": "theirs"}
     assert after.version() == before.version() + 1
-    # Not by to_pyarrow_dataset(), which finds no null in files without the column, whoever added it.
+    # to_pyarrow_dataset() finds no null in files without the column, whoever has added it.
     query = QueryBuilder().register("orders", after)
     for wanted, ids in (("note = 'x'", [2]), ("note IS NULL", [1]), ("s.b IS NULL", [1, 2])):
         rows = pa.table(query.execute(f"SELECT id FROM orders WHERE {wanted} ORDER BY id"))
