@@ -39,7 +39,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,9 @@ check: $(VENV)/.development ## style, types and layers
 
 crash: install peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
+
+serve: install /usr/lib/postgresql ## kafkalog serve for 30 minutes under kills of itself, the broker and PostgreSQL
+	KAFKALOG_SERVE_SECONDS=1800 $(BIN)/python -m pytest -s -m crash tests/crash/test_serve_kills.py $(PYTEST_ARGS)
 
 loads: install peers /usr/lib/postgresql ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
 	KAFKALOG_CRASH_KILLS=300 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)

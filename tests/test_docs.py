@@ -43,6 +43,7 @@ NOT_RUN = {
     ("deploy", "python", "needs Airflow"),
     ("page", "bash", "tests/pyspark_kafkalog/cli/test_ui.py does the same"),
     ("page", "bash", "needs a registry"),
+    ("serve", "bash", "it runs until it is stopped"),
     ("pipelines", "bash", "tests/spark/test_pipeline.py runs this page"),
     ("pipelines", "python", "tests/spark/test_pipeline.py runs this page"),
 }
@@ -176,6 +177,13 @@ def check_command_line(folder, printed):
     assert len(list((folder / "warehouse").glob("part-clicks-*.parquet"))) == 1
 
 
+def check_serve(folder, printed):
+    assert printed.splitlines()[-2:] == [
+        f"orders: into delta:{folder}/lake/orders",
+        f"shops: into parquet:{folder}/lake/{{topic}}",
+    ]
+
+
 def check_tuning(folder, printed):
     archive = folder / "spark" / "python" / "lib" / "pyspark.zip"
     assert not archive.is_symlink()
@@ -183,7 +191,12 @@ def check_tuning(folder, printed):
     assert not py4j.is_symlink()
 
 
-AFTERWARDS = {"README": check_readme, "command-line": check_command_line, "tuning": check_tuning}
+AFTERWARDS = {
+    "README": check_readme,
+    "command-line": check_command_line,
+    "serve": check_serve,
+    "tuning": check_tuning,
+}
 
 
 def test_what_is_not_run_is_known_and_has_no_wrong_syntax():
@@ -226,6 +239,18 @@ def test_links_lead_to_files(page):
 
 def rows(table):
     return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+
+
+def test_the_keys_of_a_file_of_loads_and_its_metrics_are_told_of():
+    from pyspark_kafkalog.warehouse.service import keys, metrics
+    from pyspark_kafkalog.warehouse.service.figures import Figures
+
+    text = PAGES["serve"].read_text(encoding="utf-8")
+    known = {*keys.LOAD_KEYS, *keys.SERVICE_KEYS}
+    assert known <= set(re.findall(r"`([a-z-]+)`", text))
+    for metric in metrics.LoadCollector(Figures()).collect():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        assert f"`{name}`" in text
 
 
 def test_the_table_of_options_is_complete():

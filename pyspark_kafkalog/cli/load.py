@@ -276,7 +276,9 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
         from pyspark_kafkalog.warehouse.engines.local import LocalEngine
         from pyspark_kafkalog.warehouse.load import run_load
 
-        _tell_result(run_load(LocalEngine(options.workers), wanted, progress), output)
+        with LocalEngine(options.workers) as engine:
+            result = run_load(engine, wanted, progress)
+        _tell_result(result, output)
     elif not has_work(wanted):
         output.say(f"Nothing new for {options.name}.", name=options.name, commit=None)
     else:

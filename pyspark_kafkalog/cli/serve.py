@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,8 @@ def command(file: Path, check: bool, output: Output, **options: Any) -> None:
 
 
 class _Teller:
-    """Prints what the service says, whole lines whoever says it."""
+    """Prints what the service says, whole lines whoever says it. Loads go on where nobody hears it
+    any more."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -94,7 +95,7 @@ class _Teller:
 
     def __call__(self, said: "Said") -> None:
         if said.is_error:
-            with self._lock:
+            with self._lock, suppress(OSError):
                 print(f"kafkalog: {said.text}", file=sys.stderr, flush=True)
             return
         document: dict[str, Any] = {"said": said.text}
@@ -114,7 +115,7 @@ class _Teller:
         self.row(said.text, **document)
 
     def row(self, text: str, **document: Any) -> None:
-        with self._lock:
+        with self._lock, suppress(OSError):
             self._output.say(text, **document)
             sys.stdout.flush()
 

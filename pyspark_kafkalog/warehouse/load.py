@@ -227,7 +227,8 @@ def load(
             "transform is a function of DataFrames, which are Spark's: give load() a SparkSession, "
             "or annotate its parameter as pyarrow.RecordBatch if it is a function of Arrow batches"
         )
-    return run_load(LocalEngine(), wanted, progress)
+    with LocalEngine() as engine:
+        return run_load(engine, wanted, progress)
 
 
 class Engine(Protocol):

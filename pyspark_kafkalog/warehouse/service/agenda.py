@@ -43,6 +43,8 @@ class Retry:
 
 @dataclass(slots=True)
 class _Entry:
+    """What is known of one load."""
+
     schedule: Schedule
     retry: Retry
     due: Due

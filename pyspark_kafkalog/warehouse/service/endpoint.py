@@ -44,6 +44,8 @@ def endpoint(host: str, port: int, collector: Collector, health: Health) -> Iter
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread for each connection, of which there are few."""
+
     daemon_threads = True
     block_on_close = False
 
@@ -77,6 +79,8 @@ def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Ser
 
 def _handler(registry: CollectorRegistry, health: Health) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        """Answers one request."""
+
         timeout = _EXCHANGE_S
         server_version = "kafkalog"
         sys_version = ""

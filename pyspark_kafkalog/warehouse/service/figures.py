@@ -11,8 +11,8 @@ from pyspark_kafkalog.warehouse.service.jobs import Job, Key
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
     """One load. Counts are since the service began; times are seconds since the epoch, None before
-    the first. `failed` says whether the last run did, `held` that it is tried no more. `lag` is
-    in offsets, of the topics whose end is known."""
+    the first. `failed` says whether the last run did, `held` that it, or a topic of it, is tried no
+    more. `lag` is in offsets, of the topics whose end is known."""
 
     name: str
     place: str
@@ -30,7 +30,6 @@ class LoadFigures:
     at_work: bool = False
     failed: bool = False
     held: bool = False
-    error: str = ""
     lag: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -80,8 +79,8 @@ class Figures:
                 last_commit=at,
             )
 
-    def ended(self, key: Key, seconds: float, error: str, is_held: bool, at: float) -> None:
-        """A run has ended, well if `error` is empty."""
+    def ended(self, key: Key, seconds: float, failed: bool, is_held: bool, at: float) -> None:
+        """A run has ended; `is_held` says whether something of the load is tried no more."""
         with self._lock:
             one = self._loads.get(key)
             if one is None:
@@ -89,14 +88,13 @@ class Figures:
             self._loads[key] = replace(
                 one,
                 runs=one.runs + 1,
-                failures=one.failures + bool(error),
+                failures=one.failures + failed,
                 seconds=one.seconds + seconds,
                 last_seconds=seconds,
-                last_success=one.last_success if error else at,
+                last_success=one.last_success if failed else at,
                 at_work=False,
-                failed=bool(error),
+                failed=failed,
                 held=is_held,
-                error=error,
             )
 
     def knows_commit(self, key: Key, at: float) -> None:

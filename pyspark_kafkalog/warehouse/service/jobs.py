@@ -54,6 +54,8 @@ _WRONG = (KafkalogError, OSError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
+    """What is wrong, and on which line."""
+
     line: int
     what: str
 

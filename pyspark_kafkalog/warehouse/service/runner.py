@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from queue import Empty, SimpleQueue
@@ -45,7 +45,7 @@ class Asked(Enum):
     """What others want of the service."""
 
     STOP = "stop"
-    END = "end"
+    """The first time; to end, from the second one on."""
     RELOAD = "reload"
 
 
@@ -68,7 +68,7 @@ class _Run:
     job: Job
     began_s: float
     how: Ended = Ended.WELL
-    errors: list[str] = field(default_factory=list)
+    errors: int = 0
 
 
 _Message: TypeAlias = Asked | _Run
@@ -94,7 +94,7 @@ class Service:
         self._messages: SimpleQueue[_Message] = SimpleQueue()
         self._stopping = threading.Event()
         self._jobs: dict[Key, Job] = {}
-        self._held_topics: dict[Key, dict[str, str]] = {}
+        self._held_topics: dict[Key, set[str]] = {}
         self._threads: set[threading.Thread] = set()
         self._turned_s = time.monotonic()
         self._take(jobs)
@@ -116,7 +116,7 @@ class Service:
         return f"no turn for {late_s:.0f} s" if late_s > _TURN_S else None
 
     def run(self) -> bool:
-        """Works until it is asked to stop, or to end; whether it was the former alone."""
+        """Works until it is asked to stop; False when it was asked twice, and has ended at once."""
         with self._engine:
             while True:
                 self._turned_s = time.monotonic()
@@ -141,7 +141,7 @@ class Service:
             self._ended(message)
         elif message is Asked.RELOAD:
             self._reload()
-        elif message is Asked.END or stopping:
+        elif stopping:
             return False
         else:
             self._stopping.set()
@@ -192,12 +192,12 @@ class Service:
 
     def _load_each(self, run: _Run) -> None:
         job = run.job
-        held = self._held_topics.setdefault(job.key, {})
+        held = self._held_topics.setdefault(job.key, set())
 
         def told(one: TopicLoad) -> None:
             if one.error is not None:
                 if how_ended(one.error) is Ended.WILL_STAY:
-                    held[one.topic] = sentence(one.error)
+                    held.add(one.topic)
                 self._failed(run, one.error, one.topic)
             elif one.result is not None:
                 self._landed(job, one.result, one.topic)
@@ -222,7 +222,7 @@ class Service:
             run.how = Ended.MAY_PASS
         if not isinstance(error, KafkalogError | OSError):
             _log.warning("%s", _what(run.job, topic), exc_info=error)
-        run.errors.append(sentence(error))
+        run.errors += 1
         self._tell(
             Said(f"{_what(run.job, topic)}: {sentence(error)}", run.job, topic, is_error=True)
         )
@@ -231,10 +231,9 @@ class Service:
         key, now = run.job.key, _now()
         wait_s = self._agenda.end(key, run.how, now)
         is_held = key in self._agenda.held()
-        held_topics = self._held_topics.get(key, {})
-        error = (run.errors or [*held_topics.values(), ""])[0]
         seconds = time.monotonic() - run.began_s
-        self.figures.ended(key, seconds, error, is_held or bool(held_topics), time.time())
+        holds = is_held or bool(self._held_topics.get(key))
+        self.figures.ended(key, seconds, bool(run.errors), holds, time.time())
         if is_held:
             text = f"{_what(run.job)} is held until the loads are read anew (SIGHUP)."
             self._tell(Said(text, run.job, is_error=True))

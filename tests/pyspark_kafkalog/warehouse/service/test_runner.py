@@ -1,0 +1,97 @@
+"""A service in this process: what becomes of loads and topics that fail."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog import errors
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.warehouse.service.agenda import Ended
+from pyspark_kafkalog.warehouse.service.failures import how_ended
+from pyspark_kafkalog.warehouse.service.jobs import read_jobs
+from pyspark_kafkalog.warehouse.service.lag_watch import LagWatch
+from pyspark_kafkalog.warehouse.service.runner import Asked, Said, Service
+from tests.pyspark_kafkalog.warehouse.topic_filler import TopicFiller
+from tests.support.patience import EVENT_S, wait_until
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+@contextmanager
+def running(path: Path, said: list[Said]) -> Iterator[Service]:
+    service = Service(lambda: read_jobs(path), said.append, workers=1)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        yield service
+    finally:
+        service.ask(Asked.STOP)
+        thread.join(EVENT_S)
+        assert not thread.is_alive()
+
+
+def test_a_topic_that_stays_wrong_is_held_alone(servers: str, tmp_path: Path) -> None:
+    filler = TopicFiller(servers)
+    filler.make("one", "two")
+    filler.append("one", [b"1", b"2"])
+    path = tmp_path / "loads.toml"
+    path.write_text(
+        f'[[load]]\nname = "n"\ntopics = ["one", "two"]\nto = "parquet:{tmp_path}/{{topic}}"\n'
+        f'every = "0.2 s"\nbootstrap-servers = "{servers}"\n'
+    )
+    said: list[Said] = []
+
+    def commits(topic: str) -> Callable[[], bool]:
+        return lambda: any(one.topic == topic and one.result for one in said)
+
+    with running(path, said) as service:
+        wait_until(commits("one"), lambda: said)
+    filler.append("one", [b"3", b"4"])
+    with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+        admin.delete_records(cluster, {TopicPartition("one", 0): 3}, lambda *_: None)
+    said.clear()
+    with running(path, said) as service:
+        wait_until(lambda: service.figures.all()[0].runs > 2, lambda: said)
+        filler.append("two", [b"5"])
+        wait_until(commits("two"), lambda: said)
+        assert [one.topic for one in said if one.is_error] == ["one"]
+        (figures,) = service.figures.all()
+        assert (figures.failures, figures.held) == (1, True)
+        filler.append("two", [b"6", b"7"])
+        wait_until(lambda: service.figures.all()[0].records == 3, lambda: said)
+        watch = LagWatch(lambda: service.jobs, service.figures)
+        watch.look()
+        # One goes on at 2, and ends at 4.
+        assert service.figures.all()[0].lag == {"one": 2, "two": 0}
+        service.ask(Asked.RELOAD)
+        wait_until(lambda: sum(one.is_error for one in said) == 2, lambda: said)
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (errors.BrokersUnreachableError("x"), Ended.MAY_PASS),
+        (errors.LoadConflictError("x"), Ended.MAY_PASS),
+        (errors.TargetError("x"), Ended.MAY_PASS),
+        (errors.UnknownTopicError("x"), Ended.MAY_PASS),
+        (errors.LogTruncatedError("x"), Ended.MAY_PASS),
+        (OSError(28, "No space left on device"), Ended.MAY_PASS),
+        (errors.DataLossError("x"), Ended.WILL_STAY),
+        (errors.TopicRecreatedError("x"), Ended.WILL_STAY),
+        (errors.InvalidOptionError("x"), Ended.WILL_STAY),
+        (errors.BadRecordError("x"), Ended.WILL_STAY),
+    ],
+)
+def test_what_may_pass_and_what_stays(error: Exception, how: Ended) -> None:
+    assert how_ended(error) is how
