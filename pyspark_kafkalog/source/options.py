@@ -311,6 +311,7 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
         found = f"got {', '.join(given)}" if given else "got none"
         raise InvalidOptionError(
             f"Exactly one of the options {', '.join(_SUBSCRIPTIONS)} must be set; {found}."
+            + ("" if given else _what_was_meant(values))
         )
     option = given[0]
     text = values[option.lower()]
@@ -322,6 +323,16 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
     if not names:
         raise InvalidOptionError("Option subscribe names no topic; expected e.g. orders,payments.")
     return SubscribeTopics(tuple(names))
+
+
+def _what_was_meant(values: Mapping[str, str]) -> str:
+    """Of options that name nothing to read."""
+    if "topic" in values:
+        return " Option topic is for writing: to read a topic, give subscribe."
+    hints = (
+        f" There is {name}.{hint}" for name in values if (hint := nearest(name, _SUBSCRIPTIONS))
+    )
+    return next(hints, "")
 
 
 def _pattern(text: str) -> str:

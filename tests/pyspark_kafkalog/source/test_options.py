@@ -188,8 +188,12 @@ def test_what_cannot_work_is_refused_by_name(given, message, parse):
 def test_brokers_and_a_subscription_are_required():
     with pytest.raises(InvalidOptionError, match=r"bootstrap\.servers must be set"):
         batch_options({"subscribe": "orders"})
-    with pytest.raises(InvalidOptionError, match="must be set; got none"):
+    with pytest.raises(InvalidOptionError, match=r"must be set; got none\.$"):
         batch_options(BROKERS)
+    with pytest.raises(InvalidOptionError, match=r"There is subcribe\. Did you mean subscribe\?$"):
+        batch_options({**BROKERS, "subcribe": "orders"})
+    with pytest.raises(InvalidOptionError, match=r"to read a topic, give subscribe\.$"):
+        batch_options({**BROKERS, "topic": "orders"})
 
 
 @pytest.mark.parametrize("pattern", ["", "orders-("])
