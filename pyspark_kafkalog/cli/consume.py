@@ -20,6 +20,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_quiet,
 )
 from pyspark_kafkalog.cli.names import complete_groups, complete_topics
+from pyspark_kafkalog.cli.output import is_stdout_closed
 from pyspark_kafkalog.cli.places import PLACE, WAYS
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
 from pyspark_kafkalog.source.places import Place
@@ -204,6 +205,8 @@ def _print(reader: "TopicReader", text: Any, group: "_Group", most: int | None) 
         if rows is None:
             group.has_read_to(reader.positions)
             group.commit_if_due()
+            if is_stdout_closed():  # of `| head` nothing is heard before the next record
+                return
             continue
         records, next_offset = rows.records, rows.next_offset
         if records.num_rows > left:

@@ -8,7 +8,6 @@ needed: help and completion take a tenth of a second.
 
 import logging
 import os
-import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +16,7 @@ from typing import Any
 import click
 
 from pyspark_kafkalog import __version__
+from pyspark_kafkalog.cli.output import is_stdout_closed
 from pyspark_kafkalog.errors import KafkalogError, sentence
 
 WORDS = {
@@ -66,7 +66,7 @@ class _Kafkalog(click.Group):
         except BrokenPipeError as error:
             # Whoever read our output has seen enough; nothing may be written to it at exit either.
             # A connection to a server that broke is another thing.
-            if not _is_stdout_closed():
+            if not is_stdout_closed():
                 _fail(ctx, error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as error:
@@ -139,13 +139,6 @@ def _fail(ctx: click.Context, error: Exception) -> None:
 
 def _say(error: Exception) -> None:
     print(f"kafkalog: {sentence(error)}", file=sys.stderr)
-
-
-def _is_stdout_closed() -> bool:
-    """Whether nobody reads the pipe, or the socket, that we write to."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return bool(poll.poll(0))
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

@@ -4,6 +4,8 @@ What was asked for (`row`) goes to stdout always, one line or one JSON object ea
 (`say`) too, unless it is to be quiet. Errors are not printed here.
 """
 
+import select
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,3 +30,10 @@ class Output:
         """Something that was done."""
         if not self.is_quiet:
             self.row(text, **document)
+
+
+def is_stdout_closed() -> bool:
+    """Whether nobody reads the pipe, or the socket, that we write to."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))

@@ -373,8 +373,10 @@ def test_a_disk_that_is_full_is_a_sentence(broker, run, line):
     assert (done.returncode, done.stderr) == (1, "kafkalog: No space left on device.\n")
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
-    run("produce long", b"x\n" * 20_000)
+@pytest.mark.parametrize("more", [True, False])
+def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker, more):
+    """Also where no more records come, as of `| head -1`."""
+    run("produce long", b"x\n" * 20_000 if more else b"x\n")
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", "consume", "long", "--from-beginning"]
     consume = subprocess.Popen(
         [*command, "--bootstrap-servers", broker.bootstrap_servers],
@@ -386,10 +388,12 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker):
     assert consume.stderr is not None
     assert consume.stdout.read(2) == b"x\n"
     consume.stdout.close()
-    run("produce long", b"x\n" * 20_000)
+    if more:
+        run("produce long", b"x\n" * 20_000)
     assert consume.stderr.read() == b""
     consume.stderr.close()
     assert consume.wait(10) == 0
+    run("topics delete long")
 
 
 @pytest.mark.parametrize(
