@@ -37,6 +37,7 @@ _UNITS_MS = MappingProxyType(
 )
 _LARGEST_OFFSET = 2**63 - 1
 _LARGEST_PARTITION = 2**31 - 1
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 
@@ -308,9 +309,9 @@ def _by_partition(
                 option, f"the offsets of topic {topic!r} are not an object", text, example
             )
         for partition, number in numbers.items():
-            which = f"partition {partition!r} of topic {topic!r}"
-            is_number = partition.isascii() and partition.isdigit()
-            if not is_number or int(partition) > _LARGEST_PARTITION:
+            which = f"partition {partition[:20]!r} of topic {topic!r}"
+            # Written in one way only: 0 and 00 would be two entries for one partition.
+            if not _PARTITION.fullmatch(partition) or int(partition) > _LARGEST_PARTITION:
                 raise _malformed(option, f"{which} is not a partition number", text, example)
             if not _is_integer(number) or not least <= number <= _LARGEST_OFFSET:
                 problem = f"{which} has {number!r}, {expected}"

@@ -111,6 +111,8 @@ def test_what_may_mean_two_things_or_none_is_refused(text, says):
         ('{"a":{"zero":1}}', "partition 'zero' of topic 'a' is not a partition number"),
         ('{"a":{"-1":1}}', "is not a partition number"),
         ('{"a":{"2147483648":1}}', "is not a partition number"),
+        ('{"a":{"0":1,"00":2}}', "partition '00' of topic 'a' is not a partition number"),
+        ('{"a":{"' + "1" * 5000 + '":1}}', "is not a partition number"),
         ('{"a":{"0":-3}}', "neither an offset nor -2 or -1"),
         ('{"a":{"0":1.5}}', "neither an offset nor -2 or -1"),
         ('{"a":{"0":true}}', "neither an offset nor -2 or -1"),
