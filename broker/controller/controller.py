@@ -20,6 +20,7 @@ from kafka.errors import (
     BrokerNotAvailableError,
     BrokerResponseError,
     CoordinatorLoadInProgressError,
+    FencedLeaderEpochError,
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
@@ -575,6 +576,7 @@ class Controller:
             answers: list[IsrAnswer] = []
             wanted: dict[TopicPartition, PartitionMetadata] = {}
             numbers = {}
+            unknown_to_it: dict[TopicPartition, PartitionMetadata] = {}
             names = self._context.names_by_id()
             for number, change in enumerate(asked.changes):
                 try:
@@ -584,6 +586,9 @@ class Controller:
                     state = self._context.existing_state(place)
                     answers.append(state)
                     new = decide(change, asked.broker_id, state, self._context.online(place))
+                except (FencedLeaderEpochError, InvalidUpdateVersionError) as error:
+                    answers[number:] = [error]
+                    unknown_to_it[place] = state
                 except BrokerResponseError as error:
                     answers[number:] = [error]
                 else:
@@ -591,8 +596,13 @@ class Controller:
                         wanted[place], numbers[place] = new, number
             written = await self._turns.write_states(wanted)
             for place, state in written.items():
-                is_done = state.isr == wanted[place].isr
-                answers[numbers[place]] = state if is_done else InvalidUpdateVersionError()
+                if state.isr == wanted[place].isr:
+                    answers[numbers[place]] = state
+                else:
+                    answers[numbers[place]] = InvalidUpdateVersionError()
+                    unknown_to_it[place] = state
+            # It waits for that now, and may have missed it: its own change, when the answer was.
+            self._channels.lead_and_follow(unknown_to_it, to={asked.broker_id})
             self._channels.update_metadata(written)
         self.moves.go_on(written)
         return answers

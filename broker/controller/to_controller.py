@@ -14,6 +14,7 @@ from kafka.errors import (
     BrokerNotAvailableError,
     BrokerResponseError,
     CoordinatorLoadInProgressError,
+    InvalidUpdateVersionError,
     KafkaConnectionError,
     NotControllerError,
     StaleBrokerEpochError,
@@ -48,6 +49,9 @@ _CREATE_TIMEOUT_MS: Final = 30_000
 _ASK_ANOTHER = (NotControllerError, StaleBrokerEpochError)
 
 
+_Asked = tuple[IsrChange, asyncio.Future[PartitionMetadata]]
+
+
 class ToController:
     """Requests to the controller, as the broker's metadata names it."""
 
@@ -63,7 +67,7 @@ class ToController:
         self._broker_epoch = broker_epoch
         self._metadata = metadata
         self._ask = ask
-        self._changes: list[tuple[IsrChange, asyncio.Future[PartitionMetadata]]] = []
+        self._changes: list[_Asked] = []
         self._asking: asyncio.Task[None] | None = None
 
     async def alter_isr(self, change: IsrChange) -> PartitionMetadata:
@@ -71,7 +75,7 @@ class ToController:
         refuses."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[PartitionMetadata] = loop.create_future()
-        self._changes.append((change, answer))
+        self._add([(change, answer)])
         if self._asking is None:
             self._asking = loop.create_task(self._ask_for_changes())
         return await answer
@@ -170,19 +174,19 @@ class ToController:
                 if str(error) != refused_for:
                     refused_for = str(error)
                     _log.info("isr.asked_in_vain reason=%r", refused_for)
-                self._changes = asked + self._changes
+                self._ask_again(asked)
                 await asyncio.sleep(_RETRY_S)
                 continue
             except Exception:
                 # A bug: without this task no ISR would change.
                 _log.exception("isr.asked_in_vain")
-                self._changes = asked + self._changes
+                self._ask_again(asked)
                 await asyncio.sleep(_RETRY_S)
                 continue
             for change, answer in asked:
                 outcome = outcomes.get((change.topic_id, change.partition), UnknownError())
                 if isinstance(outcome, _ASK_ANOTHER):
-                    self._changes.append((change, answer))
+                    self._ask_again([(change, answer)])
                 elif isinstance(outcome, BrokerResponseError):
                     answer.set_exception(outcome)
                 else:
@@ -190,6 +194,22 @@ class ToController:
             if self._changes:
                 await asyncio.sleep(_RETRY_S)
         self._asking = None
+
+    def _add(self, newer: list[_Asked]) -> None:
+        """A partition is asked for once in a request: its answer would be taken for that to another
+        question. Of what was asked before it, the controller's word is waited for."""
+        anew = {(change.topic_id, change.partition) for change, _ in newer}
+        kept = []
+        for change, answer in self._changes:
+            if (change.topic_id, change.partition) not in anew:
+                kept.append((change, answer))
+            elif not answer.done():
+                answer.set_exception(InvalidUpdateVersionError("it is asked for otherwise now"))
+        self._changes = kept + newer
+
+    def _ask_again(self, older: list[_Asked]) -> None:
+        newer, self._changes = self._changes, older
+        self._add(newer)
 
     async def _request(self, message: Any, version: int, response_class: Any) -> Any:
         """Raises KafkaConnectionError."""

@@ -100,9 +100,16 @@ class InSyncReplicas:
         """Whether a change is asked for, and not answered: there is one at a time."""
         return self._proposed is not None
 
-    def begin(self, replicas: Sequence[int], isr: tuple[int, ...], is_new_epoch: bool) -> None:
+    def begin(
+        self,
+        replicas: Sequence[int],
+        isr: tuple[int, ...],
+        is_new_epoch: bool,
+        is_known: bool = False,
+    ) -> None:
         """The controller says who keeps the partition and who is in sync. In a new leader epoch
-        nothing is known of any follower."""
+        nothing is known of any follower. Where it says again what `is_known`, what was asked for
+        may be done any moment."""
         now_ms = self._host.now_ms()
         known = {} if is_new_epoch else self.followers
         self.followers = {
@@ -110,7 +117,8 @@ class InSyncReplicas:
             for node_id in replicas
             if node_id != self._host.node_id
         }
-        self.settle(isr)
+        if not is_known:
+            self.settle(isr)
 
     def clear(self) -> None:
         """The partition is led elsewhere."""

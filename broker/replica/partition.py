@@ -170,6 +170,7 @@ class Partition:
         """Leads it, as the controller says: from its log's end on, where the leader epoch is a new
         one. What became visible by that."""
         is_new_epoch = not self.is_led or state.leader_epoch > self.leader_epoch
+        is_known = not is_new_epoch and state.partition_epoch == self.partition_epoch
         if not self.is_led:
             self.leadership += 1
             self._refused = None
@@ -177,7 +178,7 @@ class Partition:
         self._take(state)
         if is_new_epoch:
             self.epoch_start_offset = self._log.log_end_offset
-        self._isr.begin(state.replicas, state.isr, is_new_epoch)
+        self._isr.begin(state.replicas, state.isr, is_new_epoch, is_known)
         return self._advance()
 
     def follow(self, state: PartitionMetadata) -> None:

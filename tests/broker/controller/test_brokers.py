@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from kafka.errors import (
     BrokerNotAvailableError,
+    FencedLeaderEpochError,
     IneligibleReplicaError,
+    InvalidUpdateVersionError,
     KafkaStorageError,
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
@@ -209,6 +211,26 @@ def test_who_is_about_to_stop_is_taken_into_no_isr(cluster):
         # The answer was lost, and it is asked again: nothing is written.
         assert await cluster.controller.alter_partitions(asked) == [answer]
         assert cluster.state() == answer
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_is_behind_is_told_what_there_is(cluster):
+    """The answer to its change was lost, say, and it knows of no other: it waits to be told."""
+
+    async def scenario() -> None:
+        await cluster.start((1, 2, 3))
+        before, (topic,) = cluster.state(), cluster.records.cluster().topics
+        await cluster.in_sync(1, 2)
+        epoch = cluster.records.brokers()[1].epoch
+        for leader_epoch, error in [(0, InvalidUpdateVersionError), (-1, FencedLeaderEpochError)]:
+            cluster.told.clear()
+            change = IsrChange(topic.topic_id, 0, leader_epoch, (1, 3), before.partition_epoch)
+            (answer,) = await cluster.controller.alter_partitions(
+                AlterPartition(1, epoch, [change])
+            )
+            assert isinstance(answer, error)
+            assert cluster.followed() == {1: (cluster.state(), False)}
 
     asyncio.run(scenario())
 

@@ -1,6 +1,7 @@
 """What a leader asks its controller for: one request at a time, again where it was not done."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -8,6 +9,7 @@ import pytest
 from kafka.errors import (
     BrokerResponseError,
     IneligibleReplicaError,
+    InvalidUpdateVersionError,
     KafkaConnectionError,
     NotControllerError,
     StaleBrokerEpochError,
@@ -126,6 +128,32 @@ def test_what_is_refused_is_said_and_the_others_are_done(asking):
             UnknownTopicIdError,
         ]
         assert len(asking.asked) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_is_asked_for_otherwise_meanwhile_is_in_a_request_once(asking):
+    """Else the answer to the one would be taken for that to the other."""
+
+    def outcome(number, asked):
+        if number == 1:
+            raise NotControllerError()
+        return granted(asked) if asked.isr == (1, 3) else IneligibleReplicaError()
+
+    asking.outcome = outcome
+
+    async def scenario() -> None:
+        older = asyncio.ensure_future(asking.to.alter_isr(change(0)))
+        other = asyncio.ensure_future(asking.to.alter_isr(change(1)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        newer = replace(change(0), isr=(1, 3), leader_epoch=6)
+        assert await asking.to.alter_isr(newer) == granted(newer)
+        with pytest.raises(InvalidUpdateVersionError):
+            await older
+        with pytest.raises(IneligibleReplicaError):
+            await other
+        assert [request.changes for _, request in asking.asked[1:]] == [[change(1), newer]]
 
     asyncio.run(scenario())
 

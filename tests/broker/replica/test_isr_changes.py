@@ -186,6 +186,25 @@ def test_where_the_controller_knows_more_its_word_is_waited_for(leader, error):
     asyncio.run(scenario())
 
 
+def test_what_is_said_again_leaves_what_was_asked_for(leader):
+    """By a controller that takes over from itself: it may have done it, and will answer."""
+
+    async def scenario() -> None:
+        await leader.catch_up()
+        leader.lead(STATE)
+        leader.replicas.append(leader.partition, batch(), 1)
+        leader.now_ms += 2 * LAG_MS
+        leader.fetched(A, 5)
+        assert leader.partition.high_watermark == 4
+        leader.replicas.look_for_laggards()
+        await settled()
+        assert leader.asked == [GROWN]
+        await leader.answer(replace(STATE, isr=(ME, A, B), partition_epoch=8))
+        assert (leader.partition.isr, leader.partition.partition_epoch) == ((ME, A, B), 8)
+
+    asyncio.run(scenario())
+
+
 def test_an_error_that_says_nothing_of_the_partition_is_no_end(leader):
     """A controller's trouble with its store, say: nobody would tell the leader more, and who is to
     be in sync may be so by then, and be elected."""
