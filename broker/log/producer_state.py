@@ -2,12 +2,12 @@
 which transactions are open.
 
 For each producer id: its epoch and its last five batches (a producer has at most five requests in
-flight). A batch that equals one of them is a retry of what is in the log already; one that does not
-continue the sequence is refused. What a coordinator writes in a producer's name has no sequence
-numbers (-1), and is neither. A transaction is open from its producer's first transactional
-batch to the marker that ends it; nothing from the first open one on is stable. The state follows
-from the log: recovery replays batch headers and markers onto the newest snapshot at or before the
-end.
+flight). A batch that equals one of them is a retry of what is in the log already, unless that was
+aborted; one that does not continue the sequence is refused. What a coordinator writes in a
+producer's name has no sequence numbers (-1), and is neither. A transaction is open from its
+producer's first transactional batch to the marker that ends it; nothing from the first open one on
+is stable. The state follows from the log: recovery replays batch headers and markers onto the
+newest snapshot at or before the end.
 
 A snapshot `<offset in 20 digits>.snapshot` holds the state of everything below its offset, in
 Apache Kafka's format (ProducerSnapshot, version 1), big-endian:
@@ -89,6 +89,8 @@ class ProducerStateEntry:
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     coordinator_epoch: int = -1
     current_txn_first_offset: int = _NO_TRANSACTION
+    aborted: frozenset[int] = frozenset()
+    """The last offsets of those batches whose transactions were aborted."""
 
     @property
     def last_sequence(self) -> int:
@@ -151,6 +153,9 @@ class ProducerStateManager:
             if (
                 batch.last_sequence == last_sequence
                 and batch.first_sequence == header.base_sequence
+                # Else it is a new one: librdkafka numbers so what comes after it has aborted what
+                # was in the log, and whose answer it had lost. To say that it is there loses it.
+                and batch.last_offset not in entry.aborted
             ):
                 return batch
         expected = (entry.last_sequence + 1) % _SEQUENCES
@@ -263,6 +268,7 @@ class ProducerStateManager:
         elif entry.producer_epoch != header.producer_epoch:
             entry.producer_epoch = header.producer_epoch
             entry.batches.clear()
+            entry.aborted = frozenset()
         entry.last_seen_ms = now_ms
         if not header.is_control:
             entry.batches.append(
@@ -288,6 +294,11 @@ class ProducerStateManager:
         if first_offset < 0:  # a transaction that wrote nothing here
             return None
         entry.current_txn_first_offset = _NO_TRANSACTION
+        if not marker.is_commit:
+            offsets = [batch.last_offset for batch in entry.batches]
+            entry.aborted = frozenset(
+                offset for offset in offsets if offset >= first_offset or offset in entry.aborted
+            )
         self._open.pop(first_offset, None)
         completed = CompletedTransaction(
             header.producer_id, first_offset, header.last_offset, not marker.is_commit

@@ -378,3 +378,28 @@ def test_a_reader_keeps_what_was_committed_and_nothing_else(seed, directory, clo
         stable = min((offsets[0] for offsets in open_records.values()), default=log.log_end_offset)
         assert log.last_stable_offset(log.log_end_offset) == stable
         assert committed(log) == [row for row in kept if row[0] < stable]
+
+
+def test_a_batch_that_was_aborted_is_not_said_to_be_there(log):
+    """librdkafka gives the next transaction's records its numbers, where its answer was lost."""
+
+    def send(value, sequence):
+        records = batch([value], producer=(1, 0, sequence), transactional=True)
+        return log.append(records, 0, transactional=True)
+
+    send(b"aborted", 0)
+    assert send(b"aborted", 0).is_duplicate
+    log.append_end_marker(1, 0, ABORT, 0)
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(b"another", 0)
+    send(b"committed", 1)
+    log.append_end_marker(1, 0, COMMIT, 0)
+    assert send(b"committed", 1).is_duplicate
+    send(b"aborted too", 2)
+    log.append_end_marker(1, 0, ABORT, 0)
+    for sequence in (0, 2):
+        with pytest.raises(OutOfOrderSequenceNumberError):
+            send(b"another", sequence)
+    records = batch([b"anew"], producer=(1, 1, 0), transactional=True)
+    log.append(records, 0, transactional=True)
+    assert log.append(records, 0, transactional=True).is_duplicate
