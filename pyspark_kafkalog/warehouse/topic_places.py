@@ -22,6 +22,15 @@ def names_topic(target: str) -> bool:
     return TOPIC in target
 
 
+def refuse_topic(target: str) -> None:
+    """Raises InvalidOptionError where one target is meant, and many are named."""
+    if names_topic(target):
+        raise InvalidOptionError(
+            "the target says {topic}, which stands for one topic of many: load_topics(), `kafkalog "
+            "load` and `kafkalog serve` load each of them; all else is asked of the target of one"
+        )
+
+
 def target_of(target: str, topic: str) -> str:
     """Where the topic goes; raises InvalidOptionError where its name can be no part of a place."""
     if not _NAME.fullmatch(topic) or topic in (".", ".."):

@@ -1,8 +1,12 @@
 """Topics that land in a table each: all of them, whatever becomes of the others."""
 
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.topic_filler import TopicFiller
+from tests.support.patience import EVENT_S, wait_until
 from tests.support.ports import closed_port
 
 
@@ -36,6 +41,10 @@ def servers() -> Iterator[str]:
 @pytest.fixture
 def filler(servers: str) -> TopicFiller:
     return TopicFiller(servers)
+
+
+def is_gone(path: Path) -> bool:
+    return not path.exists()
 
 
 def loaded(servers: str, target: str, **how: Any) -> dict[str, TopicLoad]:
@@ -130,6 +139,14 @@ def test_what_concerns_all_topics_is_said_once(tmp_path: Path) -> None:
     for number in (0, -1):
         with pytest.raises(InvalidOptionError, match=f"{number} loads at a time land nothing"):
             load_topics(None, "nightly", f"parquet:{tmp_path}/{{topic}}", options, at_once=number)
+    for ask in (
+        pyspark_kafkalog.load_status,
+        pyspark_kafkalog.vacuum,
+        lambda target: pyspark_kafkalog.forget(target, "nightly"),
+        lambda target: pyspark_kafkalog.loaded_offsets(target, "nightly"),
+    ):
+        with pytest.raises(InvalidOptionError, match="the target of one"):
+            ask(f"parquet:{tmp_path}/{{topic}}")
 
 
 def test_the_command_names_each_topic_that_failed(
@@ -145,7 +162,38 @@ def test_the_command_names_each_topic_that_failed(
     assert "topic three: " in said.err
     assert said.err.endswith("1 of 3 topics failed, all others are loaded: three.\n")
     filler.append("one", [b"2"])
+    assert cli.main(["status", "--to", f"delta:{tmp_path}/{{topic}}"]) == 1
     assert cli.main([*command, "--pattern", "^(one|two)$", "--dry-run"]) == 0
     assert "1 offsets" in capsys.readouterr().out
     assert cli.main([*command, "--pattern", "^(one|two)$"]) == 0
     assert "2 topics: 1 with something new, 1 without, 0 failed." in capsys.readouterr().out
+
+
+def test_a_load_of_many_topics_that_is_stopped_leaves_nothing_behind(
+    servers: str, filler: TopicFiller, tmp_path: Path
+) -> None:
+    filler.make("slow-1", "slow-2")
+    for topic in ("slow-1", "slow-2"):
+        filler.append(topic, [b"1"])
+    (tmp_path / "slow.py").write_text(
+        "import os, time\nimport pyarrow as pa\n\n"
+        "def slowly(rows: pa.RecordBatch) -> pa.RecordBatch:\n"
+        "    if rows.num_rows:\n"
+        "        open(f'worker-{os.getpid()}', 'w').close()\n"
+        "        time.sleep(600)\n"
+        "    return rows\n"
+    )
+    command = [sys.executable, "-m", "pyspark_kafkalog.cli", "load", "-b", servers]
+    command += ["--pattern", "^slow-", "--to", "parquet:{topic}", "--name", "n"]
+    command += ["--transform", "slow:slowly", "--workers", "2"]
+    root = Path(pyspark_kafkalog.__file__).parent.parent
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
+        wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2, "two workers")
+        process.terminate()
+        assert process.wait(EVENT_S) == 143
+    for worker in tmp_path.glob("worker-*"):
+        number = worker.name.removeprefix("worker-")
+        there = Path(f"/proc/{number}/cmdline")
+        wait_until(partial(is_gone, there), worker)
+    assert not list(tmp_path.rglob("*.parquet"))
