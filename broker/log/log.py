@@ -259,9 +259,9 @@ class Log:
         may be part of one. Not `numbered`: a coordinator writes them in the producer's name, who
         has not numbered them. Raises as `validator.validate` and `check_timestamps`;
         RecordListTooLargeError when the batches together exceed a segment;
-        InvalidProducerEpochError, OutOfOrderSequenceNumberError and InvalidTxnStateError for a
-        producer's numbers; KafkaStorageError when the disk refuses, or did before, or the log is
-        closed. Nothing is appended then.
+        InvalidProducerEpochError, OutOfOrderSequenceNumberError, UnknownProducerIdError and
+        InvalidTxnStateError for a producer's numbers; KafkaStorageError when the disk refuses, or
+        did before, or the log is closed. Nothing is appended then.
         """
         rules = self._rules
         headers = validate(

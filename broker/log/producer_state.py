@@ -33,6 +33,7 @@ from kafka.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
+    UnknownProducerIdError,
 )
 
 from broker.log.files import Files
@@ -127,8 +128,10 @@ class ProducerStateManager:
         """None when the batch may be appended; what is in the log when it is a retry of that.
 
         Raises InvalidProducerEpochError for a producer that a newer one replaced,
-        OutOfOrderSequenceNumberError for a batch that does not follow the last one, and
-        InvalidTxnStateError for one outside the transaction that its producer has open.
+        OutOfOrderSequenceNumberError for a batch that does not follow the last one,
+        UnknownProducerIdError for one with the numbers of what was aborted, of which transactional
+        producers make an abort and a new epoch, and InvalidTxnStateError for one outside the
+        transaction that its producer has open.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -148,20 +151,7 @@ class ProducerStateManager:
             if header.base_sequence:
                 raise _out_of_order(header, "0, as the epoch is new")
             return None
-        last_sequence = _last_sequence(header)
-        for batch in entry.batches:
-            if (
-                batch.last_sequence == last_sequence
-                and batch.first_sequence == header.base_sequence
-                # Else it is a new one: librdkafka numbers so what comes after it has aborted what
-                # was in the log, and whose answer it had lost. To say that it is there loses it.
-                and batch.last_offset not in entry.aborted
-            ):
-                return batch
-        expected = (entry.last_sequence + 1) % _SEQUENCES
-        if header.base_sequence != expected:
-            raise _out_of_order(header, str(expected))
-        return None
+        return _repeated(header, entry)
 
     def check_marker(
         self,
@@ -411,6 +401,26 @@ def _last_sequence(header: BatchHeader) -> int:
     if header.base_sequence == NO_SEQUENCE:
         return NO_SEQUENCE
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+
+
+def _repeated(header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
+    """Of a batch in its producer's epoch: as `ProducerStateManager.check`."""
+    last_sequence = _last_sequence(header)
+    for batch in entry.batches:
+        is_within = (header.base_sequence - batch.first_sequence) % _SEQUENCES <= batch.offset_delta
+        if is_within and batch.last_offset in entry.aborted:
+            # A new one: librdkafka numbers so what comes after it has aborted what is in the log,
+            # and whose answer it had lost. To say that it is there would lose it.
+            raise UnknownProducerIdError(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, which was "
+                "aborted; it is to begin a new epoch"
+            )
+        if batch.last_sequence == last_sequence and batch.first_sequence == header.base_sequence:
+            return batch
+    expected = (entry.last_sequence + 1) % _SEQUENCES
+    if header.base_sequence != expected:
+        raise _out_of_order(header, str(expected))
+    return None
 
 
 def _out_of_order(header: BatchHeader, expected: str) -> OutOfOrderSequenceNumberError:

@@ -11,6 +11,7 @@ from kafka.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
+    UnknownProducerIdError,
 )
 from kafka.record.memory_records import MemoryRecords
 
@@ -383,22 +384,24 @@ def test_a_reader_keeps_what_was_committed_and_nothing_else(seed, directory, clo
 def test_a_batch_that_was_aborted_is_not_said_to_be_there(log):
     """librdkafka gives the next transaction's records its numbers, where its answer was lost."""
 
-    def send(value, sequence):
-        records = batch([value], producer=(1, 0, sequence), transactional=True)
+    def send(value, sequence, count=1):
+        records = batch([value] * count, producer=(1, 0, sequence), transactional=True)
         return log.append(records, 0, transactional=True)
 
     send(b"aborted", 0)
     assert send(b"aborted", 0).is_duplicate
     log.append_end_marker(1, 0, ABORT, 0)
-    with pytest.raises(OutOfOrderSequenceNumberError):
+    with pytest.raises(UnknownProducerIdError):
         send(b"another", 0)
+    with pytest.raises(UnknownProducerIdError):
+        send(b"others", 0, 5)
     send(b"committed", 1)
     log.append_end_marker(1, 0, COMMIT, 0)
     assert send(b"committed", 1).is_duplicate
     send(b"aborted too", 2)
     log.append_end_marker(1, 0, ABORT, 0)
     for sequence in (0, 2):
-        with pytest.raises(OutOfOrderSequenceNumberError):
+        with pytest.raises(UnknownProducerIdError):
             send(b"another", sequence)
     records = batch([b"anew"], producer=(1, 1, 0), transactional=True)
     log.append(records, 0, transactional=True)
