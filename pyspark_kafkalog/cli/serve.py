@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,9 @@ import click
 from pyspark_kafkalog.cli.arguments import SERVERS_VARIABLE, takes_output
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.errors import KafkalogError
+
+_CLIENT = "kafka."
+_SERVERS = f"{_CLIENT}bootstrap.servers"
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.warehouse.service.jobs import Jobs
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
     "--listen",
     metavar="HOST:PORT",
     help="Answer /metrics and /healthz here; a PORT alone is this machine's own (127.0.0.1).",
+)
+@click.option(
+    "--ui",
+    metavar="HOST:PORT",
+    help="Show the loads, and the cluster of the first of them, on a page (extra ui).",
 )
 @click.option(
     "--workers",
@@ -76,6 +84,9 @@ def command(file: Path, check: bool, output: Output, **options: Any) -> None:
         with _signals(service) as received, ExitStack() as stack:
             if options["listen"]:
                 _listen(options["listen"], service, stack, output)
+            if options["ui"]:
+                page = stack.enter_context(_page(service, options["ui"]))
+                output.row(page, page=page)
             tell.row(f"Serving {len(service.jobs)} loads.", serving=len(service.jobs))
             was_stopped = service.run()
         if not was_stopped:
@@ -136,6 +147,26 @@ def _listen(at: str, service: "Service", stack: ExitStack, output: Output) -> No
         raise KafkalogError(f"--listen {at} cannot be: {error.strerror or error}.") from error
     stack.enter_context(LagWatch(lambda: service.jobs, service.figures).watching())
     output.row(f"http://{address}/metrics", metrics=f"http://{address}/metrics")
+
+
+def _page(service: "Service", at: str) -> AbstractContextManager[str]:
+    """Of the cluster of the first load, and of all loads that are of that cluster; targets that
+    say {topic} are many, and not shown."""
+    from pyspark_kafkalog.cli.ui import page_within
+
+    jobs = list(service.jobs.values())
+    shown = jobs[0].options[_SERVERS]
+    targets = {
+        job.target: None
+        for job in jobs
+        if job.options[_SERVERS] == shown and not job.is_for_each_topic
+    }
+    client = {
+        name.removeprefix(_CLIENT): value
+        for name, value in jobs[0].options.items()
+        if name.startswith(_CLIENT)
+    }
+    return page_within(client, list(targets), at)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.errors import KafkalogError, MissingExtraError
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from pyspark_kafkalog.decoding.registry import RegistryConfig
 
 LOOPBACK = "127.0.0.1"
@@ -31,6 +33,7 @@ _BROKER_MS = "4000"
 _CONNECT_MS = "1500"
 _REGISTRY_MS = "2000"
 """Shorter than other commands': a page is waited for, and asked for again."""
+_LAST_ANSWERS_S = 5.0
 
 
 @click.command
@@ -80,9 +83,28 @@ def command(
     config = client.config(
         request_timeout_ms=_BROKER_MS, socket_connection_setup_timeout_ms=_CONNECT_MS
     )
-    try:
+    with _needing_extra():
         from pyspark_kafkalog.web.app import PageSettings
         from pyspark_kafkalog.web.server import listen, serve, server_of
+    registry = _registry(shown["registry"], shown["registry_option"])
+    server = server_of(PageSettings(config, shown["targets"], registry, shown["allow_host"]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if exit_with_stdin:
+        Thread(target=_end_with_stdin, daemon=True).start()
+    with listen(host, port) as listening:
+        page = _address(listening)
+        output.row(page, page=page)
+        sys.stdout.flush()
+        serve(server, listening)
+    sys.stdout.flush()
+    # At once: threads may still wait for what hangs, and have nothing to bring to an end.
+    os._exit(0)
+
+
+@contextmanager
+def _needing_extra() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         if (error.name or "").startswith("pyspark_kafkalog"):
             raise
@@ -90,20 +112,11 @@ def command(
             f"The page needs {error.name or error}, which is not installed: "
             "pip install 'pyspark-kafkalog[ui]'"
         ) from error
-    registry = _registry(shown["registry"], shown["registry_option"])
-    server = server_of(PageSettings(config, shown["targets"], registry, shown["allow_host"]))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if exit_with_stdin:
-        Thread(target=_end_with_stdin, daemon=True).start()
-    with listen(host, port) as listening:
-        at = listening.getsockname()[:2]
-        page = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}/"
-        output.row(page, page=page)
-        sys.stdout.flush()
-        serve(server, listening)
-    sys.stdout.flush()
-    # At once: threads may still wait for what hangs, and have nothing to bring to an end.
-    os._exit(0)
+
+
+def _address(listening: "socket") -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def _registry(url: str | None, options: Sequence[str]) -> "RegistryConfig | None":
@@ -122,14 +135,46 @@ def _end_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _host_and_port(at: str) -> tuple[str, int]:
+    host, _, port = at.rpartition(":")
+    if not port.isdecimal():
+        raise click.UsageError(f"--ui takes HOST:PORT, and not {at!r}.")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+@contextmanager
+def page_within(properties: Mapping[str, str], targets: Sequence[str], at: str) -> Iterator[str]:
+    """The page of a cluster, which these properties of Kafka's clients name, and of targets in a
+    thread of this process, at `at` as HOST:PORT; its address. Ends with the body. Raises
+    KafkalogError."""
+    host, port = _host_and_port(at)
+    with _needing_extra():
+        from pyspark_kafkalog.web.app import PageSettings
+        from pyspark_kafkalog.web.server import listen, serve, server_of
+    from pyspark_kafkalog.client.config import ClientConfig
+
+    limits = {
+        "request.timeout.ms": _BROKER_MS,
+        "socket.connection.setup.timeout.ms": _CONNECT_MS,
+    }
+    settings = PageSettings(ClientConfig.from_options(limits | dict(properties)), tuple(targets))
+    server = server_of(settings)
+    with listen(host, port) as listening:
+        thread = Thread(target=serve, args=[server, listening], name="page", daemon=True)
+        thread.start()
+        try:
+            yield _address(listening)
+        finally:
+            server.should_exit = True
+            thread.join(_LAST_ANSWERS_S)
+
+
 @contextmanager
 def page_beside(servers: str, listen: str) -> Iterator[str]:
     """The page of the cluster at `servers` in a process of its own, at `listen` as HOST:PORT; its
     address. Ends with this process. Raises KafkalogError."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal():
-        raise click.UsageError(f"--ui takes HOST:PORT, and not {listen!r}.")
-    own = ["--bootstrap-servers", servers, "--host", host.strip("[]") or LOOPBACK, "--port", port]
+    host, port = _host_and_port(listen)
+    own = ["--bootstrap-servers", servers, "--host", host, "--port", str(port)]
     with subprocess.Popen(
         [sys.executable, "-m", "pyspark_kafkalog.cli", "ui", "--exit-with-stdin", *own],
         stdin=subprocess.PIPE,

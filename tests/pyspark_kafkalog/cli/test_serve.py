@@ -73,8 +73,10 @@ def test_loads_run_by_themselves_until_they_are_stopped(
         'topics = ["x"]', 'pattern = "^serve-b"'
     )
     write(tmp_path, broker_servers, load("serve-a", "parquet:a"), many)
-    with Serving(tmp_path, "--listen", "0") as serving:
+    with Serving(tmp_path, "--listen", "0", "--ui", "127.0.0.1:0") as serving:
         url = serving.says("/metrics").removesuffix("/metrics")
+        serving.says("Serving 2 loads.")
+        page = next(line for line in serving.lines if line.endswith("/"))
         serving.says("2 records in commit")
         filler.append("serve-a", [b"3"])
         filler.append("serve-b1", [b"4"])
@@ -93,6 +95,8 @@ def test_loads_run_by_themselves_until_they_are_stopped(
         assert sample(metrics, "kafkalog_load_last_commit_timestamp_seconds", labels)
         assert fetched(f"{url}/healthz") == (200, "serving\n")
         assert fetched(f"{url}/else")[0] == 404
+        status, text = fetched(f"{page}loads")
+        assert (status, f"parquet:{tmp_path}/a" in text) == (200, True)
         with Serving(tmp_path) as second:
             assert second.ends() == 1
             assert f"process {serving.process.pid}" in second.said
