@@ -4,10 +4,15 @@ on loopback only, with workers of this environment, whatever else the machine ha
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -37,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def new_worker():
+def new_worker() -> Iterator[None]:
     """What tasks of a test keep for the next ones ends with it, as with a Python worker."""
     yield
     if worker := sys.modules.get("pyspark_kafkalog.source.python_worker"):
@@ -45,7 +50,7 @@ def new_worker():
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark() -> Iterator["SparkSession"]:
     """One SparkSession for all tests, in this process."""
     from pyspark.sql import SparkSession
 

@@ -1,18 +1,22 @@
 """BrokerConfig and LogConfig: parsing, inheritance, validation, DescribeConfigs."""
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import InvalidConfigurationError, InvalidRequestError
 
 from broker.config.broker import BrokerConfig
-from broker.config.definition import ConfigError, ConfigSource, ConfigType
+from broker.config.definition import ConfigEntry, ConfigError, ConfigSource, ConfigType
 from broker.config.describe import describe_broker, describe_default, describe_topic
 from broker.config.dynamic import usable_topic_configs, with_dynamic
 from broker.config.endpoint import Endpoint, parse_ip_overrides, parse_zookeeper
+from broker.config.log import LogConfig
+from tests.support.present import present
 
 
-def test_defaults_are_kafkas():
+def test_defaults_are_kafkas() -> None:
     config = BrokerConfig.from_properties({})
     assert config.log_segment_bytes == 1073741824
     assert config.message_max_bytes == 1048588
@@ -23,11 +27,11 @@ def test_defaults_are_kafkas():
     assert topic.cleanup_policy == ("delete",)
 
 
-def test_a_config_without_a_file_equals_the_dataclass_defaults():
+def test_a_config_without_a_file_equals_the_dataclass_defaults() -> None:
     assert BrokerConfig.from_properties({}) == BrokerConfig()
 
 
-def test_reads_a_file_and_overrides(tmp_path):
+def test_reads_a_file_and_overrides(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("node.id=4\nlog.dirs=/a, /b\nlisteners=PLAINTEXT://[::1]:0\n")
     config = BrokerConfig.from_file(path, {"num.partitions": "3"})
@@ -37,7 +41,7 @@ def test_reads_a_file_and_overrides(tmp_path):
     assert str(config.endpoints[0]) == "PLAINTEXT://[::1]:0"
 
 
-def test_advertises_its_listeners_unless_told_otherwise():
+def test_advertises_its_listeners_unless_told_otherwise() -> None:
     listening = {"listeners": "PLAINTEXT://h:1"}
     assert BrokerConfig.from_properties(listening).advertised_endpoints[0].host == "h"
     told = listening | {"advertised.listeners": "PLAINTEXT://public:2"}
@@ -46,14 +50,14 @@ def test_advertises_its_listeners_unless_told_otherwise():
     assert BrokerConfig.from_properties({}).advertised_endpoints[0].host
 
 
-def test_protection_that_is_asked_for_and_not_there_is_no_warning():
+def test_protection_that_is_asked_for_and_not_there_is_no_warning() -> None:
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name is set, but this broker has"):
         BrokerConfig.from_properties({"authorizer.class.name": "a.b.Authorizer"})
     BrokerConfig.from_properties({"authorizer.class.name": ""})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
-def test_the_address_of_all_interfaces_is_listened_on_but_not_advertised(host):
+def test_the_address_of_all_interfaces_is_listened_on_but_not_advertised(host: str) -> None:
     listening = {"listeners": f"PLAINTEXT://{host}:9092"}
     with pytest.raises(ConfigError, match=r"set advertised\.listeners=PLAINTEXT://HOST:9092"):
         assert BrokerConfig.from_properties(listening).advertised_endpoints
@@ -71,11 +75,11 @@ def test_the_address_of_all_interfaces_is_listened_on_but_not_advertised(host):
         ({"log.retention.ms": "-1", "log.retention.hours": "1"}, -1),
     ],
 )
-def test_the_finest_unit_counts(given, expected_ms):
+def test_the_finest_unit_counts(given: dict[str, str], expected_ms: int) -> None:
     assert BrokerConfig.from_properties(given).log_config({}).retention_ms == expected_ms
 
 
-def test_a_topic_overrides_its_broker():
+def test_a_topic_overrides_its_broker() -> None:
     config = BrokerConfig.from_properties({"log.segment.bytes": "2000000"})
     assert config.log_config({}).segment_bytes == 2000000
     assert config.log_config({"segment.bytes": "3000000"}).segment_bytes == 3000000
@@ -107,7 +111,9 @@ def test_a_topic_overrides_its_broker():
         ("advertised.listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "a different name"),
     ],
 )
-def test_an_illegal_value_names_the_property_and_what_is_legal(name, text, expected):
+def test_an_illegal_value_names_the_property_and_what_is_legal(
+    name: str, text: str, expected: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.from_properties({name: text})
     assert name in str(caught.value)
@@ -115,7 +121,7 @@ def test_an_illegal_value_names_the_property_and_what_is_legal(name, text, expec
     assert isinstance(caught.value, InvalidConfigurationError)
 
 
-def test_segments_of_a_cluster_may_be_as_small_as_apache_kafka_3_9_lets_them_be():
+def test_segments_of_a_cluster_may_be_as_small_as_apache_kafka_3_9_lets_them_be() -> None:
     alone = BrokerConfig()
     member = BrokerConfig.from_properties(
         {"zookeeper.connect": "127.0.0.1:2181", "log.segment.bytes": "14"}
@@ -135,7 +141,7 @@ def test_segments_of_a_cluster_may_be_as_small_as_apache_kafka_3_9_lets_them_be(
             with_dynamic(config, {"log.segment.bytes": str(least - 1)}, {})
 
 
-def test_what_apache_kafka_3_9_has_stored_besides_stands_in_nobodys_way():
+def test_what_apache_kafka_3_9_has_stored_besides_stands_in_nobodys_way() -> None:
     stored = {"message.format.version": "3.0-IV1", "retention.ms": "7"}
     member = BrokerConfig.from_properties({"zookeeper.connect": "127.0.0.1:2181"})
     assert member.log_config(stored, strict=True).overrides == {"retention.ms": "7"}
@@ -143,7 +149,7 @@ def test_what_apache_kafka_3_9_has_stored_besides_stands_in_nobodys_way():
         BrokerConfig().log_config(stored, strict=True)
 
 
-def test_the_lags_of_compaction_fit_together():
+def test_the_lags_of_compaction_fit_together() -> None:
     config = BrokerConfig.from_properties({"log.cleaner.min.compaction.lag.ms": "10"})
     assert config.log_config({}).min_compaction_lag_ms == 10
     with pytest.raises(ConfigError, match=r"conflict .* min\.compaction\.lag\.ms \(10\) >"):
@@ -154,13 +160,15 @@ def test_the_lags_of_compaction_fit_together():
         )
 
 
-def test_two_numbers_for_one_broker_are_refused():
+def test_two_numbers_for_one_broker_are_refused() -> None:
     BrokerConfig.from_properties({"broker.id": "3", "node.id": "3"})
     with pytest.raises(ConfigError, match=r"broker\.id and node\.id"):
         BrokerConfig.from_properties({"broker.id": "3", "node.id": "4"})
 
 
-def test_an_unknown_property_is_a_warning_with_the_nearest_name(caplog):
+def test_an_unknown_property_is_a_warning_with_the_nearest_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         config = BrokerConfig.from_properties({"num.partition": "3"})
     assert config.num_partitions == 1
@@ -168,7 +176,9 @@ def test_an_unknown_property_is_a_warning_with_the_nearest_name(caplog):
     assert "num.partition" not in config.given
 
 
-def test_a_property_of_kafkas_without_effect_is_said_to_be_so(caplog):
+def test_a_property_of_kafkas_without_effect_is_said_to_be_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     given = {
         "process.roles": "broker,controller",
         "num.io.threads": "9",
@@ -189,13 +199,15 @@ def test_a_property_of_kafkas_without_effect_is_said_to_be_so(caplog):
 
 
 @pytest.mark.parametrize("name", ["authorizer.class.name", "sasl.enabled.mechanisms"])
-def test_what_would_protect_is_refused_while_the_broker_runs_too(name):
+def test_what_would_protect_is_refused_while_the_broker_runs_too(name: str) -> None:
     for prefix in ("", "listener.name.plaintext."):
         with pytest.raises((ConfigError, InvalidRequestError)):
             with_dynamic(BrokerConfig(), {prefix + name: "PLAIN"}, {})
 
 
-def test_an_unknown_topic_config_is_refused_from_a_client_and_tolerated_on_disk(caplog):
+def test_an_unknown_topic_config_is_refused_from_a_client_and_tolerated_on_disk(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config = BrokerConfig()
     with pytest.raises(ConfigError, match="Unknown topic config name: retentionms"):
         config.log_config({"retentionms": "1"}, strict=True)
@@ -205,10 +217,10 @@ def test_an_unknown_topic_config_is_refused_from_a_client_and_tolerated_on_disk(
 
 
 class TestDescribe:
-    def entries(self, entries):
+    def entries(self, entries: list[ConfigEntry]) -> dict[Any, Any]:
         return {entry.name: entry for entry in entries}
 
-    def test_names_each_broker_property_with_its_source(self):
+    def test_names_each_broker_property_with_its_source(self) -> None:
         config = BrokerConfig.from_properties({"node.id": "7", "log.dirs": "/a,/b"})
         found = self.entries(describe_broker(config))
         assert found["log.dirs"].value == "/a,/b"
@@ -222,7 +234,7 @@ class TestDescribe:
         assert found["log.dirs"].is_read_only
         assert not found["log.retention.ms"].is_read_only
 
-    def test_shows_where_a_topics_value_comes_from(self):
+    def test_shows_where_a_topics_value_comes_from(self) -> None:
         config = BrokerConfig.from_properties({"log.retention.minutes": "2"})
         topic = config.log_config({"segment.ms": "9"})
         found = self.entries(describe_topic(config, topic))
@@ -237,7 +249,7 @@ class TestDescribe:
         assert found["preallocate"].source is ConfigSource.DEFAULT_CONFIG
         assert not any(entry.is_read_only for entry in found.values())
 
-    def test_shows_what_was_set_while_the_broker_ran(self):
+    def test_shows_what_was_set_while_the_broker_ran(self) -> None:
         static = BrokerConfig.from_properties({"log.retention.hours": "3"})
         config = with_dynamic(static, {"log.retention.ms": "5"}, {"log.retention.ms": "6"})
         assert config.log_config({}).retention_ms == config.log_retention_ms == 5
@@ -261,12 +273,12 @@ class TestDescribe:
         # Unset, nothing stands for the finer property; the coarser one is shown by itself.
         assert self.entries(describe_broker(static))["log.retention.ms"].synonyms == ()
 
-    def test_lists_every_topic_config_that_kafka_clients_set(self):
+    def test_lists_every_topic_config_that_kafka_clients_set(self) -> None:
         config = BrokerConfig()
         names = {entry.name for entry in describe_topic(config, config.log_config({}))}
         assert {"min.insync.replicas", "min.cleanable.dirty.ratio", "delete.retention.ms"} <= names
 
-    def test_every_value_parses_back(self):
+    def test_every_value_parses_back(self) -> None:
         config = BrokerConfig()
         topic = config.log_config({})
         texts = {entry.name: entry.value for entry in describe_topic(config, topic)}
@@ -278,8 +290,8 @@ class TestDescribe:
         )
 
 
-def test_overrides_of_an_address_are_checked():
-    def given(text):
+def test_overrides_of_an_address_are_checked() -> None:
+    def given(text: str) -> BrokerConfig:
         return BrokerConfig.from_properties({"max.connections.per.ip.overrides": text})
 
     overrides = given("127.0.0.1:5, [::1]:0,host:7").max_connections_per_ip_overrides
@@ -298,20 +310,20 @@ def test_overrides_of_an_address_are_checked():
         ("a:1/", "a:1", ""),
     ],
 )
-def test_zookeeper_is_told_by_its_servers_and_a_path(text, servers, root):
+def test_zookeeper_is_told_by_its_servers_and_a_path(text: str, servers: str, root: str) -> None:
     config = BrokerConfig.from_properties({"zookeeper.connect": text})
-    assert parse_zookeeper(config.zookeeper_connect) == (servers, root)
+    assert parse_zookeeper(present(config.zookeeper_connect)) == (servers, root)
 
 
 @pytest.mark.parametrize(
     "text", ["", ":1", "a:", "a:x", "a:0", "a:1,,b:1", "a:1/x/", "a:1//x", "/"]
 )
-def test_a_wrong_address_of_zookeeper(text):
+def test_a_wrong_address_of_zookeeper(text: str) -> None:
     with pytest.raises(ConfigError, match=r"HOST:PORT, comma-separated, then perhaps /PATH"):
         BrokerConfig.from_properties({"zookeeper.connect": text})
 
 
-def test_javas_stores_are_no_pem_files():
+def test_javas_stores_are_no_pem_files() -> None:
     for name in ("keystore", "truststore"):
         with pytest.raises(ConfigError, match="must be one of: PEM"):
             BrokerConfig.from_properties({f"zookeeper.ssl.{name}.type": "JKS"})
@@ -328,8 +340,8 @@ def test_javas_stores_are_no_pem_files():
         ("flush.messages", 1, 2**63 - 1),
     ],
 )
-def test_numbers_may_be_all_that_they_may(name, least, most):
-    def parsed(number):
+def test_numbers_may_be_all_that_they_may(name: str, least: int, most: int) -> None:
+    def parsed(number: int) -> BrokerConfig | LogConfig:
         if name == "num.partitions":
             return BrokerConfig.from_properties({name: str(number)})
         return BrokerConfig().log_config({name: str(number)}, strict=True)
@@ -341,7 +353,7 @@ def test_numbers_may_be_all_that_they_may(name, least, most):
             parsed(number)
 
 
-def test_both_lags_of_compaction_may_be_the_same():
+def test_both_lags_of_compaction_may_be_the_same() -> None:
     lags = {"min.compaction.lag.ms": "5000", "max.compaction.lag.ms": "5000"}
     assert BrokerConfig().log_config(lags, strict=True).min_compaction_lag_ms == 5000
     with pytest.raises(ConfigError):

@@ -1,5 +1,8 @@
 """Groups outlive their broker: on a real process, killed, and with its topic damaged or deleted."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -24,11 +27,11 @@ LAST_VERSION_OF_ANY_OFFSET = 6
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path: Path) -> Iterator[Callable[..., BrokerChild]]:
     """start(**properties) -> a broker on the same data; all are killed at the end."""
     children: list[BrokerChild] = []
 
-    def start_broker(**properties) -> BrokerChild:
+    def start_broker(**properties: str) -> BrokerChild:
         children.append(BrokerChild(tmp_path, PROPERTIES | properties))
         return children[-1]
 
@@ -53,7 +56,7 @@ def delete_topic(group: GroupClient, name: str) -> None:
     assert response.responses[0].error_code == 0
 
 
-def test_members_go_on_after_sigkill(start):
+def test_members_go_on_after_sigkill(start: Callable[..., BrokerChild]) -> None:
     child = start()
     group = member_of(child)
     make_topic(group)
@@ -75,7 +78,9 @@ def test_members_go_on_after_sigkill(start):
     again.client.socket.close()
 
 
-def test_transactions_are_what_they_were_after_sigkill(start, tmp_path):
+def test_transactions_are_what_they_were_after_sigkill(
+    start: Callable[..., BrokerChild], tmp_path: Path
+) -> None:
     """Committed, aborted and open; with two producers in turn, and a plain commit in between."""
     child = start(**{"num.partitions": "5"})
     group = member_of(child)
@@ -110,7 +115,7 @@ def test_transactions_are_what_they_were_after_sigkill(start, tmp_path):
     group.client.socket.close()
 
 
-def append_markers(data_dir, ended) -> None:
+def append_markers(data_dir: Path, ended: dict[TransactionClient, bool]) -> None:
     """The ends of transactions, in the log of a broker that is down."""
     partition = java_hash_magnitude(GROUP) % 50
     log = Log(data_dir / f"__consumer_offsets-{partition}", LogConfig())
@@ -122,7 +127,7 @@ def append_markers(data_dir, ended) -> None:
     log.close()
 
 
-def unstable_in(group) -> set[int]:
+def unstable_in(group: GroupClient) -> set[int]:
     return {
         part.partition_index
         for topic in group.fetch_response().topics
@@ -131,7 +136,7 @@ def unstable_in(group) -> set[int]:
     }
 
 
-def test_without_the_topic_nobody_coordinates(start):
+def test_without_the_topic_nobody_coordinates(start: Callable[..., BrokerChild]) -> None:
     child = start()
     group = member_of(child)
     assert group.heartbeat(member_id="m", generation=1) == NOT_COORDINATOR
@@ -142,7 +147,9 @@ def test_without_the_topic_nobody_coordinates(start):
     group.client.socket.close()
 
 
-def test_clients_of_zookeepers_time_look_for_no_coordinator(start):
+def test_clients_of_zookeepers_time_look_for_no_coordinator(
+    start: Callable[..., BrokerChild],
+) -> None:
     group = member_of(start())
     make_topic(group)
     assert group.commit(TOPIC, {0: 5}, version=0) == {0: 0}
@@ -150,7 +157,7 @@ def test_clients_of_zookeepers_time_look_for_no_coordinator(start):
     group.client.socket.close()
 
 
-def test_offsets_go_with_their_topic(start):
+def test_offsets_go_with_their_topic(start: Callable[..., BrokerChild]) -> None:
     child = start()
     group = member_of(child)
     make_topic(group)
@@ -163,7 +170,7 @@ def test_offsets_go_with_their_topic(start):
     group.client.socket.close()
 
 
-def test_deleting_the_internal_topic_forgets_all_groups(start):
+def test_deleting_the_internal_topic_forgets_all_groups(start: Callable[..., BrokerChild]) -> None:
     child = start()
     group = member_of(child)
     make_topic(group)
@@ -177,7 +184,9 @@ def test_deleting_the_internal_topic_forgets_all_groups(start):
     group.client.socket.close()
 
 
-def test_a_damaged_partition_harms_its_own_groups_alone(start, tmp_path):
+def test_a_damaged_partition_harms_its_own_groups_alone(
+    start: Callable[..., BrokerChild], tmp_path: Path
+) -> None:
     child = start()
     group, other = member_of(child), member_of(child, "others")
     make_topic(group)
@@ -203,7 +212,9 @@ def test_a_damaged_partition_harms_its_own_groups_alone(start, tmp_path):
         each.client.socket.close()
 
 
-def test_a_commit_waits_for_the_disk_where_the_policy_asks_for_it(start):
+def test_a_commit_waits_for_the_disk_where_the_policy_asks_for_it(
+    start: Callable[..., BrokerChild],
+) -> None:
     group = member_of(start(**{"log.flush.interval.messages": "1"}))
     make_topic(group)
     group.find_coordinator()

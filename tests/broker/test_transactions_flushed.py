@@ -1,6 +1,9 @@
 """Transactions where every record is forced to disk before it is acknowledged, and a topic of
 transactions that is deleted under them."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -18,11 +21,11 @@ SMALL = {
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path: Path) -> Iterator[Callable[[dict[str, str]], tuple[BrokerChild, RawClient]]]:
     """start(**properties) -> (broker, client); ends them."""
     started = []
 
-    def begin(properties):
+    def begin(properties: dict[str, str]) -> tuple[BrokerChild, RawClient]:
         child = BrokerChild(tmp_path, SMALL | properties)
         client = RawClient(child.host, child.port)
         started.append((child, client))
@@ -38,14 +41,16 @@ def start(tmp_path):
         child.close()
 
 
-def delete(client, topic):
+def delete(client: RawClient, topic: str) -> None:
     request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000)
     (deleted,) = client.call(request, DeleteTopicsResponse, 4).responses
     assert deleted.error_code == 0
 
 
 @pytest.mark.parametrize("is_version_2", [True, False])
-def test_every_step_waits_for_the_disk(start, is_version_2):
+def test_every_step_waits_for_the_disk(
+    start: Callable[[dict[str, str]], tuple[BrokerChild, RawClient]], is_version_2: bool
+) -> None:
     _, client = start({"log.flush.interval.messages": "1"})
     producer = TransactionClient(client, "id")
     producer.init()
@@ -68,7 +73,9 @@ def test_every_step_waits_for_the_disk(start, is_version_2):
         assert stable_offset(client, TOPIC, partition) == 6
 
 
-def test_transactions_whose_topic_is_deleted_hold_nobody_up(start):
+def test_transactions_whose_topic_is_deleted_hold_nobody_up(
+    start: Callable[[dict[str, str]], tuple[BrokerChild, RawClient]],
+) -> None:
     _, client = start({})
     producer = TransactionClient(client, "id")
     producer.init()
@@ -88,7 +95,9 @@ def test_transactions_whose_topic_is_deleted_hold_nobody_up(start):
     assert read(client, TOPIC) == [b"again"]
 
 
-def test_a_topic_that_is_deleted_under_a_transaction_holds_nobody_up(start):
+def test_a_topic_that_is_deleted_under_a_transaction_holds_nobody_up(
+    start: Callable[[dict[str, str]], tuple[BrokerChild, RawClient]],
+) -> None:
     _, client = start({})
     producer = TransactionClient(client, "id")
     producer.init()

@@ -45,6 +45,7 @@ _PROPERTIES = {
 }
 
 _T = TypeVar("_T")
+_Self = TypeVar("_Self", bound="Cluster")
 
 
 class Cluster:
@@ -76,7 +77,7 @@ class Cluster:
         self._wanted = range(1, brokers + 1)
         self._admin: KafkaAdminClient | None = None
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self: _Self) -> _Self:
         try:
             self.zookeeper.start()
             for node_id in self._wanted:
@@ -238,6 +239,12 @@ class Cluster:
     def controller_id(self) -> int:
         return int(self.ask(KafkaAdminClient.describe_cluster)["controller_id"])
 
+    def ours(self, node_id: int) -> BrokerChild:
+        """One that is not Apache Kafka's."""
+        broker = self.brokers[node_id]
+        assert isinstance(broker, BrokerChild)
+        return broker
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """-1 where nobody leads it."""
         return int(self.partitions(topic)[partition]["leader_id"])
@@ -299,7 +306,7 @@ class Cluster:
                 }
 
             wait_until(
-                lambda digests=digests: len(digests()) == 1,  # type: ignore[misc]
+                lambda digests=digests: len(digests()) == 1,
                 f"equal logs of {topic}-{partition}",
                 pause_s=0.1,
             )

@@ -15,13 +15,13 @@ _Found = TypeVar("_Found")
 
 
 def wait_until(
-    find: Callable[[], _Found],
+    find: Callable[..., _Found],
     what: object | Callable[[], object],
     timeout_s: float = EVENT_S,
     pause_s: float = 0.01,
 ) -> _Found:
-    """What `find` finds when it is true for the first time; where it stays false, AssertionError
-    with `what` was waited for, or with what that says in the end."""
+    """What `find`, called with nothing, finds when it is true for the first time; where it stays
+    false, AssertionError with `what` was waited for, or with what that says in the end."""
     deadline = time.monotonic() + timeout_s
     while not (found := find()):
         if time.monotonic() > deadline:

@@ -35,11 +35,16 @@ def batch_of(
     return bytes(builder.buffer())
 
 
+def whole(records: object) -> bytes:
+    """All of what a fetch has found, which is bytes of some kind."""
+    return bytes(memoryview(records))  # type: ignore[arg-type]
+
+
 def values_of(records: object) -> list[tuple[int, bytes | None]]:
     """(offset, value) of every record in whole batches."""
     if records is None:
         return []
-    memory_records = MemoryRecords(bytes(memoryview(records)))  # type: ignore[arg-type]
+    memory_records = MemoryRecords(whole(records))
     found = []
     while (batch := memory_records.next_batch()) is not None:
         found += [(record.offset, record.value) for record in batch]

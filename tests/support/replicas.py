@@ -1,6 +1,7 @@
 """A ReplicaManager that leads a topic, without a controller that says so."""
 
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from broker.cluster.control import IsrChange
@@ -10,7 +11,7 @@ from broker.log.manager import LogManager
 from broker.replica.fetchers import ReplicaFetchers
 from broker.replica.isr import ReplicaHost
 from broker.replica.manager import ReplicaManager
-from broker.replica.purgatory import Purgatory
+from broker.replica.purgatory import Purgatory, Timer
 from broker.replica.throttle import Throttles
 
 
@@ -38,6 +39,16 @@ def no_throttles() -> Throttles:
 def replicas_alone(logs: LogManager, purgatory: Purgatory) -> ReplicaManager:
     """Of a broker whose partitions have no followers."""
     return ReplicaManager(logs, purgatory, host_alone(), no_isr_change, no_throttles())
+
+
+class _NoTimer:
+    def cancel(self) -> None:
+        pass
+
+
+def never(delay_s: float, run: Callable[[], None]) -> Timer:
+    """In place of the loop's `call_later`: a time that does not come."""
+    return _NoTimer()
 
 
 def no_fetchers() -> ReplicaFetchers:

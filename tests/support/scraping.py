@@ -23,7 +23,7 @@ def get(
     address: tuple[str, int],
     path: str,
     method: str = "GET",
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str | bytes] | None = None,
 ) -> tuple[int, str]:
     """(status, body)."""
     connection = http.client.HTTPConnection(*address, timeout=EVENT_S)

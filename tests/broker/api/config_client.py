@@ -1,5 +1,8 @@
 """Configs of resources that are no topics, as an admin client asks for and alters them."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -7,10 +10,12 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsResponse,
 )
 
+from tests.support.broker_child import RawClient
+
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def described(client, kind, name):
+def described(client: RawClient, kind: int, name: str) -> Any:
     """The answer's configs, as the protocol has them; or (code, message)."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=None
@@ -20,7 +25,13 @@ def described(client, kind, name):
     return (result.error_code, result.error_message) if result.error_code else result.configs
 
 
-def altered(client, kind, name, operations, validate_only=False):
+def altered(
+    client: RawClient,
+    kind: int,
+    name: str,
+    operations: Sequence[tuple[str, int, str | None]],
+    validate_only: bool = False,
+) -> tuple[Any, Any]:
     """`operations`: (property, operation, value); (code, message)."""
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(

@@ -4,6 +4,7 @@ import itertools
 import os
 import time
 import uuid
+from collections.abc import Callable, Iterator
 
 import pytest
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
@@ -13,12 +14,14 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import RawClient, broker_under_test
 
+Eventually = Callable[[Callable[..., object], object], None]
+
 _NUMBERS = itertools.count()
 _RUN = uuid.uuid4().hex[:8]
 
 
 @pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # As Kafka's own quick start, and the reference broker of these tests.
     properties = {"group.initial.rebalance.delay.ms": "0"}
     with broker_under_test(tmp_path_factory.mktemp("broker"), properties) as address:
@@ -26,7 +29,7 @@ def bootstrap(tmp_path_factory):
 
 
 @pytest.fixture
-def connect(bootstrap):
+def connect(bootstrap: str) -> Iterator[Callable[[], RawClient]]:
     """connect() -> RawClient; all are closed at the end."""
     clients: list[RawClient] = []
 
@@ -41,21 +44,21 @@ def connect(bootstrap):
 
 
 @pytest.fixture
-def client(connect):
+def client(connect: Callable[[], RawClient]) -> RawClient:
     return connect()
 
 
 @pytest.fixture
-def topic_name():
+def topic_name() -> str:
     """A name that no other test, and no earlier run, has used."""
     return f"topic-{_RUN}-{next(_NUMBERS)}"
 
 
 @pytest.fixture
-def create(client, topic_name):
+def create(client: RawClient, topic_name: str) -> Callable[..., str]:
     """create(partitions=1, **configs) -> the name of a new topic."""
 
-    def create_topic(partitions=1, **configs):
+    def create_topic(partitions: int = 1, **configs: str) -> str:
         topic = CreateTopicsRequest.CreatableTopic(
             name=topic_name,
             num_partitions=partitions,
@@ -90,12 +93,12 @@ def wait_until_served(client: RawClient, name: str) -> None:
 
 
 @pytest.fixture
-def topic(create):
+def topic(create: Callable[..., str]) -> str:
     return create()
 
 
 @pytest.fixture
-def group(client, topic_name):
+def group(client: RawClient, topic_name: str) -> GroupClient:
     """A GroupClient of a group that nobody has used, when its coordinator is there."""
     group = GroupClient(client, f"group-of-{topic_name}")
     group.find_coordinator()
@@ -103,17 +106,17 @@ def group(client, topic_name):
 
 
 @pytest.fixture
-def another(connect, group):
+def another(connect: Callable[[], RawClient], group: GroupClient) -> Callable[[], GroupClient]:
     """another() -> a GroupClient of the same group on a connection of its own."""
     return lambda: GroupClient(connect(), group.group_id)
 
 
 @pytest.fixture
-def eventually():
+def eventually() -> Eventually:
     """eventually(ask, expected): this broker has done what it has answered; Apache Kafka's other
     half hears of it some moments later."""
 
-    def check(ask, expected):
+    def check(ask: Callable[..., object], expected: object) -> None:
         until = time.monotonic() + (20 if "KAFKALOG_TEST_BOOTSTRAP" in os.environ else 0)
         while (found := ask()) != expected and time.monotonic() < until:
             time.sleep(0.01)
@@ -123,7 +126,7 @@ def eventually():
 
 
 @pytest.fixture
-def only_ours():
+def only_ours() -> None:
     """Skips a test whose answer is this broker's own when Apache Kafka is asked."""
     if "KAFKALOG_TEST_BOOTSTRAP" in os.environ:
         pytest.skip("Apache Kafka answers otherwise, on purpose")

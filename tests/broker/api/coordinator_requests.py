@@ -2,6 +2,7 @@
 
 import uuid
 from collections import Counter
+from typing import Any
 
 from kafka.protocol.admin import (
     DeleteGroupsRequest,
@@ -41,6 +42,13 @@ from broker.api import (
     sync_group,
     txn_offset_commit,
 )
+from broker.api.contexts import (
+    GroupContext,
+    RecordContext,
+    TransactionalOffsetsContext,
+    TransactionContext,
+)
+from broker.api.request import Api
 from broker.api.response import count_errors
 from broker.coordinator.marker_messages import EndOfTransaction
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -54,13 +62,14 @@ from pyspark_kafkalog.record.control import TransactionMarker
 from tests.support.records import batch_of
 from tests.support.replicated_broker import (
     TOPIC,
+    ReplicatedBroker,
 )
 
 GROUP, ID, MEMBER = "readers", "mine", str(uuid.UUID(int=7))
 PLACE = TopicPartition(TOPIC, 0)
 
 
-def commit(offset=7):
+def commit(offset: int = 7) -> tuple[Api[GroupContext], Any, int]:
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     part = topic.OffsetCommitRequestPartition(
         partition_index=0,
@@ -80,30 +89,30 @@ def commit(offset=7):
     )
 
 
-def fetch():
+def fetch() -> tuple[Api[GroupContext], Any, int]:
     topic = OffsetFetchRequest.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
     return offset_fetch.API, OffsetFetchRequest(group_id=GROUP, topics=[topic]), 5
 
 
-def fetch_of_groups():
+def fetch_of_groups() -> tuple[Api[GroupContext], Any, int]:
     group = OffsetFetchRequest.OffsetFetchRequestGroup(
         group_id=GROUP, member_id=None, member_epoch=-1, topics=None
     )
     return offset_fetch.API, OffsetFetchRequest(groups=[group], require_stable=True), 9
 
 
-def delete_offset():
+def delete_offset() -> tuple[Api[GroupContext], Any, int]:
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
     part = topic.OffsetDeleteRequestPartition(partition_index=0)
     topics = [topic(name=TOPIC, partitions=[part])]
     return offset_delete.API, OffsetDeleteRequest(group_id=GROUP, topics=topics), 0
 
 
-def delete_group():
+def delete_group() -> tuple[Api[GroupContext], Any, int]:
     return delete_groups.API, DeleteGroupsRequest(groups_names=[GROUP]), 2
 
 
-def join(member_id="", version=3):
+def join(member_id: str = "", version: int = 3) -> tuple[Api[GroupContext], Any, int]:
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
     return (
         join_group.API,
@@ -119,7 +128,7 @@ def join(member_id="", version=3):
     )
 
 
-def sync(member_id):
+def sync(member_id: str) -> tuple[Api[GroupContext], Any, int]:
     assignment = SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=b"a")
     return (
         sync_group.API,
@@ -130,7 +139,9 @@ def sync(member_id):
     )
 
 
-def heartbeat(epoch=0, instance_id=None):
+def heartbeat(
+    epoch: int = 0, instance_id: str | None = None
+) -> tuple[Api[GroupContext], ConsumerGroupHeartbeatRequest, int]:
     return (
         consumer_group_heartbeat.API,
         ConsumerGroupHeartbeatRequest(
@@ -149,19 +160,19 @@ def heartbeat(epoch=0, instance_id=None):
     )
 
 
-def leave(instance_id):
+def leave(instance_id: str) -> tuple[Api[GroupContext], Any, int]:
     member = LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance_id)
     return leave_group.API, LeaveGroupRequest(group_id=GROUP, members=[member]), 4
 
 
-def init():
+def init() -> tuple[Api[TransactionContext], Any, int]:
     wanted = InitProducerIdRequest(
         transactional_id=ID, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
     return init_producer_id.API, wanted, 4
 
 
-def add(producer, partition=0):
+def add(producer: "Producer", partition: int = 0) -> tuple[Api[TransactionContext], Any, int]:
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])
     return (
         add_partitions_to_txn.API,
@@ -175,7 +186,7 @@ def add(producer, partition=0):
     )
 
 
-def verify(producer):
+def verify(producer: "Producer") -> tuple[Api[TransactionContext], Any, int]:
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])
     transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         transactional_id=ID,
@@ -187,7 +198,7 @@ def verify(producer):
     return add_partitions_to_txn.API, AddPartitionsToTxnRequest(transactions=[transaction]), 4
 
 
-def add_offsets(producer):
+def add_offsets(producer: "Producer") -> tuple[Api[TransactionContext], Any, int]:
     return (
         add_offsets_to_txn.API,
         AddOffsetsToTxnRequest(transactional_id=ID, **producer.named(), group_id=GROUP),
@@ -195,7 +206,9 @@ def add_offsets(producer):
     )
 
 
-def commit_offsets(producer, version):
+def commit_offsets(
+    producer: "Producer", version: int
+) -> tuple[Api[TransactionalOffsetsContext], Any, int]:
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     part = topic.TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=9, committed_leader_epoch=-1, committed_metadata=""
@@ -215,42 +228,46 @@ def commit_offsets(producer, version):
     )
 
 
-def end(producer):
+def end(producer: "Producer") -> tuple[Api[TransactionContext], Any, int]:
     return end_txn.API, EndTxnRequest(transactional_id=ID, **producer.named(), committed=True), 3
 
 
-def describe():
+def describe() -> tuple[Api[TransactionContext], Any, int]:
     wanted = DescribeTransactionsRequest(transactional_ids=[ID])
     return describe_transactions.API, wanted, 0
 
 
-def record(producer, version):
+def record(producer: ProducerIdAndEpoch, version: int) -> tuple[Api[RecordContext], bytes, int]:
     batch = batch_of(
         [(b"k", b"v")], producer=(producer.producer_id, producer.epoch, 0), transactional=True
     )
-    wanted = ProduceRequest(version, ID, 1, 1000, [ProducePartition(*PLACE, batch)])
+    wanted = ProduceRequest(
+        version, ID, 1, 1000, [ProducePartition(PLACE.topic, PLACE.partition, batch)]
+    )
     return produce.API, b"".join(bytes(each) for each in encode_produce_request(wanted)), version
 
 
 class Producer(ProducerIdAndEpoch):
     """As requests name it."""
 
-    def named(self):
+    def named(self) -> dict[Any, Any]:
         return {"producer_id": self.producer_id, "producer_epoch": self.epoch}
 
 
-async def producer_of(broker):
+async def producer_of(broker: ReplicatedBroker) -> Producer:
     answer = await broker.replicating(broker.ask(*init()))
     assert answer.error_code == 0
     return Producer(answer.producer_id, answer.producer_epoch)
 
 
-def codes(answer):
+def codes(answer: Any) -> list[Any]:
     """Every error that the answer tells."""
-    counts = Counter()
+    counts: Counter[int] = Counter()
     count_errors(answer, counts)
     return list(counts)
 
 
-def end_marker(broker, place, producer):
+def end_marker(
+    broker: ReplicatedBroker, place: TopicPartition, producer: ProducerIdAndEpoch
+) -> None:
     broker.markers.append(place, EndOfTransaction(producer, TransactionMarker(True, 0), 0))

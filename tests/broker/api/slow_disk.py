@@ -3,6 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Callable
+
+from typing_extensions import Buffer
 
 from broker.__main__ import main
 
@@ -11,9 +14,9 @@ _LARGE_BYTES = 500_000
 _written = [0]
 
 
-def _slowly(write):
-    def pwrite(descriptor, data, position):
-        if len(data) >= _LARGE_BYTES:
+def _slowly(write: Callable[[int, Buffer, int], int]) -> Callable[[int, Buffer, int], int]:
+    def pwrite(descriptor: int, data: Buffer, position: int) -> int:
+        if memoryview(data).nbytes >= _LARGE_BYTES:
             _written[0] += 1
             if _written[0] == SECOND_LARGE:
                 print("writing", flush=True)
@@ -24,5 +27,5 @@ def _slowly(write):
 
 
 if __name__ == "__main__":
-    os.pwrite = _slowly(os.pwrite)  # type: ignore[assignment]
+    os.pwrite = _slowly(os.pwrite)
     sys.exit(main())

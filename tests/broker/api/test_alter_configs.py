@@ -2,6 +2,9 @@
 
 import json
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -14,8 +17,10 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from tests.broker.api.conftest import Eventually
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import wait_until
+from tests.support.present import present
 from tests.support.records import batch_of
 
 TOPIC, BROKER = 2, 4
@@ -25,7 +30,14 @@ UNKNOWN_PARTITION, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 3, 17, 40, 4
 TOO_LARGE = 10
 
 
-def incremental(client, kind, name, *operations, version=1, validate_only=False):
+def incremental(
+    client: RawClient,
+    kind: int,
+    name: str,
+    *operations: tuple[str, int, str | None],
+    version: int = 1,
+    validate_only: bool = False,
+) -> tuple[Any, Any]:
     """`operations`: (property, operation, value); (code, message)."""
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     configs = [
@@ -41,7 +53,14 @@ def incremental(client, kind, name, *operations, version=1, validate_only=False)
     return found.error_code, found.error_message
 
 
-def replace(client, kind, name, *configs, version=2, validate_only=False):
+def replace(
+    client: RawClient,
+    kind: int,
+    name: str,
+    *configs: tuple[str, str | None],
+    version: int = 2,
+    validate_only: bool = False,
+) -> tuple[Any, Any]:
     resource = AlterConfigsRequest.AlterConfigsResource
     request = AlterConfigsRequest(
         resources=[
@@ -57,7 +76,9 @@ def replace(client, kind, name, *configs, version=2, validate_only=False):
     return found.error_code, found.error_message
 
 
-def describe(client, kind, name, key):
+def describe(
+    client: RawClient, kind: int, name: str, key: str
+) -> tuple[Any, Any, list[tuple[Any, Any]]] | None:
     """(value, source, synonyms' sources and values) of one property; None if it is not listed."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=[key]
@@ -72,7 +93,7 @@ def describe(client, kind, name, key):
     return config.value, config.config_source, synonyms
 
 
-def entry_of(client, broker, key):
+def entry_of(client: RawClient, broker: str, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
     """(value, source, read-only, sensitive, type) of one of a broker's properties."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=BROKER, resource_name=broker, configuration_keys=[key]
@@ -86,7 +107,7 @@ def entry_of(client, broker, key):
     return found.value, found.config_source, found.read_only, found.is_sensitive, found.config_type
 
 
-def assert_described(client, kind, name, key, expected):
+def assert_described(client: RawClient, kind: int, name: str, key: str, expected: object) -> None:
     """Apache Kafka's brokers hear of a change some moments after it is answered."""
     wait_until(
         lambda: describe(client, kind, name, key) == expected,
@@ -95,7 +116,7 @@ def assert_described(client, kind, name, key, expected):
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_set_and_delete(client, create, version):
+def test_set_and_delete(client: RawClient, create: Callable[..., str], version: int) -> None:
     name = create(**{"segment.bytes": "2000000"})
     assert incremental(
         client, TOPIC, name, ("max.message.bytes", SET, "5000"), version=version
@@ -107,14 +128,14 @@ def test_set_and_delete(client, create, version):
         "max.message.bytes",
         ("5000", OWN_TOPIC, [(OWN_TOPIC, "5000"), (DEFAULT, "1048588")]),
     )
-    assert describe(client, TOPIC, name, "segment.bytes")[:2] == ("2000000", OWN_TOPIC)
+    assert present(describe(client, TOPIC, name, "segment.bytes"))[:2] == ("2000000", OWN_TOPIC)
     changes = [("max.message.bytes", DELETE, None), ("segment.bytes", DELETE, "whatever")]
     assert incremental(client, TOPIC, name, *changes, version=version) == (0, None)
     for key, value in (("max.message.bytes", "1048588"), ("segment.bytes", "1073741824")):
         assert_described(client, TOPIC, name, key, (value, DEFAULT, [(DEFAULT, value)]))
 
 
-def test_lists_are_appended_to_and_subtracted_from(client, topic):
+def test_lists_are_appended_to_and_subtracted_from(client: RawClient, topic: str) -> None:
     for operation, value, expected in (
         (APPEND, "compact", "delete,compact"),
         (APPEND, "compact", "delete,compact"),
@@ -133,7 +154,7 @@ def test_lists_are_appended_to_and_subtracted_from(client, topic):
         )
 
 
-def test_a_change_counts_at_once(client, topic):
+def test_a_change_counts_at_once(client: RawClient, topic: str) -> None:
     large = batch_of([(None, b"x" * 10_000)])
     assert client.produce(topic, 0, large).error_code == 0
     incremental(client, TOPIC, topic, ("max.message.bytes", SET, "5000"))
@@ -173,13 +194,20 @@ def test_a_change_counts_at_once(client, topic):
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_a_topic_refuses(client, topic, change, code, message, validate_only):
+def test_what_a_topic_refuses(
+    client: RawClient,
+    topic: str,
+    change: tuple[str, int, str | None],
+    code: int,
+    message: str | None,
+    validate_only: bool,
+) -> None:
     good = ("segment.ms", SET, "123456")
     found = incremental(client, TOPIC, topic, good, change, validate_only=validate_only)
     assert found[0] == code
     if message is not None:
         assert found[1] == message
-    assert describe(client, TOPIC, topic, "segment.ms")[1] == DEFAULT  # all or nothing
+    assert present(describe(client, TOPIC, topic, "segment.ms"))[1] == DEFAULT  # all or nothing
 
 
 @pytest.mark.parametrize(
@@ -193,7 +221,9 @@ def test_what_a_topic_refuses(client, topic, change, code, message, validate_onl
         (99, "x", INVALID_REQUEST, "Unknown resource type 99"),
     ],
 )
-def test_resources_that_are_not_there(client, kind, name, code, message):
+def test_resources_that_are_not_there(
+    client: RawClient, kind: int, name: str, code: int, message: str | None
+) -> None:
     found = incremental(client, kind, name, ("retention.ms", SET, "1"))
     assert found[0] == code
     if message is not None:
@@ -202,29 +232,29 @@ def test_resources_that_are_not_there(client, kind, name, code, message):
         assert replace(client, kind, name, ("retention.ms", "1"))[0] == code
 
 
-def test_each_property_once(client, topic):
+def test_each_property_once(client: RawClient, topic: str) -> None:
     expected = (INVALID_REQUEST, "Error due to duplicate config keys")
     changes = [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)]
     assert incremental(client, TOPIC, topic, *changes) == expected
     assert replace(client, TOPIC, topic, *[("retention.ms", "1")] * 2) == expected
 
 
-def test_only_validated(client, topic):
+def test_only_validated(client: RawClient, topic: str) -> None:
     change = ("segment.ms", SET, "123456")
     assert incremental(client, TOPIC, topic, change, validate_only=True) == (0, None)
     assert replace(client, TOPIC, topic, ("segment.ms", "7"), validate_only=True) == (0, None)
     time.sleep(0.1)
-    assert describe(client, TOPIC, topic, "segment.ms")[1] == DEFAULT
+    assert present(describe(client, TOPIC, topic, "segment.ms"))[1] == DEFAULT
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_all_is_replaced(client, create, version):
+def test_all_is_replaced(client: RawClient, create: Callable[..., str], version: int) -> None:
     name = create(**{"segment.bytes": "2000000"})
     wanted = ("max.message.bytes", "5000")
     assert replace(client, TOPIC, name, wanted, version=version) == (0, None)
     value = "1073741824"
     assert_described(client, TOPIC, name, "segment.bytes", (value, DEFAULT, [(DEFAULT, value)]))
-    assert describe(client, TOPIC, name, "max.message.bytes")[:2] == ("5000", OWN_TOPIC)
+    assert present(describe(client, TOPIC, name, "max.message.bytes"))[:2] == ("5000", OWN_TOPIC)
     assert replace(client, TOPIC, name, ("retention.ms", None)) == (
         INVALID_REQUEST,
         "Null value not supported for : retention.ms",
@@ -232,7 +262,11 @@ def test_all_is_replaced(client, create, version):
     assert replace(client, TOPIC, name, ("nope", "1"))[0] == INVALID_CONFIG
 
 
-def test_topics_that_were_made_for_tiered_storage(client, topic, eventually):
+def test_topics_that_were_made_for_tiered_storage(
+    client: RawClient,
+    topic: str,
+    eventually: Eventually,
+) -> None:
     """Clients that copy a topic set all that it has."""
     plain = (
         ("remote.storage.enable", "false"),
@@ -244,7 +278,9 @@ def test_topics_that_were_made_for_tiered_storage(client, topic, eventually):
     changes = [(name, SET, value) for name, value in plain]
     assert incremental(client, TOPIC, topic, *changes) == (0, None)
     for name, value in plain:
-        eventually(lambda name=name: describe(client, TOPIC, topic, name)[:2], (value, OWN_TOPIC))
+        eventually(
+            lambda name=name: present(describe(client, TOPIC, topic, name))[:2], (value, OWN_TOPIC)
+        )
     assert incremental(client, TOPIC, topic, ("remote.storage.enable", SET, "true")) == (
         INVALID_CONFIG,
         "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with "
@@ -255,7 +291,7 @@ def test_topics_that_were_made_for_tiered_storage(client, topic, eventually):
 class TestBroker:
     """Each test sets what no other does, and takes it back."""
 
-    def test_own_values_count_above_those_of_all(self, client, topic):
+    def test_own_values_count_above_those_of_all(self, client: RawClient, topic: str) -> None:
         key = "log.index.interval.bytes"
         try:
             assert incremental(client, BROKER, "1", (key, SET, "5000")) == (0, None)
@@ -279,7 +315,7 @@ class TestBroker:
         assert_described(client, BROKER, "1", key, ("4096", DEFAULT, [(DEFAULT, "4096")]))
         assert describe(client, BROKER, "", key) is None
 
-    def test_finer_units_count_above_coarser_ones(self, client, topic):
+    def test_finer_units_count_above_coarser_ones(self, client: RawClient, topic: str) -> None:
         key = "log.retention.ms"
         try:
             assert incremental(client, BROKER, "1", (key, SET, "5000000")) == (0, None)
@@ -290,7 +326,9 @@ class TestBroker:
             incremental(client, BROKER, "1", (key, DELETE, None))
         assert_described(client, BROKER, "1", key, (None, DEFAULT, []))
 
-    def test_topics_change_with_their_broker_at_once(self, client, create):
+    def test_topics_change_with_their_broker_at_once(
+        self, client: RawClient, create: Callable[..., str]
+    ) -> None:
         name = create()
         large = batch_of([(None, b"x" * 10_000)])
         try:
@@ -302,8 +340,8 @@ class TestBroker:
             )
             assert client.produce(name, 0, large).error_code == TOO_LARGE
         finally:
-            change = ("message.max.bytes", DELETE, None)
-            assert incremental(client, BROKER, "", change) == (0, None)
+            undo = ("message.max.bytes", DELETE, None)
+            assert incremental(client, BROKER, "", undo) == (0, None)
         rows = [(DEFAULT, "1048588")]
         assert_described(client, BROKER, "1", "message.max.bytes", ("1048588", DEFAULT, rows))
         assert client.produce(name, 0, large).error_code == 0
@@ -329,13 +367,19 @@ class TestBroker:
             ("", "log.segment.bytes", "12", None),
         ],
     )
-    def test_what_is_refused(self, client, name, key, value, message):
+    def test_what_is_refused(
+        self, client: RawClient, name: str, key: str, value: str, message: str | None
+    ) -> None:
         found = incremental(client, BROKER, name, (key, SET, value))
         assert found[0] == INVALID_REQUEST
         if message is not None:
             assert found[1] == message
 
-    def test_names_that_no_broker_has_are_kept_as_secrets(self, client, eventually):
+    def test_names_that_no_broker_has_are_kept_as_secrets(
+        self,
+        client: RawClient,
+        eventually: Eventually,
+    ) -> None:
         for name, source in (("1", OWN_BROKER), ("", DEFAULT_BROKER)):
             assert incremental(client, BROKER, name, ("my.plug.in", SET, "1")) == (0, None)
             eventually(
@@ -359,7 +403,15 @@ class TestBroker:
             (("1",), "ssl.client.auth", "none", "none"),
         ],
     )
-    def test_kafkas_properties_are_kept(self, client, eventually, names, key, text, default):
+    def test_kafkas_properties_are_kept(
+        self,
+        client: RawClient,
+        eventually: Eventually,
+        names: tuple[str, ...],
+        key: str,
+        text: str,
+        default: str,
+    ) -> None:
         for name in names:
             assert incremental(client, BROKER, name, (key, SET, text)) == (0, None)
             eventually(
@@ -367,7 +419,7 @@ class TestBroker:
                 (text, OWN_BROKER if name else DEFAULT_BROKER),
             )
             assert incremental(client, BROKER, name, (key, DELETE, None)) == (0, None)
-        eventually(lambda: entry_of(client, "1", key)[:2], (default, DEFAULT))
+        eventually(lambda: present(entry_of(client, "1", key))[:2], (default, DEFAULT))
 
     @pytest.mark.parametrize(
         ("name", "key", "value", "message"),
@@ -408,13 +460,15 @@ class TestBroker:
             ),
         ],
     )
-    def test_what_kafka_refuses(self, client, name, key, value, message):
+    def test_what_kafka_refuses(
+        self, client: RawClient, name: str, key: str, value: str, message: str
+    ) -> None:
         found = incremental(client, BROKER, name, (key, SET, value))
         assert found == (INVALID_REQUEST, message)
 
-    def test_it_outlives_a_crash(self, tmp_path):
-        def retention(client, name):
-            return describe(client, TOPIC, name, "retention.ms")[:2]
+    def test_it_outlives_a_crash(self, tmp_path: Path) -> None:
+        def retention(client: RawClient, name: str) -> Any:
+            return present(describe(client, TOPIC, name, "retention.ms"))[:2]
 
         wanted = MetadataRequest.MetadataRequestTopic(name="kept")
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
@@ -427,19 +481,28 @@ class TestBroker:
                 assert incremental(client, kind, name, (key, SET, value)) == (0, None)
             child.kill()
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
-            assert describe(client, TOPIC, "kept", "segment.bytes")[:2] == ("3000000", OWN_TOPIC)
+            assert present(describe(client, TOPIC, "kept", "segment.bytes"))[:2] == (
+                "3000000",
+                OWN_TOPIC,
+            )
             assert retention(client, "kept") == ("7000000", DEFAULT_BROKER)
-            assert describe(client, BROKER, "1", "max.connections")[:2] == ("3", OWN_BROKER)
+            assert present(describe(client, BROKER, "1", "max.connections"))[:2] == (
+                "3",
+                OWN_BROKER,
+            )
             # Damaged by another version's hand: left out, said, and everything else counts.
             assert child.stop() == 0
         _spoil(tmp_path)
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
             assert retention(client, "kept") == ("604800000", DEFAULT)
-            assert describe(client, BROKER, "1", "max.connections")[:2] == ("3", OWN_BROKER)
+            assert present(describe(client, BROKER, "1", "max.connections"))[:2] == (
+                "3",
+                OWN_BROKER,
+            )
             assert "event=config.ignored entity=<default> name=log.retention.ms" in child.stderr()
             assert child.stop() == 0
 
-    def test_fewer_connections_from_now_on(self, tmp_path):
+    def test_fewer_connections_from_now_on(self, tmp_path: Path) -> None:
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
             assert incremental(client, BROKER, "1", ("max.connections", SET, "1")) == (0, None)
             with RawClient(child.host, child.port, timeout_s=0.3) as waiting:
@@ -449,11 +512,11 @@ class TestBroker:
                 assert incremental(client, BROKER, "1", more) == (0, None)
                 waiting.socket.settimeout(10)
                 assert waiting.receive_body(32, 4)
-                assert describe(waiting, BROKER, "1", "max.connections")[1] == DEFAULT
+                assert present(describe(waiting, BROKER, "1", "max.connections"))[1] == DEFAULT
             assert child.stop() == 0
 
 
-def _spoil(directory):
+def _spoil(directory: Path) -> None:
     """A value in the store that this broker does not take."""
     from broker.cluster.local_store import LocalStore
     from broker.cluster.store import ANY_VERSION, Set

@@ -14,16 +14,18 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from broker.api import api_versions, consumer_group_heartbeat
 from broker.api.apis import APIS
+from broker.api.request import Api
 from pyspark_kafkalog.protocol import consumer_groups
 from pyspark_kafkalog.protocol.consumer_groups import ConsumerGroupHeartbeatRequest
 from pyspark_kafkalog.protocol.frames import is_flexible
+from tests.support.broker_child import RawClient
 from tests.support.requests import request_of
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_lists_the_apis(client, version):
+def test_every_version_lists_the_apis(client: RawClient, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     response = client.call(request, ApiVersionsResponse, version)
     assert response.error_code == 0
@@ -36,7 +38,7 @@ def test_every_version_lists_the_apis(client, version):
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
-def test_an_unknown_version_is_answered_in_version_0(client, version):
+def test_an_unknown_version_is_answered_in_version_0(client: RawClient, version: int) -> None:
     client.send_body(18, version, b"\x00\x00")
     body = client.receive_body(18, 0)
     error_code, count = struct.unpack_from(">hi", body)
@@ -60,7 +62,9 @@ def test_an_unknown_version_is_answered_in_version_0(client, version):
         ("a", "1_0", 42),
     ],
 )
-def test_software_has_a_name_and_a_version(client, version, name, software_version, code):
+def test_software_has_a_name_and_a_version(
+    client: RawClient, version: int, name: str, software_version: str, code: int
+) -> None:
     request = ApiVersionsRequest(
         client_software_name=name, client_software_version=software_version
     )
@@ -72,7 +76,7 @@ def test_software_has_a_name_and_a_version(client, version, name, software_versi
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_the_transaction_version_is_finalized(client, version):
+def test_the_transaction_version_is_finalized(client: RawClient, version: int) -> None:
     """Java clients then let Produce begin transactions, and each end bump the epoch."""
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     response = client.call(request, ApiVersionsResponse, version)
@@ -84,7 +88,7 @@ def test_the_transaction_version_is_finalized(client, version):
     assert ("transaction.version" in supported) == (version > 3)
 
 
-def test_a_cluster_over_zookeeper_has_no_features():
+def test_a_cluster_over_zookeeper_has_no_features() -> None:
     """Any broker may be the next coordinator, and Apache Kafka 3.9 knows none of them."""
     context: Any = SimpleNamespace(api_ranges=(api_versions.API.range,), features={})
     message = ApiVersionsRequest(client_software_name="test", client_software_version="1")
@@ -97,7 +101,7 @@ def test_a_cluster_over_zookeeper_has_no_features():
     assert answer.error_code == UnsupportedVersionError.errno
 
 
-def test_every_api_has_a_file_and_a_place_in_the_table():
+def test_every_api_has_a_file_and_a_place_in_the_table() -> None:
     for api in APIS:
         module = importlib.import_module(api.handle.__module__)
         assert module.API is api
@@ -109,7 +113,7 @@ def test_every_api_has_a_file_and_a_place_in_the_table():
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: str(api.key))
-def test_the_header_table_agrees_with_the_schemas(api):
+def test_the_header_table_agrees_with_the_schemas(api: Api[Any]) -> None:
     messages = importlib.import_module("kafka.protocol")
     classes = (
         vars(messages)

@@ -1,6 +1,7 @@
 """What a broker alone answers to questions about quorums, features, directories and resources."""
 
 import time
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -16,10 +17,14 @@ from kafka.protocol.admin import (
     UpdateFeaturesResponse,
 )
 
+from tests.support.broker_child import RawClient
+
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
-def quorum(client, version, *partitions, topic="__cluster_metadata"):
+def quorum(
+    client: RawClient, version: int, *partitions: int, topic: str = "__cluster_metadata"
+) -> Any:
     data = DescribeQuorumRequest.TopicData
     request = DescribeQuorumRequest(
         topics=[
@@ -33,7 +38,7 @@ def quorum(client, version, *partitions, topic="__cluster_metadata"):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_one_voter_leads_the_quorum(client, version):
+def test_one_voter_leads_the_quorum(client: RawClient, version: int) -> None:
     response = quorum(client, version, 0)
     (found,) = response.topics[0].partitions
     assert (response.error_code, found.error_code, found.leader_id) == (0, 0, 1)
@@ -48,7 +53,7 @@ def test_one_voter_leads_the_quorum(client, version):
 
 
 @pytest.mark.parametrize(("topic", "index"), [("foo", 0), ("__cluster_metadata", 1)])
-def test_other_topics_have_no_quorum(client, topic, index):
+def test_other_topics_have_no_quorum(client: RawClient, topic: str, index: int) -> None:
     response = quorum(client, 2, index, topic=topic)
     (found,) = response.topics[0].partitions
     assert (found.error_code, found.error_message) == (
@@ -58,7 +63,7 @@ def test_other_topics_have_no_quorum(client, topic, index):
     assert list(response.nodes) == []
 
 
-def features(client, version, *updates):
+def features(client: RawClient, version: int, *updates: tuple[str, int, int]) -> Any:
     request = UpdateFeaturesRequest(
         timeout_ms=1000,
         feature_updates=[
@@ -73,7 +78,7 @@ def features(client, version, *updates):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_feature_that_is_at_its_level(client, version):
+def test_a_feature_that_is_at_its_level(client: RawClient, version: int) -> None:
     response = features(client, version, ("group.version", 1, 1))
     assert (response.error_code, response.error_message) == (0, None)
     if version < 2:
@@ -103,7 +108,9 @@ def test_a_feature_that_is_at_its_level(client, version):
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_level_that_is_refused(client, version, name, level, kind, reason):
+def test_a_level_that_is_refused(
+    client: RawClient, version: int, name: str, level: int, kind: int, reason: str
+) -> None:
     response = features(client, version, ("transaction.version", 2, 1), (name, level, kind))
     assert (response.error_code, response.error_message) == (
         95,
@@ -113,7 +120,9 @@ def test_a_level_that_is_refused(client, version, name, level, kind, reason):
     assert not response.results
 
 
-def move(client, version, path, topic, *partitions):
+def move(
+    client: RawClient, version: int, path: str, topic: str, *partitions: int
+) -> dict[Any, Any]:
     directory = AlterReplicaLogDirsRequest.AlterReplicaLogDir
     asked = directory.AlterReplicaLogDirTopic(name=topic, partitions=list(partitions))
     request = AlterReplicaLogDirsRequest(dirs=[directory(path=path, topics=[asked])])
@@ -124,7 +133,7 @@ def move(client, version, path, topic, *partitions):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_logs_stay_in_their_directory(client, topic, version):
+def test_logs_stay_in_their_directory(client: RawClient, topic: str, version: int) -> None:
     described = client.call(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, 4)
     path = described.results[0].log_dir
     assert move(client, version, path, topic, 0, 1, -1) == {0: 0, 1: 3, -1: 3}
@@ -133,14 +142,14 @@ def test_logs_stay_in_their_directory(client, topic, version):
     assert move(client, version, "no/where", "nowhere", 0) == {0: 57}
 
 
-def listed(client, version, *kinds):
+def listed(client: RawClient, version: int, *kinds: int) -> tuple[Any, set[tuple[Any, Any]]]:
     request = ListConfigResourcesRequest(resource_types=list(kinds))
     response = client.call(request, ListConfigResourcesResponse, version)
     found = {(each.resource_type, each.resource_name) for each in response.config_resources}
     return response.error_code, found
 
 
-def test_resources_that_have_configs(client, topic):
+def test_resources_that_have_configs(client: RawClient, topic: str) -> None:
     code, found = listed(client, 1)
     assert code == 0
     assert {(TOPIC, topic), (BROKER, "1"), (BROKER_LOGGER, "1")} <= found

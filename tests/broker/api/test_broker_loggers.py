@@ -1,5 +1,7 @@
 """Levels of loggers at run time (KIP-412), in Apache Kafka's words."""
 
+from typing import Any
+
 import pytest
 from kafka.protocol.admin import (
     AlterConfigsRequest,
@@ -14,12 +16,13 @@ from tests.broker.api.config_client import (
     altered,
     described,
 )
+from tests.support.broker_child import RawClient
 
 LOGGER = 8
 INVALID_CONFIG, INVALID_REQUEST = 40, 42
 
 
-def describe(client, broker="1"):
+def describe(client: RawClient, broker: str = "1") -> Any:
     """Logger to (level, source, type); or (code, message)."""
     found = described(client, LOGGER, broker)
     if isinstance(found, tuple):
@@ -27,11 +30,11 @@ def describe(client, broker="1"):
     return {each.name: (each.value, each.config_source, each.config_type) for each in found}
 
 
-def alter(client, *operations, broker="1"):
+def alter(client: RawClient, *operations: tuple[str, int, str | None], broker: str = "1") -> Any:
     return altered(client, LOGGER, broker, operations)
 
 
-def test_levels_are_set_and_taken_back(client, only_ours):
+def test_levels_are_set_and_taken_back(client: RawClient, only_ours: None) -> None:
     name = "broker.controller.controller"
     before = describe(client)
     assert before["root"] == before[name] == ("INFO", 6, 0)
@@ -73,7 +76,9 @@ def test_levels_are_set_and_taken_back(client, only_ours):
         (("root", 9, "DEBUG"), (-1, None)),
     ],
 )
-def test_what_is_refused(client, operation, error):
+def test_what_is_refused(
+    client: RawClient, operation: tuple[str, int, str | None], error: tuple[int, str | None]
+) -> None:
     before = describe(client)
     assert alter(client, operation) == error
     assert alter(client, ("root", SET, "ERROR"), operation) != (0, None)
@@ -96,12 +101,12 @@ def test_what_is_refused(client, operation, error):
         ),
     ],
 )
-def test_other_brokers(client, broker, describing, altering):
+def test_other_brokers(client: RawClient, broker: str, describing: str, altering: str) -> None:
     assert describe(client, broker) == (INVALID_REQUEST, describing)
     assert alter(client, ("root", SET, "INFO"), broker=broker) == (INVALID_REQUEST, altering)
 
 
-def test_the_old_request_knows_no_loggers(client):
+def test_the_old_request_knows_no_loggers(client: RawClient) -> None:
     resource = AlterConfigsRequest.AlterConfigsResource(
         resource_type=LOGGER,
         resource_name="1",

@@ -1,9 +1,13 @@
 """What coordinators answer is in all replicas in sync: each API, and where it never gets there."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
+from kafka.structs import TopicPartition
 
+from broker.api.request import Api
 from tests.broker.api.coordinator_requests import (
     PLACE,
     Producer,
@@ -31,24 +35,32 @@ from tests.broker.api.coordinator_requests import (
 from tests.support.replicated_broker import (
     OFFSETS,
     TRANSACTIONS,
+    ReplicatedBroker,
     replicated_broker,
     settle,
 )
+
+_T = TypeVar("_T")
 
 COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, NOT_ENOUGH_REPLICAS = 15, 16, 19
 CONCURRENT_TRANSACTIONS = 51
 IMPATIENT = {"request.timeout.ms": "30", "offsets.commit.timeout.ms": "30"}
 
 
-def run(scenario, properties=None):
-    async def main():
+def run(
+    scenario: Callable[[ReplicatedBroker], Coroutine[Any, Any, _T]],
+    properties: dict[str, str] | None = None,
+) -> _T:
+    async def main() -> _T:
         with replicated_broker(properties) as broker:
             return await scenario(broker)
 
     return asyncio.run(main())
 
 
-async def check_waits(broker, asked, place):
+async def check_waits(
+    broker: ReplicatedBroker, asked: tuple[Api[Any], Any, int], place: TopicPartition
+) -> Any:
     """It is answered, without an error, when the other replica has what is in the partition."""
     task = await broker.begin(*asked)
     assert not task.done()
@@ -60,8 +72,8 @@ async def check_waits(broker, asked, place):
     return answer
 
 
-def test_offsets():
-    async def scenario(broker):
+def test_offsets() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         for asked in (commit(), delete_offset(), commit(), delete_group()):
             await check_waits(broker, asked, OFFSETS)
 
@@ -69,8 +81,10 @@ def test_offsets():
 
 
 @pytest.mark.parametrize("asked", [fetch, fetch_of_groups])
-def test_nobody_reads_an_offset_that_another_coordinator_would_not_know(asked):
-    async def scenario(broker):
+def test_nobody_reads_an_offset_that_another_coordinator_would_not_know(
+    asked: Callable[[], tuple[Api[Any], Any, int]],
+) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         committing = await broker.begin(*commit())
         answer = await check_waits(broker, asked(), OFFSETS)
         assert committing.done()
@@ -81,9 +95,9 @@ def test_nobody_reads_an_offset_that_another_coordinator_would_not_know(asked):
     run(scenario)
 
 
-def test_a_classic_group():
-    async def scenario(broker):
-        async def join_and_sync():
+def test_a_classic_group() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
+        async def join_and_sync() -> Any:
             joined = await broker.ask(*join())
             return await broker.ask(*sync(joined.member_id))
 
@@ -102,16 +116,16 @@ def test_a_classic_group():
     run(scenario)
 
 
-def test_a_group_of_the_consumer_protocol():
-    async def scenario(broker):
+def test_a_group_of_the_consumer_protocol() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         await check_waits(broker, heartbeat(instance_id="one"), OFFSETS)
         await check_waits(broker, leave("one"), OFFSETS)
 
     run(scenario)
 
 
-def test_a_transaction():
-    async def scenario(broker):
+def test_a_transaction() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         answer = await check_waits(broker, init(), TRANSACTIONS)
         producer = Producer(answer.producer_id, answer.producer_epoch)
         await check_waits(broker, add(producer), TRANSACTIONS)
@@ -128,8 +142,8 @@ def test_a_transaction():
     run(scenario)
 
 
-def test_a_repeated_request_waits_for_the_first_ones_record():
-    async def scenario(broker):
+def test_a_repeated_request_waits_for_the_first_ones_record() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = await producer_of(broker)
         first = await broker.begin(*add(producer))
         await check_waits(broker, add(producer), TRANSACTIONS)
@@ -138,8 +152,8 @@ def test_a_repeated_request_waits_for_the_first_ones_record():
     run(scenario)
 
 
-def test_partitions_are_verified_by_what_is_committed():
-    async def scenario(broker):
+def test_partitions_are_verified_by_what_is_committed() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = await producer_of(broker)
         await broker.begin(*add(producer))
         await check_waits(broker, verify(producer), TRANSACTIONS)
@@ -148,8 +162,8 @@ def test_partitions_are_verified_by_what_is_committed():
 
 
 @pytest.mark.parametrize("version", [9, 12])
-def test_a_record_is_written_once_its_transaction_is_committed(version):
-    async def scenario(broker):
+def test_a_record_is_written_once_its_transaction_is_committed(version: int) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = await producer_of(broker)
         if version < 12:
             await broker.begin(*add(producer))
@@ -168,10 +182,10 @@ def test_a_record_is_written_once_its_transaction_is_committed(version):
     run(scenario)
 
 
-def test_a_record_whose_transaction_ends_while_it_is_verified_is_refused():
+def test_a_record_whose_transaction_ends_while_it_is_verified_is_refused() -> None:
     """It would open a transaction that nobody ends: the epoch stays the same."""
 
-    async def scenario(broker):
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = await producer_of(broker)
         await broker.begin(*add(producer))
         task = await broker.begin(*record(producer, 9))
@@ -184,8 +198,8 @@ def test_a_record_whose_transaction_ends_while_it_is_verified_is_refused():
     run(scenario)
 
 
-def test_offsets_whose_transaction_ends_while_it_is_verified_are_refused():
-    async def scenario(broker):
+def test_offsets_whose_transaction_ends_while_it_is_verified_are_refused() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = await producer_of(broker)
         await broker.begin(*add_offsets(producer))
         task = await broker.begin(*commit_offsets(producer, 3))
@@ -198,8 +212,8 @@ def test_offsets_whose_transaction_ends_while_it_is_verified_are_refused():
     run(scenario)
 
 
-def test_who_waits_too_long_is_to_ask_again_and_finds_what_was_done():
-    async def scenario(broker):
+def test_who_waits_too_long_is_to_ask_again_and_finds_what_was_done() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = await producer_of(broker)
         assert codes(await broker.ask(*commit())) == [COORDINATOR_NOT_AVAILABLE]
         assert codes(await broker.ask(*fetch())) == [COORDINATOR_NOT_AVAILABLE]
@@ -217,8 +231,8 @@ def test_who_waits_too_long_is_to_ask_again_and_finds_what_was_done():
     run(scenario, IMPATIENT)
 
 
-def test_a_group_that_cannot_write_is_told_so():
-    async def scenario(broker):
+def test_a_group_that_cannot_write_is_told_so() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         joined = await broker.ask(*join())
         assert joined.error_code == COORDINATOR_NOT_AVAILABLE
         broker.replicate(OFFSETS)
@@ -233,8 +247,8 @@ def test_a_group_that_cannot_write_is_told_so():
     run(scenario, IMPATIENT)
 
 
-def test_who_waits_when_the_partition_goes_looks_for_another_coordinator():
-    async def scenario(broker):
+def test_who_waits_when_the_partition_goes_looks_for_another_coordinator() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         task = await broker.begin(*commit())
         broker.lose(OFFSETS.topic)
         await settle()

@@ -4,6 +4,8 @@ Every test here passes against Apache Kafka 4.3 too (KAFKALOG_TEST_BOOTSTRAP).
 """
 
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -30,7 +32,9 @@ from tests.broker.api.consumer_group_client import (
     ConsumerMember,
     settle,
 )
+from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import TransactionClient
+from tests.support.broker_child import RawClient
 from tests.support.patience import EVENT_S
 
 UNKNOWN_MEMBER_ID = 25
@@ -52,16 +56,18 @@ ASSIGNMENT_INTERVAL_S = 1.0
 
 
 @pytest.fixture
-def member(connect, group):
+def member(connect: Callable[[], RawClient], group: GroupClient) -> Callable[..., ConsumerMember]:
     """member(instance_id=None) -> one on a connection of its own, of a group with a coordinator."""
     return lambda instance_id=None: ConsumerMember(connect(), group.group_id, instance_id)
 
 
-def wait_for_interval():
+def wait_for_interval() -> None:
     time.sleep(ASSIGNMENT_INTERVAL_S + 0.1)
 
 
-def two(create, member):
+def two(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> tuple[str, ConsumerMember, ConsumerMember]:
     """Two members that share four partitions."""
     topic = create(4)
     one, other = member(), member()
@@ -72,7 +78,9 @@ def two(create, member):
     return topic, one, other
 
 
-def test_the_first_member_gets_everything(client, create, member):
+def test_the_first_member_gets_everything(
+    client: RawClient, create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic = create(3)
     one = member()
     joined = one.join([topic])
@@ -83,7 +91,9 @@ def test_the_first_member_gets_everything(client, create, member):
     assert (again.error_code, again.member_epoch, again.assignment) == (0, FIRST, None)
 
 
-def test_version_0_gives_an_id(create, member):
+def test_version_0_gives_an_id(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     one = member()
     joined = one.join([create()], version=0, member_id="")
     assert joined.error_code == 0
@@ -91,7 +101,9 @@ def test_version_0_gives_an_id(create, member):
     assert one.beat(version=0).error_code == 0
 
 
-def test_a_second_member_waits_for_what_the_first_gives_up(create, member):
+def test_a_second_member_waits_for_what_the_first_gives_up(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic = create(4)
     one, other = member(), member()
     one.join([topic])
@@ -120,7 +132,9 @@ def test_a_second_member_waits_for_what_the_first_gives_up(create, member):
     assert one.describe().group_state == "Stable"
 
 
-def test_leaving_frees_what_one_had(create, member):
+def test_leaving_frees_what_one_had(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     _, one, other = two(create, member)
     left = other.leave()
     assert (left.error_code, left.member_epoch, left.heartbeat_interval_ms) == (0, LEAVE, 0)
@@ -135,7 +149,9 @@ def test_leaving_frees_what_one_had(create, member):
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_assignors_by_name(create, member, assignor):
+def test_assignors_by_name(
+    create: Callable[..., str], member: Callable[..., ConsumerMember], assignor: str
+) -> None:
     topic = create(5)
     members = [member() for _ in range(3)]
     for each in members:
@@ -146,7 +162,12 @@ def test_assignors_by_name(create, member, assignor):
     assert member().join([topic], server_assignor="best").error_code == UNSUPPORTED_ASSIGNOR
 
 
-def test_topics_that_are_not_there_come(create, client, member, topic_name):
+def test_topics_that_are_not_there_come(
+    create: Callable[..., str],
+    client: RawClient,
+    member: Callable[..., ConsumerMember],
+    topic_name: str,
+) -> None:
     one = member()
     joined = one.join([topic_name])
     assert (joined.error_code, joined.member_epoch, one.assigned) == (0, FIRST, {})
@@ -171,7 +192,9 @@ def test_topics_that_are_not_there_come(create, client, member, topic_name):
     assert one.count() == 0
 
 
-def test_unsubscribed_topics_are_given_up_at_once(create, member):
+def test_unsubscribed_topics_are_given_up_at_once(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic = create(2)
     one = member()
     one.join([topic])
@@ -185,7 +208,9 @@ def test_unsubscribed_topics_are_given_up_at_once(create, member):
 # Epochs and identities.
 
 
-def test_epochs_that_are_not_its_own(create, member):
+def test_epochs_that_are_not_its_own(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     _, one, _ = two(create, member)
     for epoch in (one.epoch + 1, one.epoch - 1, one.epoch - 2):
         if epoch:
@@ -197,7 +222,9 @@ def test_epochs_that_are_not_its_own(create, member):
     assert stranger.ask(member_epoch=1).error_code == UNKNOWN_MEMBER_ID
 
 
-def test_the_epoch_before_is_good_for_a_lost_answer(create, member):
+def test_the_epoch_before_is_good_for_a_lost_answer(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     _, one, other = two(create, member)
     other.leave()
     wait_for_interval()
@@ -210,14 +237,18 @@ def test_the_epoch_before_is_good_for_a_lost_answer(create, member):
     assert (again.error_code, again.member_epoch, one.count()) == (0, epoch + 1, 4)
 
 
-def test_joining_again_is_always_possible(create, member):
+def test_joining_again_is_always_possible(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic, one, _ = two(create, member)
     before, epoch = one.assigned, one.epoch
     assert one.join([topic]).member_epoch == epoch
     assert one.assigned == before
 
 
-def test_static_members_come_back(create, member):
+def test_static_members_come_back(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic = create(2)
     one = member("instance")
     assert one.join([topic]).error_code == 0
@@ -255,11 +286,16 @@ def test_static_members_come_back(create, member):
         ({"server_assignor": ""}, UNSUPPORTED_ASSIGNOR),
     ],
 )
-def test_requests_that_make_no_sense(member, fields, code):
+def test_requests_that_make_no_sense(
+    member: Callable[..., ConsumerMember], fields: dict[str, Any], code: int
+) -> None:
     one = member()
-    refused = one.ask(
-        **{"rebalance_timeout_ms": 1, "subscribed_topic_names": [], "topic_partitions": []} | fields
-    )
+    whole: dict[str, Any] = {
+        "rebalance_timeout_ms": 1,
+        "subscribed_topic_names": [],
+        "topic_partitions": [],
+    }
+    refused = one.ask(**whole | fields)
     assert (refused.error_code, refused.member_id, refused.assignment) == (code, None, None)
     assert one.describe().error_code == GROUP_ID_NOT_FOUND
 
@@ -267,7 +303,9 @@ def test_requests_that_make_no_sense(member, fields, code):
 # Expressions.
 
 
-def test_an_expression_finds_topics(create, member):
+def test_an_expression_finds_topics(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic = create(3)
     one = member()
     joined = one.join(None, subscribed_topic_regex=topic[:-1] + "[0-9]+")
@@ -284,7 +322,7 @@ def test_an_expression_finds_topics(create, member):
 
 
 @pytest.mark.parametrize("regex", ["(", "a(?!b)", r"(a)\1", "a{5,2}", "[z-a]"])
-def test_expressions_that_are_none(member, regex):
+def test_expressions_that_are_none(member: Callable[..., ConsumerMember], regex: str) -> None:
     refused = member().join(None, subscribed_topic_regex=regex)
     assert refused.error_code == INVALID_REGULAR_EXPRESSION
 
@@ -292,11 +330,16 @@ def test_expressions_that_are_none(member, regex):
 # What other requests say.
 
 
-def test_groups_by_type_and_state(client, create, group, member):
+def test_groups_by_type_and_state(
+    client: RawClient,
+    create: Callable[..., str],
+    group: GroupClient,
+    member: Callable[..., ConsumerMember],
+) -> None:
     one = member()
     one.join([create()])
 
-    def listed(states=(), types=()):
+    def listed(states: Sequence[Any] = (), types: Sequence[Any] = ()) -> list[Any]:
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
         groups = client.call(request, ListGroupsResponse, 5).groups
         return [each for each in groups if each.group_id == group.group_id]
@@ -314,7 +357,12 @@ def test_groups_by_type_and_state(client, create, group, member):
     assert listed(["EMPTY"])
 
 
-def test_describe_groups_knows_classic_groups_alone(client, create, group, member):
+def test_describe_groups_knows_classic_groups_alone(
+    client: RawClient,
+    create: Callable[..., str],
+    group: GroupClient,
+    member: Callable[..., ConsumerMember],
+) -> None:
     member().join([create()])
     for version, code in ((5, 0), (6, GROUP_ID_NOT_FOUND)):
         request = DescribeGroupsRequest(
@@ -324,7 +372,9 @@ def test_describe_groups_knows_classic_groups_alone(client, create, group, membe
         assert (seen.group_state, seen.error_code, seen.members) == ("Dead", code, [])
 
 
-def test_consumer_group_describe_knows_its_own_alone(group, member):
+def test_consumer_group_describe_knows_its_own_alone(
+    group: GroupClient, member: Callable[..., ConsumerMember]
+) -> None:
     one = member()
     for version in (0, 1):
         seen = one.describe(version)
@@ -334,7 +384,9 @@ def test_consumer_group_describe_knows_its_own_alone(group, member):
     assert one.ask(member_epoch=1).error_code == GROUP_ID_NOT_FOUND
 
 
-def test_only_empty_groups_are_deleted(create, group, member):
+def test_only_empty_groups_are_deleted(
+    create: Callable[..., str], group: GroupClient, member: Callable[..., ConsumerMember]
+) -> None:
     one = member()
     one.join([create()])
     assert group.delete() == NON_EMPTY_GROUP
@@ -343,7 +395,15 @@ def test_only_empty_groups_are_deleted(create, group, member):
     assert one.describe().error_code == GROUP_ID_NOT_FOUND
 
 
-def commit(member, topic, epoch, *, version=9, partition=0, member_id=None):
+def commit(
+    member: ConsumerMember,
+    topic: str,
+    epoch: int,
+    *,
+    version: int = 9,
+    partition: int = 0,
+    member_id: str | None = None,
+) -> Any:
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     part = topic_class.OffsetCommitRequestPartition(
         partition_index=partition,
@@ -362,7 +422,7 @@ def commit(member, topic, epoch, *, version=9, partition=0, member_id=None):
     return response.topics[0].partitions[0].error_code
 
 
-def fetch(member, member_id, epoch):
+def fetch(member: ConsumerMember, member_id: str | None, epoch: int) -> Any:
     """The error's code, or the committed offsets."""
     asked = OffsetFetchRequest.OffsetFetchRequestGroup(
         group_id=member.group_id, member_id=member_id, member_epoch=epoch, topics=None
@@ -376,7 +436,9 @@ def fetch(member, member_id, epoch):
     }
 
 
-def test_commits_name_the_epoch(create, member):
+def test_commits_name_the_epoch(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic, one, other = two(create, member)
     (mine,) = one.assigned.values()
     assert commit(one, topic, one.epoch, partition=mine[0]) == 0
@@ -395,7 +457,9 @@ def test_commits_name_the_epoch(create, member):
     assert commit(one, topic, -1, member_id="") == 0
 
 
-def test_commits_in_transactions_name_the_epoch(client, create, member):
+def test_commits_in_transactions_name_the_epoch(
+    client: RawClient, create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     """Who has lost a partition to another must not commit what it has read of it (KIP-447)."""
     topic, one, other = two(create, member)
     (mine,) = one.assigned.values()
@@ -403,7 +467,7 @@ def test_commits_in_transactions_name_the_epoch(client, create, member):
     producer.init()
     producer.begin(one.group_id)
 
-    def commit_in_transaction(partition, epoch):
+    def commit_in_transaction(partition: int, epoch: int) -> int:
         codes = producer.commit_offsets(
             one, topic, {partition: 7}, member_id=one.member_id, generation=epoch
         )
@@ -420,7 +484,9 @@ def test_commits_in_transactions_name_the_epoch(client, create, member):
     producer.end(True)
 
 
-def test_offsets_are_told_to_members_of_this_epoch(create, member):
+def test_offsets_are_told_to_members_of_this_epoch(
+    create: Callable[..., str], member: Callable[..., ConsumerMember]
+) -> None:
     topic, one, _ = two(create, member)
     assert commit(one, topic, one.epoch) == 0
     assert fetch(one, one.member_id, one.epoch) == {0: 7}
@@ -430,13 +496,15 @@ def test_offsets_are_told_to_members_of_this_epoch(create, member):
     assert fetch(one, "nobody", one.epoch) == UNKNOWN_MEMBER_ID
 
 
-def test_offsets_of_a_subscribed_topic_stay(create, group, member):
+def test_offsets_of_a_subscribed_topic_stay(
+    create: Callable[..., str], group: GroupClient, member: Callable[..., ConsumerMember]
+) -> None:
     topic = create()
     one = member()
     one.join([topic])
     assert commit(one, topic, one.epoch) == 0
 
-    def delete_offset():
+    def delete_offset() -> Any:
         return group.delete_offsets(topic, [0]).topics[0].partitions[0].error_code
 
     assert delete_offset() == GROUP_SUBSCRIBED_TO_TOPIC
@@ -447,7 +515,9 @@ def test_offsets_of_a_subscribed_topic_stay(create, group, member):
 # The two protocols.
 
 
-def test_an_empty_group_changes_its_protocol(create, group, member):
+def test_an_empty_group_changes_its_protocol(
+    create: Callable[..., str], group: GroupClient, member: Callable[..., ConsumerMember]
+) -> None:
     topic = create(2)
     one = member()
     one.join([topic])
@@ -462,7 +532,9 @@ def test_an_empty_group_changes_its_protocol(create, group, member):
     assert fetch(one, None, -1) == {0: 7}
 
 
-def test_classic_requests_of_a_consumer_member(create, group, member):
+def test_classic_requests_of_a_consumer_member(
+    create: Callable[..., str], group: GroupClient, member: Callable[..., ConsumerMember]
+) -> None:
     one = member()
     one.join([create()])
     group.member_id, group.generation = one.member_id, one.epoch
@@ -470,12 +542,14 @@ def test_classic_requests_of_a_consumer_member(create, group, member):
     assert group.sync().error_code == UNKNOWN_MEMBER_ID
 
 
-def test_a_classic_group_that_is_no_consumers(create, group, member):
+def test_a_classic_group_that_is_no_consumers(
+    create: Callable[..., str], group: GroupClient, member: Callable[..., ConsumerMember]
+) -> None:
     group.stable(protocol_type="other")
     assert member().join([create()]).error_code == GROUP_ID_NOT_FOUND
 
 
-def test_the_feature_is_finalized(client):
+def test_the_feature_is_finalized(client: RawClient) -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     response = client.call(request, ApiVersionsResponse, 4)
     levels = {each.name: each.max_version_level for each in response.finalized_features}

@@ -2,7 +2,11 @@
 have heard of none yet, and to a client that asks again that says that they are gone."""
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.errors import NotControllerError
@@ -16,20 +20,20 @@ from tests.support.requests import request_of
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     made = ScriptedCluster(tmp_path)
     yield made
     made.store.close()
 
 
-def context(cluster):
+def context(cluster: ScriptedCluster) -> Any:
     """Of a broker that was told of nothing."""
     metadata = MetadataCache("cluster", BrokerNode(1, "host", 9091))
     config = SimpleNamespace(delete_topic_enable=True)
     return SimpleNamespace(controller=cluster.controller, metadata=metadata, config=config)
 
 
-async def delete(cluster, **topic):
+async def delete(cluster: ScriptedCluster, **topic: str | UUID) -> Any:
     wanted = DeleteTopicsRequest(
         topics=[DeleteTopicsRequest.DeleteTopicState(**{"name": None, "topic_id": None, **topic})]
     )
@@ -38,7 +42,7 @@ async def delete(cluster, **topic):
     return deleted.error_code
 
 
-async def grow(cluster, name, count):
+async def grow(cluster: ScriptedCluster, name: str, count: int) -> Any:
     topic_class = CreatePartitionsRequest.CreatePartitionsTopic
     wanted = CreatePartitionsRequest(topics=[topic_class(name=name, count=count, assignments=None)])
     request = request_of(37, 3, wanted.encode(version=3))
@@ -46,7 +50,7 @@ async def grow(cluster, name, count):
     return grown.error_code
 
 
-def test_who_is_no_controller_says_so(cluster):
+def test_who_is_no_controller_says_so(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         (topic,) = cluster.records.cluster().topics
@@ -60,7 +64,7 @@ def test_who_is_no_controller_says_so(cluster):
     asyncio.run(scenario())
 
 
-def test_a_controller_knows_before_brokers_are_told(cluster):
+def test_a_controller_knows_before_brokers_are_told(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         assert await grow(cluster, "t", 3) == 0

@@ -1,18 +1,20 @@
 """DeleteTopics: by name, by id; what was in the topic is gone."""
 
 import uuid
+from collections.abc import Callable
 
 import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from tests.support.broker_child import RawClient
 from tests.support.records import batch_of, values_of
 
 STATE = DeleteTopicsRequest.DeleteTopicState
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_by_name(client, topic, version):
+def test_by_name(client: RawClient, topic: str, version: int) -> None:
     request = DeleteTopicsRequest(topic_names=[topic, "missing"], timeout_ms=5000)
     response = client.call(request, DeleteTopicsResponse, version)
     codes = {result.name: result.error_code for result in response.responses}
@@ -20,7 +22,7 @@ def test_by_name(client, topic, version):
     assert client.metadata_of(topic).error_code == 3
 
 
-def test_by_name_and_by_id(client, topic):
+def test_by_name_and_by_id(client: RawClient, topic: str) -> None:
     topic_id = client.metadata_of(topic).topic_id
     request = DeleteTopicsRequest(topics=[STATE(name=None, topic_id=topic_id)], timeout_ms=5000)
     (result,) = client.call(request, DeleteTopicsResponse, 6).responses
@@ -28,14 +30,14 @@ def test_by_name_and_by_id(client, topic):
     assert client.metadata_of(topic).error_code == 3
 
 
-def test_an_unknown_id(client):
+def test_an_unknown_id(client: RawClient) -> None:
     topic_id = uuid.uuid4()
     request = DeleteTopicsRequest(topics=[STATE(name=None, topic_id=topic_id)], timeout_ms=5000)
     (result,) = client.call(request, DeleteTopicsResponse, 6).responses
     assert (result.error_code, result.name, result.topic_id) == (100, None, topic_id)
 
 
-def test_name_and_id_at_once(client, topic):
+def test_name_and_id_at_once(client: RawClient, topic: str) -> None:
     both = STATE(name=topic, topic_id=uuid.uuid4())
     request = DeleteTopicsRequest(topics=[both], timeout_ms=5000)
     (result,) = client.call(request, DeleteTopicsResponse, 6).responses
@@ -43,7 +45,9 @@ def test_name_and_id_at_once(client, topic):
     assert client.metadata_of(topic).error_code == 0
 
 
-def test_a_topic_of_the_same_name_begins_empty(client, create):
+def test_a_topic_of_the_same_name_begins_empty(
+    client: RawClient, create: Callable[..., str]
+) -> None:
     name = create()
     old_id = client.metadata_of(name).topic_id
     assert client.produce(name, 0, batch_of(3)).error_code == 0

@@ -3,6 +3,9 @@
 import contextlib
 import random
 import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,19 +41,19 @@ BY_KEY = {api.key: api for api in APIS}
 
 
 @pytest.fixture(scope="module")
-def victim(tmp_path_factory):
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
     with BrokerChild(tmp_path_factory.mktemp("victim")) as child:
         yield child
         assert "event=request.failed" not in child.stderr()
         assert child.stop() == 0
 
 
-def assert_alive(child, within_s=5.0):
+def assert_alive(child: BrokerChild, within_s: float = 5.0) -> None:
     with RawClient(child.host, child.port, timeout_s=within_s) as client:
         assert client.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
 
 
-def send_and_forget(child, frame):
+def send_and_forget(child: BrokerChild, frame: bytes) -> None:
     """Sends a frame, and waits until it is answered or the connection closed."""
     # Reset or broken pipe: closed with some of our bytes unread.
     with RawClient(child.host, child.port) as client, contextlib.suppress(ConnectionError):
@@ -60,12 +63,12 @@ def send_and_forget(child, frame):
         client.socket.recv(1 << 16)
 
 
-def header(key, version, correlation_id=1):
+def header(key: int, version: int, correlation_id: int = 1) -> bytes:
     tags = b"\x00" if is_flexible(key, version) else b""
     return struct.pack(">hhih", key, version, correlation_id, -1) + tags
 
 
-def partition_requests():
+def partition_requests() -> dict[Any, Any]:
     """By api key, about partitions."""
     created = admin.CreatePartitionsRequest
     deleted = admin.DeleteRecordsRequest
@@ -144,7 +147,7 @@ def partition_requests():
     }
 
 
-def config_requests():
+def config_requests() -> dict[Any, Any]:
     """By api key, changes of configs; only checked, but for what random bytes make of them."""
     replaced = admin.AlterConfigsRequest.AlterConfigsResource
     edited = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -176,7 +179,7 @@ def config_requests():
     }
 
 
-def valid_bodies():
+def valid_bodies() -> Iterator[tuple[int, int, bytes]]:
     """(api key, version, body) of a real request of every API, oldest and newest version."""
     topic = CreateTopicsRequest.CreatableTopic(
         name="fuzz", num_partitions=1, replication_factor=1, assignments=[], configs=[]
@@ -226,7 +229,7 @@ def valid_bodies():
 BODIES = list(valid_bodies())
 
 
-def test_every_prefix_of_every_request(victim):
+def test_every_prefix_of_every_request(victim: BrokerChild) -> None:
     for key, version, body in BODIES:
         for size_bytes in range(0, len(body), max(1, len(body) // 25)):
             send_and_forget(victim, header(key, version) + body[:size_bytes])
@@ -234,7 +237,7 @@ def test_every_prefix_of_every_request(victim):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_flipped_bytes(victim, seed):
+def test_flipped_bytes(victim: BrokerChild, seed: int) -> None:
     randomness = random.Random(seed)
     for key, version, body in BODIES:
         for _ in range(15):
@@ -247,7 +250,7 @@ def test_flipped_bytes(victim, seed):
 
 
 @given(frame=st.binary(min_size=1, max_size=200))
-def test_any_bytes(victim, frame):
+def test_any_bytes(victim: BrokerChild, frame: bytes) -> None:
     send_and_forget(victim, frame)
 
 
@@ -257,11 +260,11 @@ def test_any_bytes(victim, frame):
     ),
     body=st.binary(max_size=300),
 )
-def test_any_body(victim, key_and_version, body):
+def test_any_body(victim: BrokerChild, key_and_version: Any, body: bytes) -> None:
     send_and_forget(victim, header(*key_and_version) + body)
 
 
-def test_what_is_not_spoken_closes_the_connection(tmp_path):
+def test_what_is_not_spoken_closes_the_connection(tmp_path: Path) -> None:
     """With a line in the log for each, but only for the first ten a minute."""
     with BrokerChild(tmp_path) as child:
         for key, version in [(0, 99), (0, -1), (1, 99), (3, 99), (999, 0), (-1, 0)] * 4:
@@ -276,7 +279,9 @@ def test_what_is_not_spoken_closes_the_connection(tmp_path):
 
 @pytest.mark.parametrize("filler", [b"\x80", b"\xff", b"\x00", b"\x01", b"\x7f"])
 @pytest.mark.parametrize(("key", "version"), [(3, 12), (19, 7), (20, 6), (32, 4), (0, 11), (1, 12)])
-def test_megabytes_of_one_byte_cost_neither_time_nor_memory(victim, key, version, filler):
+def test_megabytes_of_one_byte_cost_neither_time_nor_memory(
+    victim: BrokerChild, key: int, version: int, filler: bytes
+) -> None:
     before, before_s = victim.resident_bytes(), victim.cpu_s()
     for size_bytes in (1_000_000, 20_000_000):
         send_and_forget(victim, header(key, version) + filler * size_bytes)
@@ -285,7 +290,7 @@ def test_megabytes_of_one_byte_cost_neither_time_nor_memory(victim, key, version
     assert victim.resident_bytes() - before < 100 << 20
 
 
-def test_a_long_list_of_nothing(victim):
+def test_a_long_list_of_nothing(victim: BrokerChild) -> None:
     """Counts that promise more elements than the request has bytes."""
     for key, version in ((3, 1), (19, 2), (20, 1), (32, 1), (2, 1)):
         prefix = struct.pack(">ib", -1, 0)[: 5 if key == 2 else 0]

@@ -2,6 +2,9 @@
 
 import time
 import uuid
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import FetchSessionIdNotFoundError
@@ -12,19 +15,23 @@ from kafka.protocol.admin import (
     DeleteTopicsResponse,
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.structs import TopicPartition
 
 from broker.api import fetch_session
 from broker.api.fetch_session import FetchSessionCache
 from broker.replica.partition import Isolation, PartitionRead
+from broker.replica.purgatory import Watcher
 from pyspark_kafkalog.protocol.fetch import (
     FetchPartition,
     FetchRequest,
+    FetchResponse,
     ForgottenPartition,
     decode_fetch_response,
     encode_fetch_request,
 )
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import BUSY_S
+from tests.support.present import present
 from tests.support.records import batch_of, values_of
 
 LONG_MS = 20_000
@@ -32,7 +39,7 @@ SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH, SESSION_TOPIC_ID_ERROR = 70, 71, 10
 UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID = 3, 100
 
 
-def topic_id_of(client, name):
+def topic_id_of(client: RawClient, name: str) -> Any:
     wanted = MetadataRequest.MetadataRequestTopic(name=name)
     (topic,) = client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 12).topics
     return topic.topic_id
@@ -41,18 +48,26 @@ def topic_id_of(client, name):
 class Consumer:
     """The client's half of a session."""
 
-    def __init__(self, client, name, version=12, topic_id=None):
+    def __init__(
+        self, client: RawClient, name: str, version: int = 12, topic_id: uuid.UUID | None = None
+    ) -> None:
         self.client, self.name, self.version = client, name, version
         self.topic_id = topic_id
         self.session_id, self.epoch = 0, 0
         if version > 12 and topic_id is None:
             self.topic_id = topic_id_of(client, name)
 
-    def ask(self, partition=0, offset=0, max_bytes=1 << 20):
+    def ask(self, partition: int = 0, offset: int = 0, max_bytes: int = 1 << 20) -> FetchPartition:
         name = self.name if self.version <= 12 else ""
         return FetchPartition(name, partition, offset, max_bytes, topic_id=self.topic_id)
 
-    def request(self, asks, forget=(), max_wait_ms=0, **fields):
+    def request(
+        self,
+        asks: Sequence[FetchPartition],
+        forget: Sequence[int] = (),
+        max_wait_ms: int = 0,
+        **fields: Any,
+    ) -> FetchRequest:
         name = self.name if self.version <= 12 else ""
         return FetchRequest(
             self.version,
@@ -65,33 +80,35 @@ class Consumer:
             **fields,
         )
 
-    def send(self, *asks, **fields):
+    def send(self, *asks: FetchPartition, **fields: Any) -> None:
         request = self.request(asks, **fields)
         self.client.send_body(1, self.version, bytes(encode_fetch_request(request)))
 
-    def receive(self):
+    def receive(self) -> FetchResponse:
         response = decode_fetch_response(self.client.receive_body(1, self.version), self.version)
         if not response.error_code:
             self.session_id = response.session_id
             self.epoch += 1
         return response
 
-    def __call__(self, *asks, **fields):
+    def __call__(self, *asks: FetchPartition, **fields: Any) -> FetchResponse:
         self.send(*asks, **fields)
         return self.receive()
 
-    def partitions(self, *asks, **fields):
+    def partitions(self, *asks: FetchPartition, **fields: list[int] | int) -> list[Any]:
         response = self(*asks, **fields)
         assert response.error_code == 0
         return [found.partition for found in response.partitions]
 
 
 @pytest.fixture(params=[7, 11, 12, 13, 17], ids=lambda version: f"v{version}")
-def consumer(request, client, create):
+def consumer(
+    request: pytest.FixtureRequest, client: RawClient, create: Callable[..., str]
+) -> Consumer:
     return Consumer(client, create(4), request.param)
 
 
-def test_only_what_changed_is_answered(consumer):
+def test_only_what_changed_is_answered(consumer: Consumer) -> None:
     client, name = consumer.client, consumer.name
     client.produce(name, 0, batch_of(2))
     first = consumer(*(consumer.ask(partition) for partition in range(4)))
@@ -111,7 +128,7 @@ def test_only_what_changed_is_answered(consumer):
     assert consumer.partitions() == []
 
 
-def test_a_log_that_begins_later_is_told_once(consumer):
+def test_a_log_that_begins_later_is_told_once(consumer: Consumer) -> None:
     """A client resets what it holds of the records before."""
     client, name = consumer.client, consumer.name
     client.produce(name, 0, batch_of(5))
@@ -127,7 +144,7 @@ def test_a_log_that_begins_later_is_told_once(consumer):
     assert consumer.partitions() == []
 
 
-def test_partitions_are_added_and_forgotten(consumer):
+def test_partitions_are_added_and_forgotten(consumer: Consumer) -> None:
     client, name = consumer.client, consumer.name
     for partition in range(4):
         client.produce(name, partition, batch_of(1))
@@ -138,7 +155,9 @@ def test_partitions_are_added_and_forgotten(consumer):
     assert consumer(forget=[1]).session_id == 0
 
 
-def test_a_session_waits_for_any_of_its_partitions(connect, consumer):
+def test_a_session_waits_for_any_of_its_partitions(
+    connect: Callable[[], RawClient], consumer: Consumer
+) -> None:
     assert consumer.partitions(*(consumer.ask(partition) for partition in range(4))) == [0, 1, 2, 3]
     consumer.send(max_wait_ms=LONG_MS)
     connect().produce(consumer.name, 3, batch_of(1))
@@ -147,14 +166,16 @@ def test_a_session_waits_for_any_of_its_partitions(connect, consumer):
     assert len(values_of(found.records)) == 1
 
 
-def test_a_wait_of_a_session_ends_in_time(consumer):
+def test_a_wait_of_a_session_ends_in_time(consumer: Consumer) -> None:
     consumer.partitions(consumer.ask())
     began = time.monotonic()
     assert consumer.partitions(max_wait_ms=300) == []
     assert 0.25 < time.monotonic() - began < 5 + BUSY_S
 
 
-def test_a_wait_that_a_later_fetch_has_overtaken_tells_nothing(connect, create, only_ours):
+def test_a_wait_that_a_later_fetch_has_overtaken_tells_nothing(
+    connect: Callable[[], RawClient], create: Callable[..., str], only_ours: None
+) -> None:
     """Its client has gone on, and would take the answer for a later one."""
     early, late = Consumer(connect(), create()), None
     early(early.ask())
@@ -166,7 +187,7 @@ def test_a_wait_that_a_later_fetch_has_overtaken_tells_nothing(connect, create, 
     assert (overtaken.error_code, overtaken.partitions) == (INVALID_SESSION_EPOCH, [])
 
 
-def test_partitions_with_data_take_turns(consumer):
+def test_partitions_with_data_take_turns(consumer: Consumer) -> None:
     batch = batch_of([(None, b"x" * 5000)])
     for partition in range(3):
         consumer.client.produce(consumer.name, partition, batch)
@@ -183,7 +204,7 @@ def test_partitions_with_data_take_turns(consumer):
     assert seen == [[0], [0], [1], [2], [0]]
 
 
-def test_an_error_is_answered_until_it_is_gone(consumer):
+def test_an_error_is_answered_until_it_is_gone(consumer: Consumer) -> None:
     assert consumer(consumer.ask(0, 5), consumer.ask(9)).session_id > 0
     for _ in range(2):
         codes = {found.partition: found.error_code for found in consumer().partitions}
@@ -193,7 +214,7 @@ def test_an_error_is_answered_until_it_is_gone(consumer):
     assert consumer.partitions(forget=[9]) == []
 
 
-def test_the_wrong_id_or_epoch(consumer):
+def test_the_wrong_id_or_epoch(consumer: Consumer) -> None:
     consumer(consumer.ask())
     session_id, epoch = consumer.session_id, consumer.epoch
     for wrong in (epoch - 1, epoch + 1, 2**31 - 1):
@@ -208,7 +229,7 @@ def test_the_wrong_id_or_epoch(consumer):
     assert consumer().error_code == 0
 
 
-def test_a_session_ends_with_its_last_fetch(consumer):
+def test_a_session_ends_with_its_last_fetch(consumer: Consumer) -> None:
     consumer(consumer.ask())
     session_id = consumer.session_id
     consumer.epoch = -1
@@ -217,7 +238,7 @@ def test_a_session_ends_with_its_last_fetch(consumer):
     assert consumer().error_code == SESSION_ID_NOT_FOUND
 
 
-def test_a_new_session_ends_the_old_one(consumer):
+def test_a_new_session_ends_the_old_one(consumer: Consumer) -> None:
     consumer(consumer.ask())
     old_id = consumer.session_id
     consumer.epoch = 0
@@ -226,13 +247,13 @@ def test_a_new_session_ends_the_old_one(consumer):
     assert consumer().error_code == SESSION_ID_NOT_FOUND
 
 
-def test_no_session_is_asked_for(consumer):
+def test_no_session_is_asked_for(consumer: Consumer) -> None:
     consumer.epoch = -1
     response = consumer(consumer.ask())
     assert (response.error_code, response.session_id) == (0, 0)
 
 
-def test_names_and_ids_are_not_mixed_in_a_session(client, topic):
+def test_names_and_ids_are_not_mixed_in_a_session(client: RawClient, topic: str) -> None:
     by_name = Consumer(client, topic, 12)
     by_name(by_name.ask())
     by_id = Consumer(client, topic, 13)
@@ -242,7 +263,7 @@ def test_names_and_ids_are_not_mixed_in_a_session(client, topic):
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_an_unknown_topic_id(client, topic, version, epoch):
+def test_an_unknown_topic_id(client: RawClient, topic: str, version: int, epoch: int) -> None:
     client.produce(topic, 0, batch_of(1))
     stranger = Consumer(client, topic, version, topic_id=uuid.uuid4())
     known = Consumer(client, topic, version)
@@ -254,7 +275,9 @@ def test_an_unknown_topic_id(client, topic, version, epoch):
         assert [found.error_code for found in stranger().partitions if found.error_code] == [100]
 
 
-def test_a_deleted_topic_leaves_its_session_with_an_error(connect, create):
+def test_a_deleted_topic_leaves_its_session_with_an_error(
+    connect: Callable[[], RawClient], create: Callable[..., str]
+) -> None:
     consumer = Consumer(connect(), create(), 13)
     consumer(consumer.ask())
     consumer.send(max_wait_ms=2000)
@@ -265,7 +288,9 @@ def test_a_deleted_topic_leaves_its_session_with_an_error(connect, create):
     assert found[0].error_code in (UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID)
 
 
-def test_a_request_of_the_same_epoch_on_another_connection(connect, topic):
+def test_a_request_of_the_same_epoch_on_another_connection(
+    connect: Callable[[], RawClient], topic: str
+) -> None:
     first = Consumer(connect(), topic, 12)
     first(first.ask())
     second = Consumer(connect(), topic, 12)
@@ -277,7 +302,7 @@ def test_a_request_of_the_same_epoch_on_another_connection(connect, topic):
 
 
 @pytest.mark.parametrize("version", [12, 15, 16, 18])
-def test_who_leads_is_told_to_clients_with_an_old_epoch(version, tmp_path):
+def test_who_leads_is_told_to_clients_with_an_old_epoch(version: int, tmp_path: Path) -> None:
     with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
         wanted = MetadataRequest.MetadataRequestTopic(name="fenced")
         client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
@@ -297,7 +322,7 @@ def test_who_leads_is_told_to_clients_with_an_old_epoch(version, tmp_path):
         assert child.stop() == 0
 
 
-def test_a_replicas_log_that_parts_from_ours(client, topic):
+def test_a_replicas_log_that_parts_from_ours(client: RawClient, topic: str) -> None:
     """What a follower is told: the largest epoch that both have, and where it ends (KIP-595)."""
     client.produce(topic, 0, batch_of(3))
     (topic_metadata,) = client.call(
@@ -318,22 +343,26 @@ def test_a_replicas_log_that_parts_from_ours(client, topic):
     assert (found.error_code, found.diverging_epoch) == (1, None)
 
 
+NO_METADATA: Any = None
+"""What the cache does not ask for here."""
+
+
 class Watchers:
     """The part of the ReplicaManager that sessions use: who watches what."""
 
-    def __init__(self):
-        self.watching = set()
+    def __init__(self) -> None:
+        self.watching: set[tuple[TopicPartition, Any]] = set()
 
-    def watch(self, topic_partition, watcher):
+    def watch(self, topic_partition: TopicPartition, watcher: Watcher) -> None:
         self.watching.add((topic_partition, watcher))
 
-    def unwatch(self, topic_partition, watcher):
+    def unwatch(self, topic_partition: TopicPartition, watcher: Watcher) -> None:
         self.watching.discard((topic_partition, watcher))
 
-    def wake(self, session):
+    def wake(self, session: Hashable) -> None:
         pass
 
-    def log_start_offset(self, topic_partition):
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
         return 0
 
 
@@ -342,54 +371,59 @@ class TestCache:
 
     MINUTE_MS = 60_000
 
-    def cache(self, max_sessions=3):
+    def cache(self, max_sessions: int = 3) -> FetchSessionCache:
         self.now_ms = 0.0
         self.replicas = Watchers()
-        return FetchSessionCache(self.replicas, max_sessions, lambda: self.now_ms)
+        replicas: Any = self.replicas
+        return FetchSessionCache(replicas, max_sessions, lambda: self.now_ms)
 
-    def open(self, cache, partition_count):
+    def open(
+        self, cache: FetchSessionCache, partition_count: int
+    ) -> fetch_session.FetchSession | None:
         wanted = [FetchPartition("t", index, 0, 100) for index in range(partition_count)]
         reads = [PartitionRead(None, 0, 0, 0)] * partition_count
         return cache.open(wanted, reads, Isolation.HIGH_WATERMARK)
 
-    def touch(self, cache, session):
+    def touch(self, cache: FetchSessionCache, session: fetch_session.FetchSession) -> None:
         assert cache.resume(session.session_id, session.epoch, False) is session
-        assert cache.update(session, [], [], None)
+        assert cache.update(session, [], [], NO_METADATA)
 
-    def test_a_young_session_keeps_its_place(self):
+    def test_a_young_session_keeps_its_place(self) -> None:
         cache = self.cache(2)
         kept = [self.open(cache, 1), self.open(cache, 1)]
         self.now_ms = 2 * self.MINUTE_MS
         assert self.open(cache, 100) is None
         assert set(cache) == set(kept)
 
-    def test_a_stale_session_gives_way_to_any(self):
+    def test_a_stale_session_gives_way_to_any(self) -> None:
         cache = self.cache(2)
         stale, used = self.open(cache, 50), self.open(cache, 50)
         self.now_ms = 1.5 * self.MINUTE_MS
-        self.touch(cache, used)
+        self.touch(cache, present(used))
         self.now_ms = 2.1 * self.MINUTE_MS
         opened = self.open(cache, 1)
         assert set(cache) == {used, opened}
         assert {watcher.session for _, watcher in self.replicas.watching} == {used, opened}
         with pytest.raises(FetchSessionIdNotFoundError):
-            cache.resume(stale.session_id, 1, False)
+            cache.resume(present(stale).session_id, 1, False)
 
-    def test_an_old_session_in_use_gives_way_to_a_larger_one(self):
+    def test_an_old_session_in_use_gives_way_to_a_larger_one(self) -> None:
         cache = self.cache(2)
         small, large = self.open(cache, 2), self.open(cache, 9)
         self.now_ms = 1.9 * self.MINUTE_MS
-        self.touch(cache, small)
-        self.touch(cache, large)
+        self.touch(cache, present(small))
+        self.touch(cache, present(large))
         self.now_ms = 2.1 * self.MINUTE_MS
         assert self.open(cache, 2) is None
         opened = self.open(cache, 3)
         assert set(cache) == {large, opened}
 
-    def test_no_slots_no_sessions(self):
+    def test_no_slots_no_sessions(self) -> None:
         assert self.open(self.cache(0), 1) is None
 
-    def test_partitions_are_bounded_over_all_sessions(self, monkeypatch):
+    def test_partitions_are_bounded_over_all_sessions(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(fetch_session, "MAX_PARTITIONS", 100)
         cache = self.cache(50)
         assert self.open(cache, 101) is None
@@ -397,33 +431,33 @@ class TestCache:
         assert self.open(cache, 1) is None
         assert cache.partition_count == 100
         more = [FetchPartition("u", index, 0, 100) for index in range(10)]
-        cache.resume(second.session_id, 1, False)
+        cache.resume(present(second).session_id, 1, False)
         with pytest.raises(FetchSessionIdNotFoundError):
-            cache.update(second, more, [], None)
+            cache.update(present(second), more, [], NO_METADATA)
         assert set(cache) == {first}
         assert cache.partition_count == len(self.replicas.watching) == 60
-        cache.remove(first.session_id)
+        cache.remove(present(first).session_id)
         assert cache.partition_count == len(self.replicas.watching) == 0
 
-    def test_epochs_go_on_after_the_largest(self):
+    def test_epochs_go_on_after_the_largest(self) -> None:
         cache = self.cache()
         session = self.open(cache, 1)
-        session.epoch = 2**31 - 1
-        self.touch(cache, session)
-        assert session.epoch == 1
+        present(session).epoch = 2**31 - 1
+        self.touch(cache, present(session))
+        assert present(session).epoch == 1
 
 
 class TestLimits:
     """A broker with few slots; sessions of one consumer each."""
 
     @pytest.fixture
-    def small(self, tmp_path):
+    def small(self, tmp_path: Path) -> Iterator[BrokerChild]:
         properties = {"max.incremental.fetch.session.cache.slots": "2"}
         with BrokerChild(tmp_path, properties) as child:
             yield child
             assert "level=error" not in child.stderr()
 
-    def test_who_comes_last_goes_on_without_a_session(self, small):
+    def test_who_comes_last_goes_on_without_a_session(self, small: BrokerChild) -> None:
         with RawClient(small.host, small.port) as client:
             wanted = MetadataRequest.MetadataRequestTopic(name="slots")
             client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)

@@ -4,6 +4,9 @@ Every test here but those on a broker of its own passes against Apache Kafka 4.3
 """
 
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -14,6 +17,7 @@ from kafka.protocol.admin import (
 )
 
 from tests.broker.api.config_client import APPEND, DELETE, SET, altered, described
+from tests.broker.api.conftest import Eventually
 from tests.broker.api.consumer_group_client import ConsumerMember
 from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import BrokerChild, RawClient
@@ -24,11 +28,16 @@ INVALID_CONFIG, INVALID_REQUEST, UNKNOWN_MEMBER_ID = 40, 42, 25
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
-def alter(client, group_id, *operations, validate_only=False):
+def alter(
+    client: RawClient,
+    group_id: str,
+    *operations: tuple[str, int, str | None],
+    validate_only: bool = False,
+) -> Any:
     return altered(client, GROUP, group_id, operations, validate_only)
 
 
-def describe(client, group_id):
+def describe(client: RawClient, group_id: str) -> Any:
     """Property to (value, source, synonyms); or (code, message)."""
     found = described(client, GROUP, group_id)
     if isinstance(found, tuple):
@@ -44,11 +53,11 @@ def describe(client, group_id):
 
 
 @pytest.fixture
-def group_id(topic_name):
+def group_id(topic_name: str) -> str:
     return f"a group/of {topic_name} \u00e9"
 
 
-def test_a_group_that_sets_nothing_has_the_brokers(client, group_id):
+def test_a_group_that_sets_nothing_has_the_brokers(client: RawClient, group_id: str) -> None:
     described = describe(client, group_id)
     assert len(described) == 17
     for name, value in ((SESSION, "45000"), ("streams.num.standby.replicas", "0")):
@@ -65,8 +74,12 @@ def test_a_group_that_sets_nothing_has_the_brokers(client, group_id):
     assert describe(client, "") == (INVALID_REQUEST, "Group name must not be empty")
 
 
-def test_set_listed_and_deleted(client, group_id, eventually):
-    def listed():
+def test_set_listed_and_deleted(
+    client: RawClient,
+    group_id: str,
+    eventually: Eventually,
+) -> None:
+    def listed() -> bool:
         request = ListConfigResourcesRequest(resource_types=[GROUP])
         response = client.call(request, ListConfigResourcesResponse, 1)
         return group_id in {each.resource_name for each in response.config_resources}
@@ -88,8 +101,12 @@ def test_set_listed_and_deleted(client, group_id, eventually):
     assert not listed()
 
 
-def test_the_old_request_replaces_all(client, group_id, eventually):
-    def replace(*configs):
+def test_the_old_request_replaces_all(
+    client: RawClient,
+    group_id: str,
+    eventually: Eventually,
+) -> None:
+    def replace(*configs: tuple[str, str]) -> tuple[Any, Any]:
         resource = AlterConfigsRequest.AlterConfigsResource
         request = AlterConfigsRequest(
             resources=[
@@ -115,7 +132,7 @@ def test_the_old_request_replaces_all(client, group_id, eventually):
     assert replace() == (0, None)
 
 
-def not_a_number(name, text):
+def not_a_number(name: str, text: str) -> str:
     return f"Invalid value {text} for configuration {name}: Not a number of type INT"
 
 
@@ -179,13 +196,15 @@ def not_a_number(name, text):
         ),
     ],
 )
-def test_what_is_refused(client, group_id, name, value, message):
+def test_what_is_refused(
+    client: RawClient, group_id: str, name: str, value: str, message: str
+) -> None:
     for validate_only in (True, False):
         refused = alter(client, group_id, (name, SET, value), validate_only=validate_only)
         assert refused == (INVALID_CONFIG, message)
 
 
-def test_other_refusals(client, group_id):
+def test_other_refusals(client: RawClient, group_id: str) -> None:
     assert alter(client, "", (SESSION, SET, "50000")) == (
         INVALID_REQUEST,
         "Default group resources are not allowed.",
@@ -200,7 +219,12 @@ def test_other_refusals(client, group_id):
     )
 
 
-def test_members_are_told_the_groups_interval(connect, group, topic, eventually):
+def test_members_are_told_the_groups_interval(
+    connect: Callable[[], RawClient],
+    group: GroupClient,
+    topic: str,
+    eventually: Eventually,
+) -> None:
     client = connect()
     member = ConsumerMember(connect(), group.group_id)
     assert member.join([topic]).heartbeat_interval_ms == 5000
@@ -210,7 +234,7 @@ def test_members_are_told_the_groups_interval(connect, group, topic, eventually)
     eventually(lambda: member.ask().heartbeat_interval_ms, 5000)
 
 
-def test_a_session_lasts_as_long_as_the_group_says(tmp_path):
+def test_a_session_lasts_as_long_as_the_group_says(tmp_path: Path) -> None:
     properties = {
         "group.consumer.min.session.timeout.ms": "200",
         "group.consumer.min.heartbeat.interval.ms": "100",
@@ -230,7 +254,7 @@ def test_a_session_lasts_as_long_as_the_group_says(tmp_path):
         assert "without_effect" not in child.stderr()
 
 
-def test_they_outlive_a_crash_and_stay_within_the_brokers_bounds(tmp_path):
+def test_they_outlive_a_crash_and_stay_within_the_brokers_bounds(tmp_path: Path) -> None:
     with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
         assert alter(client, "a/b", (HEARTBEAT, SET, "15000")) == (0, None)
         child.kill()

@@ -4,10 +4,13 @@ Every test here passes against Apache Kafka 4.3 too (KAFKALOG_TEST_BOOTSTRAP).
 """
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.broker.api.group_client import GroupClient
+from tests.support.broker_child import RawClient
 from tests.support.patience import BUSY_S, wait_until
 
 ILLEGAL_GENERATION = 22
@@ -20,11 +23,11 @@ MEMBER_ID_REQUIRED = 79
 FENCED_INSTANCE_ID = 82
 
 
-def wait_for_state(group, state):
+def wait_for_state(group: GroupClient, state: str) -> None:
     wait_until(lambda: group.state() == state, group.describe)
 
 
-def rebalanced(first, second):
+def rebalanced(first: GroupClient, second: GroupClient) -> tuple[Any, Any]:
     """`second` joins the group of `first`, which leads it: both have joined, none has synced."""
     second.join()
     pending = second.begin_join()
@@ -32,7 +35,7 @@ def rebalanced(first, second):
     return first.join(), pending()
 
 
-def test_a_new_member_is_told_its_id_first(group):
+def test_a_new_member_is_told_its_id_first(group: GroupClient) -> None:
     told = group.join()
     assert (told.error_code, told.generation_id, told.members) == (MEMBER_ID_REQUIRED, -1, [])
     assert told.member_id.startswith("raw-")
@@ -47,14 +50,14 @@ def test_a_new_member_is_told_its_id_first(group):
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_old_versions_need_no_id(group, version):
+def test_old_versions_need_no_id(group: GroupClient, version: int) -> None:
     joined = group.join(version=version)
     assert joined.error_code == 0
     assert [each.member_id for each in joined.members] == [joined.member_id]
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_every_version_joins_syncs_beats_and_leaves(group, version):
+def test_every_version_joins_syncs_beats_and_leaves(group: GroupClient, version: int) -> None:
     group.joined(version=version)
     synced = group.sync(
         {group.member_id: b"all"},
@@ -68,7 +71,7 @@ def test_every_version_joins_syncs_beats_and_leaves(group, version):
     assert group.state() == "Empty"
 
 
-def test_join_refusals(group, client):
+def test_join_refusals(group: GroupClient, client: RawClient) -> None:
     assert GroupClient(client, "").join().error_code == INVALID_GROUP_ID
     assert group.join(session_timeout_ms=5).error_code == INVALID_SESSION_TIMEOUT
     assert group.join(session_timeout_ms=2**31 - 1).error_code == INVALID_SESSION_TIMEOUT
@@ -78,12 +81,14 @@ def test_join_refusals(group, client):
     assert (refused.error_code, refused.member_id) == (UNKNOWN_MEMBER_ID, "who")
 
 
-def test_old_versions_are_told_no_null_protocol(group):
+def test_old_versions_are_told_no_null_protocol(group: GroupClient) -> None:
     assert group.join(version=6, session_timeout_ms=5).protocol_name == ""
     assert group.join(version=7, session_timeout_ms=5).protocol_name is None
 
 
-def test_a_member_of_another_kind_is_refused(group, another):
+def test_a_member_of_another_kind_is_refused(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     other = another()
     refused = other.join(protocol_type="connect")
@@ -92,7 +97,9 @@ def test_a_member_of_another_kind_is_refused(group, another):
     assert group.state() == "Stable"
 
 
-def test_a_second_member_makes_everybody_join_again(group, another):
+def test_a_second_member_makes_everybody_join_again(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     led, followed = rebalanced(group, second)
@@ -107,7 +114,9 @@ def test_a_second_member_makes_everybody_join_again(group, another):
     assert group.state() == "Stable"
 
 
-def test_who_gets_nothing_gets_nothing(group, another):
+def test_who_gets_nothing_gets_nothing(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     rebalanced(group, second)
@@ -117,7 +126,9 @@ def test_who_gets_nothing_gets_nothing(group, another):
     assert (answer.error_code, answer.assignment) == (0, b"")
 
 
-def test_a_sync_after_the_leaders_is_answered_at_once(group, another):
+def test_a_sync_after_the_leaders_is_answered_at_once(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     rebalanced(group, second)
@@ -126,7 +137,9 @@ def test_a_sync_after_the_leaders_is_answered_at_once(group, another):
     assert second.sync().assignment == b"b"
 
 
-def test_the_protocol_is_what_all_support_and_most_prefer(group, another):
+def test_the_protocol_is_what_all_support_and_most_prefer(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.joined(protocols=[("range", b"r1"), ("roundrobin", b"rr1"), ("sticky", b"s1")])
     second = another()
     wishes = [("sticky", b"s2"), ("roundrobin", b"rr2")]
@@ -148,7 +161,7 @@ def test_the_protocol_is_what_all_support_and_most_prefer(group, another):
     assert pending_second().protocol_name == pending_third().protocol_name == "sticky"
 
 
-def test_sync_refusals(group, client):
+def test_sync_refusals(group: GroupClient, client: RawClient) -> None:
     nobody = GroupClient(client, "nobody-" + group.group_id)
     assert nobody.sync(member_id="x", generation=1).error_code == UNKNOWN_MEMBER_ID
     assert GroupClient(client, "").sync(member_id="x").error_code == INVALID_GROUP_ID
@@ -156,7 +169,7 @@ def test_sync_refusals(group, client):
     assert group.sync(member_id="x").error_code == UNKNOWN_MEMBER_ID
     assert group.sync(generation=2).error_code == ILLEGAL_GENERATION
     assert group.sync(version=5).error_code == INCONSISTENT_GROUP_PROTOCOL
-    options = {"version": 5, "protocol_type": "consumer", "protocol_name": "sticky"}
+    options: dict[str, Any] = {"version": 5, "protocol_type": "consumer", "protocol_name": "sticky"}
     assert group.sync(**options).error_code == INCONSISTENT_GROUP_PROTOCOL
     options = {"version": 5, "protocol_type": "connect", "protocol_name": "range"}
     assert group.sync(**options).error_code == INCONSISTENT_GROUP_PROTOCOL
@@ -165,7 +178,9 @@ def test_sync_refusals(group, client):
     assert (synced.protocol_type, synced.protocol_name) == ("consumer", "range")
 
 
-def test_a_rebalance_ends_the_syncs_that_wait(group, another):
+def test_a_rebalance_ends_the_syncs_that_wait(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second, third = another(), another()
     rebalanced(group, second)
@@ -178,7 +193,7 @@ def test_a_rebalance_ends_the_syncs_that_wait(group, another):
     assert group.join().generation_id == again().generation_id == pending().generation_id == 3
 
 
-def test_heartbeats(group, client):
+def test_heartbeats(group: GroupClient, client: RawClient) -> None:
     nobody = GroupClient(client, "nobody-" + group.group_id)
     assert nobody.heartbeat(member_id="x", generation=1) == UNKNOWN_MEMBER_ID
     assert GroupClient(client, "").heartbeat(member_id="x") == INVALID_GROUP_ID
@@ -193,7 +208,7 @@ def test_heartbeats(group, client):
     assert group.heartbeat(instance_id="x") == UNKNOWN_MEMBER_ID
 
 
-def test_leaving(group, client, another):
+def test_leaving(group: GroupClient, client: RawClient, another: Callable[[], GroupClient]) -> None:
     nobody = GroupClient(client, "nobody-" + group.group_id)
     left = nobody.leave(("a", None), ("", "i"))
     assert [left.error_code, *(each.error_code for each in left.members)] == [0, 25, 25]
@@ -216,7 +231,9 @@ def test_leaving(group, client, another):
     assert group.sync().error_code == UNKNOWN_MEMBER_ID
 
 
-def test_a_member_leaves_while_others_join(group, another):
+def test_a_member_leaves_while_others_join(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     second.join()
@@ -227,7 +244,9 @@ def test_a_member_leaves_while_others_join(group, another):
     assert (joined.leader, joined.generation_id) == (second.member_id, 2)
 
 
-def test_who_leaves_while_it_waits_to_join_is_answered(group, another):
+def test_who_leaves_while_it_waits_to_join_is_answered(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     second.join()
@@ -238,13 +257,15 @@ def test_who_leaves_while_it_waits_to_join_is_answered(group, another):
     assert group.join().generation_id == 2
 
 
-def test_an_id_that_was_given_out_may_be_given_back(group):
+def test_an_id_that_was_given_out_may_be_given_back(group: GroupClient) -> None:
     group.join()
     assert group.leave().members[0].error_code == 0
     assert group.join().error_code == UNKNOWN_MEMBER_ID
 
 
-def test_who_joins_again_with_the_same_wishes_missed_the_answer(group, another):
+def test_who_joins_again_with_the_same_wishes_missed_the_answer(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     rebalanced(group, second)
@@ -258,12 +279,14 @@ def test_who_joins_again_with_the_same_wishes_missed_the_answer(group, another):
     assert second.join().generation_id == 2  # a follower, in a stable group
 
 
-def test_the_leader_has_partitions_assigned_anew_by_joining_again(group):
+def test_the_leader_has_partitions_assigned_anew_by_joining_again(group: GroupClient) -> None:
     group.stable()
     assert group.join().generation_id == 2
 
 
-def test_a_follower_with_other_wishes_has_everybody_join_again(group, another):
+def test_a_follower_with_other_wishes_has_everybody_join_again(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second = another()
     rebalanced(group, second)
@@ -276,7 +299,9 @@ def test_a_follower_with_other_wishes_has_everybody_join_again(group, another):
     assert pending().generation_id == 3
 
 
-def test_who_does_not_join_again_is_left_behind(group, another):
+def test_who_does_not_join_again_is_left_behind(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable(rebalance_timeout_ms=300)
     second = another()
     second.join(rebalance_timeout_ms=300)
@@ -286,7 +311,9 @@ def test_who_does_not_join_again_is_left_behind(group, another):
     assert group.heartbeat() == UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_never_syncs_is_left_behind(group, another):
+def test_a_member_that_never_syncs_is_left_behind(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable(rebalance_timeout_ms=1500)
     second = another()
     second.join(rebalance_timeout_ms=1500)
@@ -300,7 +327,9 @@ def test_a_member_that_never_syncs_is_left_behind(group, another):
     assert second.heartbeat(generation=2) == UNKNOWN_MEMBER_ID
 
 
-def test_a_session_ends_without_heartbeats(group, another):
+def test_a_session_ends_without_heartbeats(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable(session_timeout_ms=6000)
     second = another()
     second.join()
@@ -314,14 +343,16 @@ def test_a_session_ends_without_heartbeats(group, another):
 # Static members (KIP-345).
 
 
-def test_a_static_member_needs_no_id(group):
+def test_a_static_member_needs_no_id(group: GroupClient) -> None:
     joined = group.join(instance_id="one")
     assert joined.error_code == 0
     assert joined.member_id.startswith("one-")
     assert joined.members[0].group_instance_id == "one"
 
 
-def test_a_static_member_comes_back_without_a_rebalance(group, another):
+def test_a_static_member_comes_back_without_a_rebalance(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable(instance_id="one")
     old_id = group.member_id
     back = another()
@@ -340,14 +371,18 @@ def test_a_static_member_comes_back_without_a_rebalance(group, another):
     assert group.leave((old_id, "one")).members[0].error_code == FENCED_INSTANCE_ID
 
 
-def test_an_old_version_is_told_that_the_old_id_leads(group, another):
+def test_an_old_version_is_told_that_the_old_id_leads(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable(instance_id="one")
     old_id = group.member_id
     joined = another().join(instance_id="one", member_id="", version=8)
     assert (joined.leader, joined.members) == (old_id, [])
 
 
-def test_a_static_member_that_comes_back_mid_rebalance_fences_the_old(group, another):
+def test_a_static_member_that_comes_back_mid_rebalance_fences_the_old(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.stable()
     second, back = another(), another()
     pending = second.begin_join(instance_id="two")
@@ -359,14 +394,16 @@ def test_a_static_member_that_comes_back_mid_rebalance_fences_the_old(group, ano
     assert pending_back().generation_id == 2
 
 
-def test_a_static_member_that_comes_back_before_the_sync_has_all_join_again(group, another):
+def test_a_static_member_that_comes_back_before_the_sync_has_all_join_again(
+    group: GroupClient, another: Callable[[], GroupClient]
+) -> None:
     group.joined(instance_id="one")
     back = another()
     joined = back.begin_join(instance_id="one", member_id="")()
     assert (joined.error_code, joined.generation_id) == (0, 2)
 
 
-def test_an_instance_is_removed_by_its_name_alone(group):
+def test_an_instance_is_removed_by_its_name_alone(group: GroupClient) -> None:
     group.stable(instance_id="one")
     left = group.leave(("", "other"), ("", "one"))
     assert [each.error_code for each in left.members] == [UNKNOWN_MEMBER_ID, 0]

@@ -5,7 +5,9 @@ Every test here but the last passes against Apache Kafka 4.3 too (KAFKALOG_TEST_
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka.errors import CoordinatorLoadInProgressError
@@ -27,6 +29,7 @@ from tests.broker.api.test_group_offsets import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from tests.broker.api.transaction_client import TransactionClient
+from tests.support.broker_child import RawClient
 from tests.support.patience import EVENT_S
 from tests.support.requests import request_of
 
@@ -40,12 +43,12 @@ ANY_OFFSET = 6
 
 
 @pytest.fixture
-def topic(create):
+def topic(create: Callable[..., str]) -> str:
     return create(partitions=3)
 
 
 @pytest.fixture
-def transaction(connect, group):
+def transaction(connect: Callable[[], RawClient], group: GroupClient) -> TransactionClient:
     """A producer whose transaction has the group."""
     transaction = TransactionClient(connect(), f"transaction-of-{group.group_id}")
     transaction.init()
@@ -53,7 +56,7 @@ def transaction(connect, group):
     return transaction
 
 
-def stable(group, topics=None):
+def stable(group: GroupClient, topics: dict[Any, Any] | None = None) -> dict[Any, Any]:
     """Offset by partition, -1 where there is none, when no transaction may change one any more."""
     deadline = time.monotonic() + EVENT_S
     while True:
@@ -65,7 +68,7 @@ def stable(group, topics=None):
         time.sleep(0.02)
 
 
-def partitions(response):
+def partitions(response: Any) -> dict[Any, Any]:
     return {
         part.partition_index: (part.error_code, part.committed_offset, part.metadata)
         for each in response.topics
@@ -74,16 +77,20 @@ def partitions(response):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_commits_for_the_end_of_the_transaction(group, topic, transaction, version):
+def test_every_version_commits_for_the_end_of_the_transaction(
+    group: GroupClient, topic: str, transaction: TransactionClient, version: int
+) -> None:
     group.commit(topic, {0: 5}, metadata="old")
-    options = {"metadata": "new", "leader_epoch": 4, "version": version}
+    options: dict[str, Any] = {"metadata": "new", "leader_epoch": 4, "version": version}
     assert transaction.commit_offsets(group, topic, {0: 9, 1: 7}, **options) == {0: 0, 1: 0}
     assert group.committed(version=ANY_OFFSET) == {(topic, 0): (5, "old")}
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_every_version_committed_is_there_in_the_end(group, topic, transaction, version):
-    options = {"metadata": "new", "leader_epoch": 4, "version": version}
+def test_what_every_version_committed_is_there_in_the_end(
+    group: GroupClient, topic: str, transaction: TransactionClient, version: int
+) -> None:
+    options: dict[str, Any] = {"metadata": "new", "leader_epoch": 4, "version": version}
     assert transaction.commit_offsets(group, topic, {0: 9, 1: 7}, **options) == {0: 0, 1: 0}
     transaction.end(is_commit=True)
     assert stable(group, {topic: [0, 1, 2]}) == {0: 9, 1: 7, 2: -1}
@@ -94,8 +101,8 @@ def test_what_every_version_committed_is_there_in_the_end(group, topic, transact
 
 @pytest.mark.parametrize("version", [7, 8, 9])
 def test_unstable_offsets_are_not_given_to_who_wants_stable_ones(
-    group, topic, transaction, version
-):
+    group: GroupClient, topic: str, transaction: TransactionClient, version: int
+) -> None:
     group.commit(topic, {0: 5, 2: 6}, metadata="old")
     transaction.commit_offsets(group, topic, {0: 9, 1: 7})
     unstable = (UNSTABLE_OFFSET_COMMIT, -1, "")
@@ -106,14 +113,18 @@ def test_unstable_offsets_are_not_given_to_who_wants_stable_ones(
     assert partitions(everything) == {0: unstable, 2: (0, 6, "old")}
 
 
-def test_an_abort_forgets_them(group, topic, transaction):
+def test_an_abort_forgets_them(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     group.commit(topic, {0: 5})
     transaction.commit_offsets(group, topic, {0: 9, 1: 7})
     transaction.end(is_commit=False)
     assert stable(group, {topic: [0, 1]}) == {0: 5, 1: -1}
 
 
-def test_a_plain_commit_in_between_stays(group, topic, transaction):
+def test_a_plain_commit_in_between_stays(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     transaction.commit_offsets(group, topic, {0: 9, 1: 7})
     assert group.commit(topic, {0: 2}) == {0: 0}
     assert group.committed(version=ANY_OFFSET) == {(topic, 0): (2, "")}
@@ -122,7 +133,9 @@ def test_a_plain_commit_in_between_stays(group, topic, transaction):
     assert stable(group, {topic: [0, 1]}) == {0: 2, 1: 7}
 
 
-def test_of_two_producers_the_later_commit_stays(group, topic, transaction, connect):
+def test_of_two_producers_the_later_commit_stays(
+    group: GroupClient, topic: str, transaction: TransactionClient, connect: Callable[[], RawClient]
+) -> None:
     other = TransactionClient(connect(), "other-" + transaction.transactional_id)
     other.init()
     other.begin(group.group_id)
@@ -133,7 +146,9 @@ def test_of_two_producers_the_later_commit_stays(group, topic, transaction, conn
     assert stable(group, {topic: [0]}) == {0: 2}
 
 
-def test_one_transaction_after_the_other(group, topic, transaction):
+def test_one_transaction_after_the_other(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     for number, is_commit in enumerate([True, False, True, False]):
         transaction.begin(group.group_id)
         assert transaction.commit_offsets(group, topic, {0: number}) == {0: 0}
@@ -141,7 +156,9 @@ def test_one_transaction_after_the_other(group, topic, transaction):
     assert stable(group, {topic: [0]}) == {0: 2}
 
 
-def test_partitions_are_refused_one_by_one(group, topic, transaction):
+def test_partitions_are_refused_one_by_one(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     assert transaction.commit_offsets(group, topic, {0: 1, 3: 1, -1: 1}) == {
         0: 0,
         3: UNKNOWN_TOPIC_OR_PARTITION,
@@ -157,14 +174,19 @@ def test_partitions_are_refused_one_by_one(group, topic, transaction):
     assert codes == {0: UNSTABLE_OFFSET_COMMIT, 1: 0, 2: UNSTABLE_OFFSET_COMMIT}
 
 
-def asked_all(group, topic):
+def asked_all(group: GroupClient, topic: str) -> Any:
     return group.fetch_response({topic: [0, 1, 2]})
 
 
-def test_members_commit_in_their_generation(group, topic, transaction, another):
+def test_members_commit_in_their_generation(
+    group: GroupClient,
+    topic: str,
+    transaction: TransactionClient,
+    another: Callable[[], GroupClient],
+) -> None:
     group.stable()
 
-    def commit(**options):
+    def commit(**options: Any) -> int:
         (code,) = transaction.commit_offsets(group, topic, {0: 1}, **options).values()
         return code
 
@@ -181,12 +203,19 @@ def test_members_commit_in_their_generation(group, topic, transaction, another):
     assert commit(member_id="x", generation=-1) == 0
 
 
-def test_members_commit_while_a_rebalance_is_completed(group, topic, transaction):
+def test_members_commit_while_a_rebalance_is_completed(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     group.joined()
     assert transaction.commit_offsets(group, topic, {0: 1}) == {0: 0}
 
 
-def test_a_fenced_instance_commits_nothing(group, topic, transaction, another):
+def test_a_fenced_instance_commits_nothing(
+    group: GroupClient,
+    topic: str,
+    transaction: TransactionClient,
+    another: Callable[[], GroupClient],
+) -> None:
     group.stable(instance_id="one")
     back = another()
     back.join(instance_id="one", member_id="")
@@ -195,8 +224,10 @@ def test_a_fenced_instance_commits_nothing(group, topic, transaction, another):
     assert transaction.commit_offsets(back, topic, {0: 2}, instance_id="one") == {0: 0}
 
 
-def test_groups_that_are_not_there(group, topic, transaction):
-    options = {"member_id": "x", "generation": 1}
+def test_groups_that_are_not_there(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
+    options: dict[str, Any] = {"member_id": "x", "generation": 1}
     refused = transaction.commit_offsets(group, topic, {0: 1}, **options)
     assert refused == {0: ILLEGAL_GENERATION}
     assert transaction.commit_offsets(group, topic, {0: 1}, member_id="x") == {0: 0}
@@ -207,17 +238,21 @@ def test_groups_that_are_not_there(group, topic, transaction):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_producer_that_was_replaced_commits_nothing(group, topic, transaction, version):
+def test_a_producer_that_was_replaced_commits_nothing(
+    group: GroupClient, topic: str, transaction: TransactionClient, version: int
+) -> None:
     transaction.commit_offsets(group, topic, {0: 1})
     transaction.init()
     transaction.begin(group.group_id)
     assert transaction.commit_offsets(group, topic, {0: 2}) == {0: 0}
-    options = {"epoch": transaction.epoch - 1, "version": version}
+    options: dict[str, Any] = {"epoch": transaction.epoch - 1, "version": version}
     refused = transaction.commit_offsets(group, topic, {1: 3}, **options)
     assert refused == {1: INVALID_PRODUCER_EPOCH}
 
 
-def test_deleting_offsets_deletes_pending_ones(group, topic, transaction):
+def test_deleting_offsets_deletes_pending_ones(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     transaction.commit_offsets(group, topic, {0: 1, 1: 1})
     deleted = group.delete_offsets(topic, [0]).topics[0].partitions
     assert [part.error_code for part in deleted] == [0]
@@ -227,7 +262,9 @@ def test_deleting_offsets_deletes_pending_ones(group, topic, transaction):
     }
 
 
-def test_what_was_deleted_is_not_brought_back_by_the_end(group, topic, transaction):
+def test_what_was_deleted_is_not_brought_back_by_the_end(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     group.commit(topic, {2: 3})
     transaction.commit_offsets(group, topic, {0: 1, 1: 1, 2: 1})
     group.delete_offsets(topic, [0, 2])
@@ -235,7 +272,9 @@ def test_what_was_deleted_is_not_brought_back_by_the_end(group, topic, transacti
     assert stable(group, {topic: [0, 1, 2]}) == {0: -1, 1: 1, 2: -1}
 
 
-def test_a_group_with_pending_offsets_may_be_deleted(group, topic, transaction):
+def test_a_group_with_pending_offsets_may_be_deleted(
+    group: GroupClient, topic: str, transaction: TransactionClient
+) -> None:
     transaction.commit_offsets(group, topic, {0: 1})
     assert group.delete() == 0
     assert partitions(group.fetch_response({topic: [0]})) == {0: (0, -1, "")}
@@ -245,13 +284,15 @@ def test_a_group_with_pending_offsets_may_be_deleted(group, topic, transaction):
 @pytest.mark.parametrize(
     ("version", "code"), [(1, COORDINATOR_NOT_AVAILABLE), (2, COORDINATOR_LOAD_IN_PROGRESS)]
 )
-def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, only_ours):
+def test_old_clients_do_not_hear_that_a_group_is_being_loaded(
+    version: int, code: int, only_ours: None
+) -> None:
     """They would crash. Without a broker: nobody can say when it loads."""
 
-    def is_loading(*_):
+    def is_loading(*_: object) -> None:
         raise CoordinatorLoadInProgressError()
 
-    context = SimpleNamespace(
+    context: Any = SimpleNamespace(
         metadata=SimpleNamespace(topic=lambda name: new_topic(name, 1, 0)),
         offsets_topic=SimpleNamespace(check_coordinates=is_loading),
     )
@@ -279,10 +320,12 @@ def test_old_clients_do_not_hear_that_a_group_is_being_loaded(version, code, onl
     ("version", "code"),
     [(0, INVALID_TXN_STATE), (3, INVALID_TXN_STATE), (4, TRANSACTION_ABORTABLE)],
 )
-def test_a_group_must_have_been_added(client, group, topic, version, code):
+def test_a_group_must_have_been_added(
+    client: RawClient, group: GroupClient, topic: str, version: int, code: int
+) -> None:
     producer = TransactionClient(client, f"verified-{group.group_id}")
     producer.init()
-    free = {"member_id": "", "generation": -1, "version": version}
+    free: dict[str, Any] = {"member_id": "", "generation": -1, "version": version}
     assert producer.commit_offsets(group, topic, {0: 5}, **free) == {0: code}
     producer.begin(group.group_id)
     assert producer.commit_offsets(group, topic, {0: 5}, **free) == {0: 0}
@@ -294,10 +337,12 @@ def test_a_group_must_have_been_added(client, group, topic, version, code):
     assert producer.commit_offsets(group, topic, {0: 9}, **free) == {0: code}
 
 
-def test_a_commit_of_version_5_adds_the_group(client, group, topic):
+def test_a_commit_of_version_5_adds_the_group(
+    client: RawClient, group: GroupClient, topic: str
+) -> None:
     producer = TransactionClient(client, f"adding-{group.group_id}")
     producer.init()
-    free = {"member_id": "", "generation": -1, "version": 5}
+    free: dict[str, Any] = {"member_id": "", "generation": -1, "version": 5}
     for turn in range(2):
         epoch = producer.epoch
         codes = {CONCURRENT_TRANSACTIONS}

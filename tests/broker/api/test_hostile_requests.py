@@ -6,6 +6,9 @@ import select
 import struct
 import time
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -34,7 +37,7 @@ NAMES_OF_OTHER_FILES = ["../up", "..", ".", "a/b", "/tmp/x", "a\\b", "a\0b", "",
 
 
 @pytest.fixture(scope="module")
-def victim(tmp_path_factory):
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
     directory = tmp_path_factory.mktemp("parent") / "data"
     with BrokerChild(directory, {"num.partitions": "50"}) as child:
         with RawClient(child.host, child.port) as client:
@@ -46,12 +49,12 @@ def victim(tmp_path_factory):
 
 
 @pytest.fixture
-def client(victim):
+def client(victim: BrokerChild) -> Iterator[RawClient]:
     with RawClient(victim.host, victim.port, timeout_s=30) as client:
         yield client
 
 
-def create(client, *names, partitions=1, factor=1):
+def create(client: RawClient, *names: str, partitions: int = 1, factor: int = 1) -> Any:
     topics = [
         CreateTopicsRequest.CreatableTopic(
             name=name,
@@ -66,11 +69,11 @@ def create(client, *names, partitions=1, factor=1):
     return client.call(request, CreateTopicsResponse, 7).topics
 
 
-def string(text):
+def string(text: bytes) -> bytes:
     return struct.pack(">h", len(text)) + text
 
 
-def many(count):
+def many(count: int) -> Iterator[tuple[int, int, bytes]]:
     """(api key, version, body) of requests of `count` elements, the smallest there are."""
     names = b"".join(string(b"%06d" % number) for number in range(count))
     array = struct.pack(">i", count)
@@ -92,7 +95,7 @@ def many(count):
 
 
 @pytest.mark.parametrize("number", range(9))
-def test_no_request_keeps_the_broker_from_others_for_long(victim, number):
+def test_no_request_keeps_the_broker_from_others_for_long(victim: BrokerChild, number: int) -> None:
     for count, answers in ((10_000, True), (100_000, False)):
         key, version, body = list(many(count))[number]
         before_s = victim.cpu_s()
@@ -107,7 +110,9 @@ def test_no_request_keeps_the_broker_from_others_for_long(victim, number):
     assert victim.resident_bytes() < 200 << 20
 
 
-def test_others_are_served_while_many_markers_are_written(victim, client, topic):
+def test_others_are_served_while_many_markers_are_written(
+    victim: BrokerChild, client: RawClient, topic: str
+) -> None:
     marker_class = WriteTxnMarkersRequest.WritableTxnMarker
     place = marker_class.WritableTxnMarkerTopic(name=topic, partition_indexes=[0] * 19_000)
     marker = marker_class(
@@ -126,7 +131,7 @@ def test_others_are_served_while_many_markers_are_written(victim, client, topic)
         client.receive_body(27, 1)
 
 
-def test_tagged_fields_without_end(victim):
+def test_tagged_fields_without_end(victim: BrokerChild) -> None:
     for key, version in ((0, 9), (1, 12), (3, 12)):
         with RawClient(victim.host, victim.port) as client:
             before_s = victim.cpu_s()
@@ -137,7 +142,7 @@ def test_tagged_fields_without_end(victim):
             assert victim.cpu_s() - before_s < 1
 
 
-def test_what_is_named_often_is_answered_once(client):
+def test_what_is_named_often_is_answered_once(client: RawClient) -> None:
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=2, resource_name=TOPIC, configuration_keys=["retention.ms"]
     )
@@ -150,7 +155,7 @@ def test_what_is_named_often_is_answered_once(client):
     assert [each.name for each in found] == [TOPIC]
 
 
-def test_a_null_where_none_may_be_closes_the_connection(victim):
+def test_a_null_where_none_may_be_closes_the_connection(victim: BrokerChild) -> None:
     null = struct.pack(">h", -1)
     config = struct.pack(">i", 1) + null + string(b"1")
     for key, version, body in (
@@ -167,7 +172,7 @@ def test_a_null_where_none_may_be_closes_the_connection(victim):
 
 
 @pytest.mark.parametrize("name", NAMES_OF_OTHER_FILES)
-def test_names_of_other_files(client, name):
+def test_names_of_other_files(client: RawClient, name: str) -> None:
     (created,) = create(client, name)
     assert created.error_code == 17
     topic = MetadataRequest.MetadataRequestTopic(name=name)
@@ -179,7 +184,7 @@ def test_names_of_other_files(client, name):
     assert all(part.error_code in (3, 100) for part in fetched)  # unknown, by name or id
 
 
-def test_extremes_of_every_number_in_a_fetch(client):
+def test_extremes_of_every_number_in_a_fetch(client: RawClient) -> None:
     for offset in (-(2**63), -1, 2**63 - 1):
         for size in (-(2**31), -1, 0, 2**31 - 1):
             for partition in (-(2**31), 0, 2**31 - 1):
@@ -189,7 +194,7 @@ def test_extremes_of_every_number_in_a_fetch(client):
                 assert part.error_code in (1, 3)
 
 
-def listed(client, timestamp_ms, version=7):
+def listed(client: RawClient, timestamp_ms: int, version: int = 7) -> tuple[Any, Any]:
     """(error code, offset) of partition 0."""
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     ask = topic_class.ListOffsetsPartition(
@@ -201,12 +206,12 @@ def listed(client, timestamp_ms, version=7):
     return found.error_code, found.offset
 
 
-def test_extremes_of_a_timestamp(client):
+def test_extremes_of_a_timestamp(client: RawClient) -> None:
     for timestamp_ms in (-(2**63), -5, 0, 2**63 - 1):
         assert listed(client, timestamp_ms) in [(35, -1), (0, -1), (0, 0)]
 
 
-def lying_batch(records, count, codec=0):
+def lying_batch(records: bytes, count: int, codec: int = 0) -> bytes:
     """A batch that says it has `count` records; its checksum is right."""
     batch = bytearray(batch_of(1))[:HEADER_BYTES]
     struct.pack_into(">i", batch, 8, HEADER_BYTES - 12 + len(records))
@@ -223,7 +228,7 @@ def lying_batch(records, count, codec=0):
     [b"\x01" * 100, b"\x00" * 100, b"\x0b" * 100, b"\xff" * 100, b"\x02" * 100],
     ids=["length -1", "length 0", "length -6", "endless number", "length 1"],
 )
-def test_records_that_lead_nowhere_end_a_search(client, records):
+def test_records_that_lead_nowhere_end_a_search(client: RawClient, records: bytes) -> None:
     produced = client.produce(TOPIC, 0, lying_batch(gzip.compress(records), 2**31 - 1, codec=1))
     assert produced.error_code == 0
     began = time.monotonic()
@@ -231,7 +236,7 @@ def test_records_that_lead_nowhere_end_a_search(client, records):
     assert time.monotonic() - began < 2 + BUSY_S
 
 
-def test_a_bomb_is_searched_while_others_are_served(tmp_path):
+def test_a_bomb_is_searched_while_others_are_served(tmp_path: Path) -> None:
     record = b"\x0c\x00\x00\x00\x01\x01\x00"  # length 6: nulls
     plain = record * (3 << 20)
     deflate = zlib.compressobj(9, wbits=31)
@@ -260,7 +265,7 @@ def test_a_bomb_is_searched_while_others_are_served(tmp_path):
         assert time.monotonic() - began < 15
 
 
-def test_a_fetch_waits_no_longer_than_a_connection_may(tmp_path):
+def test_a_fetch_waits_no_longer_than_a_connection_may(tmp_path: Path) -> None:
     with (
         BrokerChild(tmp_path, {"connections.max.idle.ms": "1000"}) as child,
         RawClient(child.host, child.port) as client,
@@ -274,7 +279,7 @@ def test_a_fetch_waits_no_longer_than_a_connection_may(tmp_path):
         assert client.is_closed_by_broker()
 
 
-def test_directories_that_are_no_logs_become_no_topics(tmp_path):
+def test_directories_that_are_no_logs_become_no_topics(tmp_path: Path) -> None:
     for name in ("..-0", "sp ace-0", "t-07", "t-99999999999", "t-٣", "good-0", ".-0", "-0"):
         (tmp_path / name).mkdir(parents=True)
     with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:

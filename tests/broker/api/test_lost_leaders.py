@@ -22,7 +22,7 @@ LOST = LeaderNotAvailableError.errno
 
 
 @pytest.fixture
-def context():
+def context() -> SimpleNamespace:
     cache = MetadataCache("cluster", ONE)
     states = {
         TopicPartition("t", 0): PartitionMetadata((1, 2), 1, 5, (1, 2), 0),
@@ -49,7 +49,7 @@ def told(partitions: Any) -> Any:
     ]
 
 
-def test_metadata(context):
+def test_metadata(context: SimpleNamespace) -> None:
     wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
     (topic,) = ask(metadata, 3, 12, wanted, context).topics
     assert topic.error_code == 0
@@ -62,7 +62,7 @@ def test_metadata(context):
 
 
 @pytest.mark.parametrize("creates", [True, False])
-def test_who_knows_of_no_brokers_says_nothing_of_topics(creates):
+def test_who_knows_of_no_brokers_says_nothing_of_topics(creates: bool) -> None:
     """librdkafka would forget all brokers, and have no partition's leader ever after."""
     config = SimpleNamespace(auto_create_topics_enable=creates)
     context = SimpleNamespace(metadata=MetadataCache("cluster", ONE), config=config)
@@ -72,7 +72,7 @@ def test_who_knows_of_no_brokers_says_nothing_of_topics(creates):
         assert (list(found.brokers), list(found.topics), found.controller_id) == ([], [], -1)
 
 
-def test_described_partitions(context):
+def test_described_partitions(context: SimpleNamespace) -> None:
     topic_class = DescribeTopicPartitionsRequest.TopicRequest
     wanted = DescribeTopicPartitionsRequest(topics=[topic_class(name="t")], cursor=None)
     (topic,) = ask(describe_topic_partitions, 75, 0, wanted, context).topics

@@ -1,6 +1,9 @@
 """Metadata: all topics, some topics, topics that are not there yet."""
 
 import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -11,7 +14,7 @@ from tests.support.broker_child import BrokerChild, RawClient
 TOPIC = MetadataRequest.MetadataRequestTopic
 
 
-def ask(client, version, *names, create=False):
+def ask(client: RawClient, version: int, *names: str, create: bool = False) -> Any:
     request = MetadataRequest(
         topics=[TOPIC(name=name, topic_id=None) for name in names],
         allow_auto_topic_creation=create,
@@ -20,7 +23,9 @@ def ask(client, version, *names, create=False):
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_one_topic_in_every_version(client, create, bootstrap, version):
+def test_one_topic_in_every_version(
+    client: RawClient, create: Callable[..., str], bootstrap: str, version: int
+) -> None:
     name = create(3)
     response = ask(client, version, name)
     (node,) = response.brokers
@@ -44,30 +49,34 @@ def test_one_topic_in_every_version(client, create, bootstrap, version):
 
 
 @pytest.mark.parametrize("version", [0, 1, 9, 12])
-def test_all_topics(client, topic, version):
+def test_all_topics(client: RawClient, topic: str, version: int) -> None:
     wanted: list[object] | None = None if version else []
     response = client.call(MetadataRequest(topics=wanted), MetadataResponse, version)
     assert topic in [t.name for t in response.topics]
 
 
-def test_a_name_that_is_repeated_is_answered_once(client, topic):
+def test_a_name_that_is_repeated_is_answered_once(client: RawClient, topic: str) -> None:
     answered = ask(client, 9, topic, "missing", topic, "missing", topic).topics
     assert sorted(each.name for each in answered) == sorted([topic, "missing"])
 
 
-def test_no_topics(client, topic):
+def test_no_topics(client: RawClient, topic: str) -> None:
     assert list(ask(client, 1).topics) == []
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 12])
-def test_a_missing_topic_is_created_when_asked_for(client, topic_name, version):
+def test_a_missing_topic_is_created_when_asked_for(
+    client: RawClient, topic_name: str, version: int
+) -> None:
     codes = [ask(client, version, topic_name, create=True).topics[0].error_code]
     while codes[-1] in (3, 5) and len(codes) < 1000:  # Apache Kafka answers before it is there
         codes.append(ask(client, version, topic_name, create=True).topics[0].error_code)
     assert codes[-1] == 0
 
 
-def test_two_clients_that_create_the_same_topic_at_once(connect, topic_name):
+def test_two_clients_that_create_the_same_topic_at_once(
+    connect: Callable[[], RawClient], topic_name: str
+) -> None:
     clients = [connect() for _ in range(4)]
     request = MetadataRequest(topics=[TOPIC(name=topic_name)], allow_auto_topic_creation=True)
     for client in clients:
@@ -78,7 +87,7 @@ def test_two_clients_that_create_the_same_topic_at_once(connect, topic_name):
     wait_until_served(clients[0], topic_name)
 
 
-def test_a_missing_topic_is_not_created_when_not_wanted(client, topic_name):
+def test_a_missing_topic_is_not_created_when_not_wanted(client: RawClient, topic_name: str) -> None:
     for _ in range(2):
         (topic,) = ask(client, 9, topic_name).topics
         assert (topic.error_code, topic.name, list(topic.partitions)) == (3, topic_name, [])
@@ -86,25 +95,25 @@ def test_a_missing_topic_is_not_created_when_not_wanted(client, topic_name):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ü", "x" * 250, "a/b"])
 @pytest.mark.parametrize("create", [False, True])
-def test_an_illegal_name_is_told_so(client, name, create):
+def test_an_illegal_name_is_told_so(client: RawClient, name: str, create: bool) -> None:
     (topic,) = ask(client, 9, name, create=create).topics
     assert (topic.error_code, topic.name) == (17, name)
 
 
-def test_topics_by_id(client, topic):
+def test_topics_by_id(client: RawClient, topic: str) -> None:
     topic_id = ask(client, 12, topic).topics[0].topic_id
     request = MetadataRequest(topics=[TOPIC(name=None, topic_id=topic_id)])
     (found,) = client.call(request, MetadataResponse, 12).topics
     assert (found.error_code, found.name, len(found.partitions)) == (0, topic, 1)
 
 
-def test_an_unknown_id(client):
+def test_an_unknown_id(client: RawClient) -> None:
     request = MetadataRequest(topics=[TOPIC(name=None, topic_id=uuid.uuid4())])
     (found,) = client.call(request, MetadataResponse, 12).topics
     assert (found.error_code, found.name) == (100, None)
 
 
-def test_authorized_operations_are_all_of_them(client, topic):
+def test_authorized_operations_are_all_of_them(client: RawClient, topic: str) -> None:
     request = MetadataRequest(
         topics=[TOPIC(name=topic)],
         include_topic_authorized_operations=True,
@@ -118,7 +127,7 @@ def test_authorized_operations_are_all_of_them(client, topic):
     assert plain.authorized_operations is None
 
 
-def test_nothing_is_created_where_the_broker_forbids_it(tmp_path):
+def test_nothing_is_created_where_the_broker_forbids_it(tmp_path: Path) -> None:
     with (
         BrokerChild(tmp_path, {"auto.create.topics.enable": "false"}) as child,
         RawClient(child.host, child.port) as client,

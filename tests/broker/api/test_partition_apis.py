@@ -2,6 +2,9 @@
 OffsetForLeaderEpoch, ElectLeaders and reassignments: asked of this broker or of Apache Kafka."""
 
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol import admin
@@ -14,7 +17,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
-from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafkalog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
 from tests.broker.api.conftest import wait_until_served
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import wait_until
@@ -27,7 +30,13 @@ OUT_OF_RANGE, POLICY_VIOLATION = 1, 44
 class TestCreatePartitions:
     TOPIC = admin.CreatePartitionsRequest.CreatePartitionsTopic
 
-    def ask(self, client, *wanted, version=3, validate_only=False):
+    def ask(
+        self,
+        client: RawClient,
+        *wanted: tuple[Any, ...],
+        version: int = 3,
+        validate_only: bool = False,
+    ) -> dict[Any, Any]:
         """`wanted`: (name, count) or (name, count, assignments); (code, message) of each."""
         topics = [
             self.TOPIC(
@@ -49,7 +58,9 @@ class TestCreatePartitions:
         return {found.name: (found.error_code, found.error_message) for found in response.results}
 
     @pytest.mark.parametrize("version", range(4))
-    def test_in_every_version(self, client, create, version):
+    def test_in_every_version(
+        self, client: RawClient, create: Callable[..., str], version: int
+    ) -> None:
         name = create(1, **{"retention.ms": "5000000"})
         client.produce(name, 0, batch_of(2))
         before = client.metadata_of(name)
@@ -61,9 +72,9 @@ class TestCreatePartitions:
         assert client.produce(name, 2, batch_of(1)).base_offset == 0
         assert client.produce(name, 0, batch_of(1)).base_offset == 2
 
-    def test_what_is_refused(self, client, create):
+    def test_what_is_refused(self, client: RawClient, create: Callable[..., str]) -> None:
         name = create(2)
-        for wanted, code, message in [
+        refusals: list[tuple[tuple[Any, ...], int, str | None]] = [
             ((name, 2), INVALID_PARTITIONS, "Topic already has 2 partition(s)."),
             (
                 (name, 1),
@@ -98,24 +109,25 @@ class TestCreatePartitions:
                 INVALID_ASSIGNMENT,
                 "The manual partition assignment includes an empty replica list.",
             ),
-        ]:
+        ]
+        for wanted, code, message in refusals:
             assert self.ask(client, wanted) == {wanted[0]: (code, message)}
         assert self.ask(client, (name, 3), (name, 4)) == {
             name: (INVALID_REQUEST, "Duplicate topic name.")
         }
         assert len(client.metadata_of(name).partitions) == 2
 
-    def test_only_validated(self, client, create):
+    def test_only_validated(self, client: RawClient, create: Callable[..., str]) -> None:
         name = create(1)
         assert self.ask(client, (name, 3), validate_only=True) == {name: (0, None)}
         assert self.ask(client, (name, 1), validate_only=True)[name][0] == INVALID_PARTITIONS
         assert len(client.metadata_of(name).partitions) == 1
         assert self.ask(client, (name, 2, [[1]])) == {name: (0, None)}
 
-    def test_too_many_at_once(self, client, topic, only_ours):
+    def test_too_many_at_once(self, client: RawClient, topic: str, only_ours: None) -> None:
         assert self.ask(client, (topic, 20_000), validate_only=True)[topic][0] == POLICY_VIOLATION
 
-    def test_they_are_there_after_a_crash(self, tmp_path):
+    def test_they_are_there_after_a_crash(self, tmp_path: Path) -> None:
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
             wanted = MetadataRequest.MetadataRequestTopic(name="grown")
             client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
@@ -131,7 +143,9 @@ class TestCreatePartitions:
 class TestDeleteRecords:
     TOPIC = admin.DeleteRecordsRequest.DeleteRecordsTopic
 
-    def ask(self, client, *wanted, version=2):
+    def ask(
+        self, client: RawClient, *wanted: tuple[str, int, int], version: int = 2
+    ) -> dict[Any, Any]:
         """`wanted`: (name, partition, offset); (low watermark, code) of each partition."""
         topics = [
             self.TOPIC(
@@ -150,18 +164,18 @@ class TestDeleteRecords:
             for found in topic.partitions
         }
 
-    def earliest(self, client, name):
+    def earliest(self, client: RawClient, name: str) -> Any:
         topic = ListOffsetsRequest.ListOffsetsTopic
         ask = topic.ListOffsetsPartition(partition_index=0, timestamp=-2)
         request = ListOffsetsRequest(replica_id=-1, topics=[topic(name=name, partitions=[ask])])
         return client.call(request, ListOffsetsResponse, 5).topics[0].partitions[0].offset
 
-    def fetch(self, client, name, offset):
+    def fetch(self, client: RawClient, name: str, offset: int) -> FetchedPartition:
         request = FetchRequest(11, 0, 1, [FetchPartition(name, 0, offset, 1 << 20)])
         return client.fetch(request).partitions[0]
 
     @pytest.mark.parametrize("version", range(3))
-    def test_below_an_offset(self, client, topic, version):
+    def test_below_an_offset(self, client: RawClient, topic: str, version: int) -> None:
         for _ in range(3):
             client.produce(topic, 0, batch_of(2))
         assert self.ask(client, (topic, 0, 3), version=version) == {(topic, 0): (3, 0)}
@@ -171,13 +185,15 @@ class TestDeleteRecords:
         assert (found.error_code, found.log_start_offset) == (0, 3)
         assert [offset for offset, _ in values_of(found.records)][-1] == 5
 
-    def test_never_back(self, client, topic):
+    def test_never_back(self, client: RawClient, topic: str) -> None:
         client.produce(topic, 0, batch_of(6))
         for offset, start in ((3, 3), (2, 3), (0, 3), (-1, 6), (-1, 6)):
             assert self.ask(client, (topic, 0, offset)) == {(topic, 0): (start, 0)}
         assert client.produce(topic, 0, batch_of(1)).base_offset == 6
 
-    def test_what_is_refused(self, client, create, topic_name):
+    def test_what_is_refused(
+        self, client: RawClient, create: Callable[..., str], topic_name: str
+    ) -> None:
         name = create(1)
         client.produce(name, 0, batch_of(2))
         assert self.ask(client, (name, 0, 3), (name, 9, 0), ("missing-topic", 0, 1)) == {
@@ -187,11 +203,13 @@ class TestDeleteRecords:
         }
         assert self.ask(client, (name, 0, -2)) == {(name, 0): (-1, OUT_OF_RANGE)}
 
-    def test_a_compacted_topic_keeps_its_records(self, client, create):
+    def test_a_compacted_topic_keeps_its_records(
+        self, client: RawClient, create: Callable[..., str]
+    ) -> None:
         name = create(**{"cleanup.policy": "compact"})
         assert self.ask(client, (name, 0, 0)) == {(name, 0): (-1, POLICY_VIOLATION)}
 
-    def test_a_waiting_consumer_is_told(self, connect, topic):
+    def test_a_waiting_consumer_is_told(self, connect: Callable[[], RawClient], topic: str) -> None:
         """Its session hears of the new start without an append."""
         client, consumer = connect(), connect()
         client.produce(topic, 0, batch_of(4))
@@ -202,7 +220,7 @@ class TestDeleteRecords:
         (found,) = consumer.fetch(request).partitions
         assert (found.error_code, found.log_start_offset, found.records) == (0, 2, None)
 
-    def test_deleted_records_stay_deleted_after_a_crash(self, tmp_path):
+    def test_deleted_records_stay_deleted_after_a_crash(self, tmp_path: Path) -> None:
         with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
             wanted = MetadataRequest.MetadataRequestTopic(name="cut")
             client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
@@ -217,7 +235,7 @@ class TestDeleteRecords:
 
 
 class TestDescribeLogDirs:
-    def ask(self, client, topics, version=5):
+    def ask(self, client: RawClient, topics: list[Any] | None, version: int = 5) -> Any:
         topic = admin.DescribeLogDirsRequest.DescribableLogDirTopic
         request = admin.DescribeLogDirsRequest(
             topics=None
@@ -230,7 +248,7 @@ class TestDescribeLogDirs:
         return directory
 
     @pytest.mark.parametrize("version", range(1, 6))
-    def test_sizes(self, client, create, version):
+    def test_sizes(self, client: RawClient, create: Callable[..., str], version: int) -> None:
         name = create(3)
         batch = batch_of(5)
         client.produce(name, 1, batch)
@@ -245,7 +263,7 @@ class TestDescribeLogDirs:
         if version >= 4:
             assert directory.total_bytes > directory.usable_bytes > 0
 
-    def test_all_and_none(self, client, create):
+    def test_all_and_none(self, client: RawClient, create: Callable[..., str]) -> None:
         name = create(2)
         assert name in [topic.name for topic in self.ask(client, None).topics]
         assert list(self.ask(client, []).topics) == []
@@ -255,7 +273,13 @@ class TestDescribeLogDirs:
 class TestDescribeTopicPartitions:
     REQUEST = admin.DescribeTopicPartitionsRequest
 
-    def ask(self, client, *names, limit=2000, cursor=None):
+    def ask(
+        self,
+        client: RawClient,
+        *names: str,
+        limit: int = 2000,
+        cursor: tuple[str, int] | Any | None = None,
+    ) -> tuple[list[tuple[Any, Any, list[Any]]], Any]:
         """([(name, code, partition indexes)], where the next page begins)."""
         request = self.REQUEST(
             topics=[self.REQUEST.TopicRequest(name=name) for name in names],
@@ -273,7 +297,9 @@ class TestDescribeTopicPartitions:
         )
 
     @pytest.fixture
-    def two(self, client, create, topic_name):
+    def two(
+        self, client: RawClient, create: Callable[..., str], topic_name: str
+    ) -> tuple[str, str]:
         """A topic of five partitions, and (after it) one of one."""
         name = create(5)
         other = f"{name}-b"
@@ -285,7 +311,7 @@ class TestDescribeTopicPartitions:
         wait_until_served(client, other)
         return name, other
 
-    def test_pages(self, client, two):
+    def test_pages(self, client: RawClient, two: tuple[str, str]) -> None:
         first, second = two
         names, everything = (second, first), [0, 1, 2, 3, 4]
         assert self.ask(client, *names) == ([(first, 0, everything), (second, 0, [0])], None)
@@ -307,7 +333,7 @@ class TestDescribeTopicPartitions:
         for limit in (0, -5):
             assert self.ask(client, first, limit=limit) == ([(first, 0, [0])], (first, 1))
 
-    def test_every_topic_by_pages(self, client, two):
+    def test_every_topic_by_pages(self, client: RawClient, two: tuple[str, str]) -> None:
         seen, cursor = [], None
         while True:
             topics, cursor = self.ask(client, limit=3, cursor=cursor)
@@ -318,7 +344,7 @@ class TestDescribeTopicPartitions:
         mine = [each for each in seen if each[0] in two]
         assert mine == [*((first, index) for index in range(5)), (second, 0)]
 
-    def test_what_a_partition_is(self, client, topic):
+    def test_what_a_partition_is(self, client: RawClient, topic: str) -> None:
         request = self.REQUEST(topics=[self.REQUEST.TopicRequest(name=topic)])
         (found,) = client.call(request, admin.DescribeTopicPartitionsResponse, 0).topics
         assert found.topic_id == client.metadata_of(topic).topic_id
@@ -328,14 +354,14 @@ class TestDescribeTopicPartitions:
         assert list(partition.replica_nodes) == list(partition.isr_nodes) == [1]
         assert list(partition.eligible_leader_replicas) == list(partition.last_known_elr) == []
 
-    def test_what_is_refused(self, client, topic):
+    def test_what_is_refused(self, client: RawClient, topic: str) -> None:
         assert self.ask(client, "missing-topic") == ([("missing-topic", 3, [])], None)
         assert self.ask(client, "bad name") == ([("bad name", 17, [])], None)
         for cursor in ((topic, -1), ("zzz", 0), ("aaa", 0)):
             assert self.ask(client, topic, cursor=cursor) == ([(topic, INVALID_REQUEST, [])], None)
 
 
-def test_the_producers_of_a_partition(client, create):
+def test_the_producers_of_a_partition(client: RawClient, create: Callable[..., str]) -> None:
     name = create(2)
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
     producer = client.call(request, InitProducerIdResponse, 4)
@@ -378,7 +404,16 @@ def test_the_producers_of_a_partition(client, create):
 class TestOffsetForLeaderEpoch:
     TOPIC = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
-    def ask(self, client, name, epoch, *, partition=0, current=-1, version=4):
+    def ask(
+        self,
+        client: RawClient,
+        name: str,
+        epoch: int,
+        *,
+        partition: int = 0,
+        current: int = -1,
+        version: int = 4,
+    ) -> tuple[Any, Any, Any]:
         ask = self.TOPIC.OffsetForLeaderPartition(
             partition=partition, current_leader_epoch=current, leader_epoch=epoch
         )
@@ -390,19 +425,21 @@ class TestOffsetForLeaderEpoch:
         return found.error_code, found.leader_epoch, found.end_offset
 
     @pytest.mark.parametrize("version", range(2, 5))
-    def test_the_current_epoch(self, client, topic, version):
+    def test_the_current_epoch(self, client: RawClient, topic: str, version: int) -> None:
         assert self.ask(client, topic, 0, version=version) == (0, 0, 0)
         client.produce(topic, 0, batch_of(3))
         assert self.ask(client, topic, 0, version=version) == (0, 0, 3)
 
     @pytest.mark.parametrize("version", [0, 1])
-    def test_versions_that_kafka_has_dropped(self, client, topic, version, only_ours):
+    def test_versions_that_kafka_has_dropped(
+        self, client: RawClient, topic: str, version: int, only_ours: None
+    ) -> None:
         client.produce(topic, 0, batch_of(3))
         code, epoch, end_offset = self.ask(client, topic, 0, version=version)
         assert (code, end_offset) == (0, 3)
         assert epoch == (-1 if version == 0 else 0)
 
-    def test_what_is_not_known(self, client, topic):
+    def test_what_is_not_known(self, client: RawClient, topic: str) -> None:
         client.produce(topic, 0, batch_of(3))
         assert self.ask(client, topic, 7) == (0, -1, -1)
         assert self.ask(client, topic, -1) == (0, -1, -1)
@@ -410,7 +447,7 @@ class TestOffsetForLeaderEpoch:
         assert self.ask(client, topic, 0, partition=5) == (UNKNOWN_PARTITION, -1, -1)
         assert self.ask(client, "missing-topic", 0) == (UNKNOWN_PARTITION, -1, -1)
 
-    def test_epochs_of_earlier_starts(self, tmp_path):
+    def test_epochs_of_earlier_starts(self, tmp_path: Path) -> None:
         """Epochs 0 and 2 wrote records, 1 and 3 did not."""
         for run in range(4):
             with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
@@ -428,7 +465,9 @@ class TestOffsetForLeaderEpoch:
 class TestElectLeaders:
     TOPIC = admin.ElectLeadersRequest.TopicPartitions
 
-    def ask(self, client, topics, election_type=0, version=2):
+    def ask(
+        self, client: RawClient, topics: list[Any] | None, election_type: int = 0, version: int = 2
+    ) -> tuple[int, dict[tuple[Any, Any], tuple[Any, Any]]]:
         request = admin.ElectLeadersRequest(
             election_type=election_type,
             topic_partitions=None
@@ -445,7 +484,9 @@ class TestElectLeaders:
 
     @pytest.mark.parametrize("version", range(3))
     @pytest.mark.parametrize("election_type", [0, 1])
-    def test_nothing_to_elect(self, client, topic, version, election_type):
+    def test_nothing_to_elect(
+        self, client: RawClient, topic: str, version: int, election_type: int
+    ) -> None:
         assert self.ask(
             client, [(topic, [0, 99]), ("missing-topic", [0])], election_type, version
         ) == (
@@ -457,15 +498,15 @@ class TestElectLeaders:
             },
         )
 
-    def test_of_all_partitions(self, client, topic):
+    def test_of_all_partitions(self, client: RawClient, topic: str) -> None:
         assert self.ask(client, None) == (0, {})
 
-    def test_of_an_unknown_kind(self, client, topic):
+    def test_of_an_unknown_kind(self, client: RawClient, topic: str) -> None:
         refused = (INVALID_REQUEST, "Unknown election type 9")
         assert self.ask(client, [(topic, [0])], 9) == (INVALID_REQUEST, {(topic, 0): refused})
 
 
-def test_no_reassignments(client, create):
+def test_no_reassignments(client: RawClient, create: Callable[..., str]) -> None:
     name = create(5)
     request = admin.ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None)
     response = client.call(request, admin.ListPartitionReassignmentsResponse, 0)

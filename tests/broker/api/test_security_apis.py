@@ -3,6 +3,9 @@
 import base64
 import hashlib
 import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -20,6 +23,7 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsResponse,
 )
 
+from tests.broker.api.conftest import Eventually
 from tests.support.broker_child import BrokerChild, RawClient
 
 SECURITY_DISABLED, NOT_FOUND, DUPLICATE, UNACCEPTABLE, UNSUPPORTED = 54, 91, 92, 93, 33
@@ -27,7 +31,7 @@ SHA_256, SHA_512 = 1, 2
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_there_is_no_authorizer(client, version):
+def test_there_is_no_authorizer(client: RawClient, version: int) -> None:
     anything = DescribeAclsRequest(
         resource_type_filter=1,
         resource_name_filter=None,
@@ -74,10 +78,12 @@ def test_there_is_no_authorizer(client, version):
 
 
 class Users:
-    def __init__(self, client):
+    def __init__(self, client: RawClient) -> None:
         self._client = client
 
-    def alter(self, delete=(), upsert=()):
+    def alter(
+        self, delete: Sequence[tuple[str, int]] = (), upsert: Sequence[tuple[str, int, int]] = ()
+    ) -> dict[Any, Any]:
         """`delete`: (user, mechanism), `upsert`: those and the iterations; user to error."""
         request = AlterUserScramCredentialsRequest(
             deletions=[
@@ -100,7 +106,7 @@ class Users:
         response = self._client.call(request, AlterUserScramCredentialsResponse, 0)
         return {r.user: (r.error_code, r.error_message) for r in response.results}
 
-    def describe(self, *names):
+    def describe(self, *names: str) -> dict[Any, Any]:
         """User to (error, message, {mechanism: iterations})."""
         users = [DescribeUserScramCredentialsRequest.UserName(name=name) for name in names]
         request = DescribeUserScramCredentialsRequest(users=users or None)
@@ -117,11 +123,15 @@ class Users:
 
 
 @pytest.fixture
-def users(client):
+def users(client: RawClient) -> Users:
     return Users(client)
 
 
-def test_credentials_come_and_go(users, topic_name, eventually):
+def test_credentials_come_and_go(
+    users: Users,
+    topic_name: str,
+    eventually: Eventually,
+) -> None:
     name = f"user of {topic_name}/\u00e9"
     assert users.alter(upsert=[(name, SHA_256, 4096)]) == {name: (0, None)}
     assert users.alter(upsert=[(name, SHA_512, 8192)]) == {name: (0, None)}
@@ -166,13 +176,18 @@ def test_credentials_come_and_go(users, topic_name, eventually):
         ),
     ],
 )
-def test_credentials_that_are_refused_change_nothing(users, delete, upsert, error):
+def test_credentials_that_are_refused_change_nothing(
+    users: Users,
+    delete: list[tuple[str, int]],
+    upsert: list[tuple[str, int, int]],
+    error: tuple[int, str],
+) -> None:
     (name,) = {each[0] for each in (*delete, *upsert)}
     assert users.alter(delete, upsert) == {name: error}
     assert name not in users.describe()
 
 
-def test_a_user_that_is_named_twice(users):
+def test_a_user_that_is_named_twice(users: Users) -> None:
     twice = users.describe("nobody", "somebody", "nobody")
     assert twice["nobody"] == (
         DUPLICATE,
@@ -182,7 +197,7 @@ def test_a_user_that_is_named_twice(users):
     assert twice["somebody"][0] == NOT_FOUND
 
 
-def test_credentials_outlive_a_restart_and_tell_no_password(tmp_path):
+def test_credentials_outlive_a_restart_and_tell_no_password(tmp_path: Path) -> None:
     with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
         assert Users(client).alter(upsert=[("alice", SHA_256, 4096)]) == {"alice": (0, None)}
         child.kill()
@@ -236,7 +251,13 @@ EXACT, DEFAULT, ANY = 0, 1, 2
     ],
 )
 @pytest.mark.parametrize("version", [0, 1])
-def test_there_are_no_quotas(client, parts, code, message, version):
+def test_there_are_no_quotas(
+    client: RawClient,
+    parts: list[tuple[str, int, str | None]],
+    code: int,
+    message: str,
+    version: int,
+) -> None:
     request = DescribeClientQuotasRequest(
         components=[
             DescribeClientQuotasRequest.ComponentData(

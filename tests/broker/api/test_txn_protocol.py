@@ -4,6 +4,8 @@ Run with KAFKALOG_TEST_BOOTSTRAP these tests ask Apache Kafka: it gives the same
 """
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -27,6 +29,7 @@ from pyspark_kafkalog.protocol.produce import (
     decode_produce_response,
     encode_produce_request,
 )
+from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import (
     TransactionClient,
     describe_producers,
@@ -35,6 +38,7 @@ from tests.broker.api.transaction_client import (
     stable_offset,
     write_marker,
 )
+from tests.support.broker_child import RawClient
 from tests.support.patience import BUSY_S
 from tests.support.records import batch_of
 
@@ -56,12 +60,12 @@ TRANSACTION_ABORTABLE = 120
 
 
 @pytest.fixture
-def transactional_id(topic_name):
+def transactional_id(topic_name: str) -> str:
     return f"id-of-{topic_name}"
 
 
 @pytest.fixture
-def producer(client, transactional_id):
+def producer(client: RawClient, transactional_id: str) -> TransactionClient:
     """A producer whose coordinator is there, before its first request."""
     producer = TransactionClient(client, transactional_id)
     producer.find_coordinator()
@@ -69,13 +73,15 @@ def producer(client, transactional_id):
 
 
 @pytest.fixture
-def another(connect, transactional_id):
+def another(
+    connect: Callable[[], RawClient], transactional_id: str
+) -> Callable[[], TransactionClient]:
     """another() -> a second producer with the same id."""
     return lambda: TransactionClient(connect(), transactional_id)
 
 
 @pytest.fixture
-def begun(producer, topic):
+def begun(producer: TransactionClient, topic: str) -> TransactionClient:
     """A producer of transaction version 1 with one record in its transaction."""
     producer.init()
     assert producer.add(topic) == 0
@@ -84,7 +90,9 @@ def begun(producer, topic):
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_the_coordinator_of_a_transactional_id(client, producer, bootstrap, version):
+def test_the_coordinator_of_a_transactional_id(
+    client: RawClient, producer: TransactionClient, bootstrap: str, version: int
+) -> None:
     if version < 4:
         request = FindCoordinatorRequest(key_type=1, key="x")
         found = client.call(request, FindCoordinatorResponse, max(version, 1))
@@ -98,7 +106,9 @@ def test_the_coordinator_of_a_transactional_id(client, producer, bootstrap, vers
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_each_producer_gets_the_next_epoch(producer, another, version):
+def test_each_producer_gets_the_next_epoch(
+    producer: TransactionClient, another: Callable[[], TransactionClient], version: int
+) -> None:
     first = producer.init(version=version)
     assert (first.error_code, first.producer_epoch) == (0, 0)
     second = another().init(version=version)
@@ -106,8 +116,8 @@ def test_each_producer_gets_the_next_epoch(producer, another, version):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_what_no_producer_may_ask(producer, version):
-    def code(**options):
+def test_what_no_producer_may_ask(producer: TransactionClient, version: int) -> None:
+    def code(**options: Any) -> Any:
         answer = producer.ask_init(version=version, **options)
         assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
         return answer.error_code
@@ -120,7 +130,9 @@ def test_what_no_producer_may_ask(producer, version):
         assert code(expected=(-1, 0)) == INVALID_REQUEST
 
 
-def test_a_producer_goes_on_after_an_error_unless_another_came(producer, another):
+def test_a_producer_goes_on_after_an_error_unless_another_came(
+    producer: TransactionClient, another: Callable[[], TransactionClient]
+) -> None:
     first = producer.init()
     bumped = producer.init(expected=(first.producer_id, first.producer_epoch))
     assert (bumped.error_code, bumped.producer_id, bumped.producer_epoch) == (
@@ -138,7 +150,9 @@ def test_a_producer_goes_on_after_an_error_unless_another_came(producer, another
     assert wrong_id.error_code == PRODUCER_FENCED
 
 
-def test_who_names_an_old_id_is_given_a_place_when_nobody_has_it(producer):
+def test_who_names_an_old_id_is_given_a_place_when_nobody_has_it(
+    producer: TransactionClient,
+) -> None:
     answer = producer.init(expected=(123_456, 7))
     assert (answer.error_code, answer.producer_epoch) == (0, 0)
 
@@ -148,7 +162,9 @@ def test_who_names_an_old_id_is_given_a_place_when_nobody_has_it(producer):
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("end_version", range(5))
-def test_a_transaction(client, producer, topic, is_commit, end_version):
+def test_a_transaction(
+    client: RawClient, producer: TransactionClient, topic: str, is_commit: bool, end_version: int
+) -> None:
     producer.init()
     for turn in range(2):
         assert producer.add(topic) == 0
@@ -165,7 +181,9 @@ def test_a_transaction(client, producer, topic, is_commit, end_version):
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_partitions_are_added_all_or_none(producer, create, version):
+def test_partitions_are_added_all_or_none(
+    producer: TransactionClient, create: Callable[..., str], version: int
+) -> None:
     topic = create(2)
     producer.init()
     assert producer.add(topic, 0, 1, version=version) == 0
@@ -181,7 +199,7 @@ def test_partitions_are_added_all_or_none(producer, create, version):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_who_may_add_partitions(producer, topic, version):
+def test_who_may_add_partitions(producer: TransactionClient, topic: str, version: int) -> None:
     producer.init()
     producer_id, epoch = producer.producer_id, producer.epoch
     fenced = INVALID_PRODUCER_EPOCH if version < 2 else PRODUCER_FENCED
@@ -197,11 +215,13 @@ def test_who_may_add_partitions(producer, topic, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_partitions_are_verified_alone(producer, create, version):
+def test_partitions_are_verified_alone(
+    producer: TransactionClient, create: Callable[..., str], version: int
+) -> None:
     topic = create(2)
     producer.init()
 
-    def verified(**options):
+    def verified(**options: Any) -> dict[tuple[str, int], int]:
         return producer.add_partitions(
             {topic: [0, 1]}, version=version, verify_only=True, **options
         )
@@ -214,7 +234,7 @@ def test_partitions_are_verified_alone(producer, create, version):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_who_may_end(begun, version):
+def test_who_may_end(begun: TransactionClient, version: int) -> None:
     fenced = INVALID_PRODUCER_EPOCH if version < 2 else PRODUCER_FENCED
     for stale in (begun.epoch - 1, begun.epoch + 1):
         answer = begun.ask_end(True, version=version, producer=(begun.producer_id, stale))
@@ -225,14 +245,19 @@ def test_who_may_end(begun, version):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_has_not_begun_cannot_end(producer, version):
+def test_what_has_not_begun_cannot_end(producer: TransactionClient, version: int) -> None:
     producer.init()
     for is_commit in (True, False):
         answer = producer.ask_end(is_commit, version=version)
         assert answer.error_code == INVALID_TXN_STATE
 
 
-def test_a_new_producer_aborts_what_the_old_one_has_open(client, begun, another, topic):
+def test_a_new_producer_aborts_what_the_old_one_has_open(
+    client: RawClient,
+    begun: TransactionClient,
+    another: Callable[[], TransactionClient],
+    topic: str,
+) -> None:
     new = another()
     assert new.ask_init().error_code == CONCURRENT_TRANSACTIONS
     new.init()
@@ -256,7 +281,9 @@ def test_a_new_producer_aborts_what_the_old_one_has_open(client, begun, another,
     ("version", "code"),
     [(3, INVALID_TXN_STATE), (10, INVALID_TXN_STATE), (11, TRANSACTION_ABORTABLE)],
 )
-def test_a_partition_must_have_been_added(begun, topic, version, code):
+def test_a_partition_must_have_been_added(
+    begun: TransactionClient, topic: str, version: int, code: int
+) -> None:
     """What has been added takes the batch; what has not, and what belongs to an ended one, not."""
     assert begun.produce(topic, version=version).error_code == 0
     assert begun.end(True).error_code == 0
@@ -268,7 +295,9 @@ def test_a_partition_must_have_been_added(begun, topic, version, code):
     begun.end(False)
 
 
-def test_a_batch_of_a_transaction_that_was_not_begun(producer, topic):
+def test_a_batch_of_a_transaction_that_was_not_begun(
+    producer: TransactionClient, topic: str
+) -> None:
     producer.init()
     assert producer.produce(topic, version=9).error_code == INVALID_TXN_STATE
     wrong_id = (producer.producer_id + 1_000_000, 0)
@@ -281,12 +310,16 @@ def test_a_batch_of_a_transaction_that_was_not_begun(producer, topic):
     )
 
 
-def test_who_has_a_transaction_open_writes_nothing_outside_it(begun, topic):
+def test_who_has_a_transaction_open_writes_nothing_outside_it(
+    begun: TransactionClient, topic: str
+) -> None:
     answer = begun.produce(topic, transactional=False)
     assert answer.error_code == INVALID_TXN_STATE
 
 
-def test_records_outside_transactions_may_name_one(client, producer, topic):
+def test_records_outside_transactions_may_name_one(
+    client: RawClient, producer: TransactionClient, topic: str
+) -> None:
     producer.init()
     assert producer.produce(topic, b"plain", transactional=False).error_code == 0
     assert read(client, topic) == [b"plain"]
@@ -296,7 +329,9 @@ def test_records_outside_transactions_may_name_one(client, producer, topic):
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_a_transaction_of_version_2(client, producer, create, is_commit):
+def test_a_transaction_of_version_2(
+    client: RawClient, producer: TransactionClient, create: Callable[..., str], is_commit: bool
+) -> None:
     topic = create(2)
     producer.init(version=5)
     producer_id = producer.producer_id
@@ -322,8 +357,8 @@ def test_a_transaction_of_version_2(client, producer, create, is_commit):
 
 @pytest.mark.parametrize("version", [9, 12])
 def test_a_request_with_batches_of_two_epochs_is_refused_whole(
-    producer, create, version, only_ours
-):
+    producer: TransactionClient, create: Callable[..., str], version: int, only_ours: None
+) -> None:
     topic = create(2)
     producer.init()
     assert producer.add(topic, 0, 1) == 0
@@ -339,7 +374,7 @@ def test_a_request_with_batches_of_two_epochs_is_refused_whole(
     assert [result.error_code for result in results] == [INVALID_PRODUCER_ID_MAPPING] * 2
 
 
-def end_code(producer, is_commit, epoch):
+def end_code(producer: TransactionClient, is_commit: bool, epoch: int) -> tuple[Any, Any]:
     deadline = 200
     while True:
         answer = producer.ask_end(is_commit, version=5, producer=(producer.producer_id, epoch))
@@ -348,7 +383,9 @@ def end_code(producer, is_commit, epoch):
             return answer.error_code, answer.producer_epoch
 
 
-def test_ends_of_version_2_are_told_from_their_retries_by_the_epoch(producer, topic):
+def test_ends_of_version_2_are_told_from_their_retries_by_the_epoch(
+    producer: TransactionClient, topic: str
+) -> None:
     """Kafka's table of what Empty, CompleteAbort and CompleteCommit answer to an end."""
     producer.init(version=5)
     assert end_code(producer, True, 0) == (INVALID_TXN_STATE, -1)
@@ -372,7 +409,9 @@ def test_ends_of_version_2_are_told_from_their_retries_by_the_epoch(producer, to
     assert end_code(producer, False, 2) == (PRODUCER_FENCED, -1)
 
 
-def test_batches_of_version_2_come_in_the_epoch_of_their_transaction(client, producer, topic):
+def test_batches_of_version_2_come_in_the_epoch_of_their_transaction(
+    client: RawClient, producer: TransactionClient, topic: str
+) -> None:
     producer.init(version=5)
     old = (producer.producer_id, producer.epoch)
     assert producer.produce(topic, version=12, sequence=0).error_code == 0
@@ -391,7 +430,9 @@ def test_batches_of_version_2_come_in_the_epoch_of_their_transaction(client, pro
     assert code == INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_producer_of_version_2_begins_a_partition_with_its_first_batch(client, producer, topic):
+def test_a_producer_of_version_2_begins_a_partition_with_its_first_batch(
+    client: RawClient, producer: TransactionClient, topic: str
+) -> None:
     """Of batches in flight the first may be refused for a moment: the next must not overtake it."""
     producer.init()
     assert producer.produce(topic, version=12, sequence=1).error_code == OUT_OF_ORDER_SEQUENCE
@@ -402,7 +443,12 @@ def test_a_producer_of_version_2_begins_a_partition_with_its_first_batch(client,
     assert read(client, topic) == [b"0", b"1"]
 
 
-def test_a_new_producer_fences_one_of_version_2(client, producer, another, topic):
+def test_a_new_producer_fences_one_of_version_2(
+    client: RawClient,
+    producer: TransactionClient,
+    another: Callable[[], TransactionClient],
+    topic: str,
+) -> None:
     producer.init(version=5)
     assert producer.produce(topic, version=12).error_code == 0
     new = another()
@@ -414,7 +460,9 @@ def test_a_new_producer_fences_one_of_version_2(client, producer, another, topic
     assert end_code(producer, True, 0) == (PRODUCER_FENCED, -1)
 
 
-def test_a_replay_of_what_was_sent_changes_nothing(client, producer, topic):
+def test_a_replay_of_what_was_sent_changes_nothing(
+    client: RawClient, producer: TransactionClient, topic: str
+) -> None:
     """Requests that were delayed on the way until after the transaction's end (Jepsen's finding
     in Bufstream 0.1.0, and the reason for KIP-890)."""
     for version in (9, 12):
@@ -444,7 +492,9 @@ def test_a_replay_of_what_was_sent_changes_nothing(client, producer, topic):
 # What is in the way of others, and how it is found and ended.
 
 
-def test_an_open_transaction_is_told_of(client, begun, topic):
+def test_an_open_transaction_is_told_of(
+    client: RawClient, begun: TransactionClient, topic: str
+) -> None:
     state = begun.describe()
     assert (state.error_code, state.transaction_state) == (0, "Ongoing")
     assert (state.producer_id, state.producer_epoch) == (begun.producer_id, begun.epoch)
@@ -456,7 +506,7 @@ def test_an_open_transaction_is_told_of(client, begun, topic):
     assert open_here.current_txn_start_offset == 0
     assert open_here.coordinator_epoch == -1
 
-    def listed(**filters):
+    def listed(**filters: Any) -> list[Any]:
         answer = list_transactions(client, **filters)
         assert answer.error_code == 0
         return [
@@ -486,7 +536,9 @@ def test_an_open_transaction_is_told_of(client, begun, topic):
     assert (state.transaction_state, list(state.topics)) == ("CompleteCommit", [])
 
 
-def test_an_id_that_is_named_often_is_told_of_once(client, begun, only_ours):
+def test_an_id_that_is_named_often_is_told_of_once(
+    client: RawClient, begun: TransactionClient, only_ours: None
+) -> None:
     """An answer grows with what is stored, not with a request's repetitions."""
     name = begun.transactional_id
     request = DescribeTransactionsRequest(transactional_ids=[name, "nobody's", name, "nobody's"])
@@ -494,18 +546,24 @@ def test_an_id_that_is_named_often_is_told_of_once(client, begun, only_ours):
     assert [state.transactional_id for state in states] == [name, "nobody's"]
 
 
-def test_ids_that_nobody_has(client, producer):
+def test_ids_that_nobody_has(client: RawClient, producer: TransactionClient) -> None:
     state = producer.describe()
     assert (state.error_code, state.transaction_state) == (TRANSACTIONAL_ID_NOT_FOUND, "")
     assert TransactionClient(client, "").describe().error_code == INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_transaction_is_ended_by_hand(client, begun, topic, version):
+def test_a_transaction_is_ended_by_hand(
+    client: RawClient, begun: TransactionClient, topic: str, version: int
+) -> None:
     """As kafka-transactions ends a hanging one; its coordinator then finds nothing to do."""
     identity = (begun.producer_id, begun.epoch)
 
-    def code(producer=identity, coordinator_epoch=0, place=(topic, 0)):
+    def code(
+        producer: tuple[int, int] = identity,
+        coordinator_epoch: int = 0,
+        place: tuple[str, int] = (topic, 0),
+    ) -> int:
         codes = write_marker(
             client,
             {place[0]: [place[1]]},
@@ -528,7 +586,9 @@ def test_a_transaction_is_ended_by_hand(client, begun, topic, version):
     assert code(coordinator_epoch=5) == INVALID_PRODUCER_EPOCH
 
 
-def test_a_marker_of_version_2_ends_no_transaction_of_its_own_epoch(client, begun, topic):
+def test_a_marker_of_version_2_ends_no_transaction_of_its_own_epoch(
+    client: RawClient, begun: TransactionClient, topic: str
+) -> None:
     """KIP-1228: it belongs to the transaction before."""
     identity = (begun.producer_id, begun.epoch)
     options = {"version": 2, "transaction_version": 2}
@@ -544,7 +604,9 @@ def test_a_marker_of_version_2_ends_no_transaction_of_its_own_epoch(client, begu
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_are_added_to_a_transaction(producer, group, version):
+def test_offsets_are_added_to_a_transaction(
+    producer: TransactionClient, group: GroupClient, version: int
+) -> None:
     producer.init()
     assert producer.add_offsets(group.group_id, version=version) == 0
     (added,) = producer.describe().topics
@@ -558,7 +620,12 @@ def test_offsets_are_added_to_a_transaction(producer, group, version):
     assert producer.state() == "CompleteCommit"
 
 
-def test_several_transactions_are_added_to_at_once(connect, producer, create, topic_name):
+def test_several_transactions_are_added_to_at_once(
+    connect: Callable[[], RawClient],
+    producer: TransactionClient,
+    create: Callable[..., str],
+    topic_name: str,
+) -> None:
     topic = create(2)
     producer.init()
     producer.add(topic, 0)
@@ -581,13 +648,15 @@ def test_several_transactions_are_added_to_at_once(connect, producer, create, to
 # A consumer that waits.
 
 
-def fetch_and_wait(client, topic, *, min_bytes=1, max_wait_ms=30_000):
+def fetch_and_wait(
+    client: RawClient, topic: str, *, min_bytes: int = 1, max_wait_ms: int = 30_000
+) -> Callable[[], int]:
     """Sends a read_committed fetch that waits; calling what is returned receives its answer."""
     asks = [FetchPartition(topic, 0, 0, 1 << 20)]
     request = FetchRequest(11, max_wait_ms, min_bytes, asks, isolation_level=READ_COMMITTED)
     client.send_body(1, 11, bytes(encode_fetch_request(request)))
 
-    def receive():
+    def receive() -> int:
         response = decode_fetch_response(client.receive_body(1, 11), 11)
         return len(response.partitions[0].records or b"")
 
@@ -596,8 +665,8 @@ def fetch_and_wait(client, topic, *, min_bytes=1, max_wait_ms=30_000):
 
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_the_end_of_a_transaction_wakes_who_waits_for_committed_records(
-    connect, begun, topic, is_commit
-):
+    connect: Callable[[], RawClient], begun: TransactionClient, topic: str, is_commit: bool
+) -> None:
     began_s = time.monotonic()
     receive = fetch_and_wait(connect(), topic)
     assert begun.produce(topic, b"second").error_code == 0
@@ -606,7 +675,9 @@ def test_the_end_of_a_transaction_wakes_who_waits_for_committed_records(
     assert time.monotonic() - began_s < 5 + BUSY_S
 
 
-def test_what_is_not_stable_wakes_nobody(connect, begun, topic):
+def test_what_is_not_stable_wakes_nobody(
+    connect: Callable[[], RawClient], begun: TransactionClient, topic: str
+) -> None:
     receive = fetch_and_wait(connect(), topic, max_wait_ms=500)
     began_s = time.monotonic()
     for _ in range(3):
@@ -615,7 +686,9 @@ def test_what_is_not_stable_wakes_nobody(connect, begun, topic):
     assert time.monotonic() - began_s > 0.3
 
 
-def test_an_open_transaction_begins_no_earlier_than_the_log(client, begun, topic):
+def test_an_open_transaction_begins_no_earlier_than_the_log(
+    client: RawClient, begun: TransactionClient, topic: str
+) -> None:
     for _ in range(4):
         assert begun.produce(topic).error_code == 0
     wanted = DeleteRecordsRequest.DeleteRecordsTopic
@@ -630,7 +703,9 @@ def test_an_open_transaction_begins_no_earlier_than_the_log(client, begun, topic
     assert (found.error_code, found.log_start_offset, found.last_stable_offset) == (0, 3, 3)
 
 
-def test_enough_must_become_stable(connect, begun, topic):
+def test_enough_must_become_stable(
+    connect: Callable[[], RawClient], begun: TransactionClient, topic: str
+) -> None:
     """Some 70 bytes of a record and 78 of its marker are not enough."""
     receive = fetch_and_wait(connect(), topic, min_bytes=300)
     began_s = time.monotonic()

@@ -37,6 +37,7 @@ from pyspark_kafkalog.protocol.produce import (
     decode_produce_response,
     encode_produce_request,
 )
+from tests.broker.api.consumer_group_client import ConsumerMember
 from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import RawClient
 from tests.support.patience import EVENT_S
@@ -49,6 +50,10 @@ _COMMIT_TOPIC = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 _MARKER = WriteTxnMarkersRequest.WritableTxnMarker
 
 Places = Mapping[str, Sequence[int]]
+
+
+def _generation_of(group: GroupClient | ConsumerMember) -> int:
+    return group.generation if isinstance(group, GroupClient) else group.epoch
 
 
 class TransactionClient:
@@ -170,7 +175,7 @@ class TransactionClient:
 
     def commit_offsets(
         self,
-        group: GroupClient,
+        group: GroupClient | ConsumerMember,
         topic: str,
         offsets: Mapping[int, int],
         *,
@@ -188,7 +193,7 @@ class TransactionClient:
             group_id=group.group_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch if epoch is None else epoch,
-            generation_id=group.generation if generation is None else generation,
+            generation_id=_generation_of(group) if generation is None else generation,
             member_id=group.member_id if member_id is None else member_id,
             group_instance_id=instance_id,
             topics=[

@@ -1,11 +1,12 @@
 """A ZooKeeper for the tests of this folder, and stores in it."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from broker.cluster.session import SessionEvent, SessionState
+from broker.cluster.store import MetadataStoreError, Node, Result
 from broker.cluster.zookeeper_store import ZooKeeperStore
 from broker.config.broker import BrokerConfig
 from tests.support.patience import wait_until
@@ -34,24 +35,30 @@ class Events:
         return wait_until(found, lambda: self.states)[0]
 
 
+def nodes_of(done: list[Result] | MetadataStoreError) -> list[Node]:
+    """What a commit has set."""
+    assert isinstance(done, list), done
+    return [each for each in done if isinstance(each, Node)]
+
+
 Opened = tuple[ZooKeeperStore, Events]
 Open = Callable[..., Opened]
 
 
 @pytest.fixture(scope="session")
-def zookeeper():
+def zookeeper() -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer() as server:
         yield server
 
 
 @pytest.fixture
-def chroot():
+def chroot() -> str:
     """Where a test has a tree of its own."""
     return f"/tests/{uuid.uuid4()}"
 
 
 @pytest.fixture
-def open_store(chroot):
+def open_store(chroot: str) -> Iterator[Callable[..., tuple[ZooKeeperStore, Events]]]:
     """Opens stores at an address, and closes them in the end; each with what it tells."""
     stores = []
 

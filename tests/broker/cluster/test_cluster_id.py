@@ -1,19 +1,24 @@
 """The id of a cluster over ZooKeeper: one, whoever begins it."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from kafka.errors import InconsistentClusterIdError
 
 from broker.boot.cluster_id import cluster_id_of_member
 from broker.cluster.records import MetadataRecords
+from broker.cluster.zookeeper_store import ZooKeeperStore
 from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFiles
 from broker.log.meta_properties import claim
+from tests.broker.cluster.conftest import Events
+from tests.support.zookeeper import ZooKeeperServer
 
 
-def config(*directories) -> BrokerConfig:
+def config(*directories: Path) -> BrokerConfig:
     return BrokerConfig.from_properties(
         {
             "log.dirs": ",".join(map(str, directories)),
@@ -22,13 +27,17 @@ def config(*directories) -> BrokerConfig:
     )
 
 
-def test_brokers_that_begin_it_at_once_are_of_one_cluster(zookeeper, open_store, tmp_path):
+def test_brokers_that_begin_it_at_once_are_of_one_cluster(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    tmp_path: Path,
+) -> None:
     both_looked = threading.Barrier(2)
 
     class LooksFirst(MetadataRecords):
         looks = 0
 
-        def cluster_id(self):
+        def cluster_id(self) -> str | None:
             found = super().cluster_id()
             self.looks += 1
             if self.looks == 1:
@@ -43,7 +52,11 @@ def test_brokers_that_begin_it_at_once_are_of_one_cluster(zookeeper, open_store,
     assert first == second == MetadataRecords(stores[0]).cluster_id()
 
 
-def test_logs_of_a_cluster_begin_none_elsewhere(zookeeper, open_store, tmp_path):
+def test_logs_of_a_cluster_begin_none_elsewhere(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    tmp_path: Path,
+) -> None:
     (tmp_path / "second").mkdir()
     claim(tmp_path / "second", 1, "theirs", DiskFiles())
     records = MetadataRecords(open_store(zookeeper.address)[0])

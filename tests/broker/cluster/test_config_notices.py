@@ -1,6 +1,9 @@
 """How a broker hears what others have set: by notices, whoever writes them, and whatever."""
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from kafka.errors import InvalidConfigurationError
@@ -18,6 +21,8 @@ from broker.cluster.store import (
     StoreConnectionError,
 )
 from tests.support.patience import eventually
+
+_T = TypeVar("_T")
 
 
 class Told:
@@ -40,7 +45,7 @@ class Told:
 class World:
     """A broker that follows the notices, and another one that sets what it likes."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory: Path) -> None:
         self.store = LocalStore(directory)
         records = MetadataRecords(self.store)
         records.prepare()
@@ -53,7 +58,7 @@ class World:
         self.topics, self.users = Told(), Told()
         self.notices = ConfigNotices(self.store, self.run_blocking, lambda: self.now_s)
 
-    async def run_blocking(self, function):
+    async def run_blocking(self, function: Callable[[], _T]) -> _T:
         if self.failures:
             raise self.failures.pop()
         return function()
@@ -74,17 +79,17 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.store.close()
 
 
-def run(scenario):
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_set_after_the_configs_were_loaded_is_read_once_each(world):
+def test_what_is_set_after_the_configs_were_loaded_is_read_once_each(world: World) -> None:
     async def scenario() -> None:
         world.set("s", "1")
         world.notices.remember()
@@ -102,7 +107,7 @@ def test_what_is_set_after_the_configs_were_loaded_is_read_once_each(world):
     assert (world.topics.all, world.users.all, world.topics.times) == (["t", "s"], [], 0)
 
 
-def test_nonsense_holds_nothing_up(world):
+def test_nonsense_holds_nothing_up(world: World) -> None:
     async def scenario() -> None:
         await world.start()
         for value in (b"", b"{", b'{"version":9}', b'{"version":2,"entity_path":"clients/app"}'):
@@ -116,7 +121,9 @@ def test_nonsense_holds_nothing_up(world):
 
 
 @pytest.mark.parametrize("error", [MetadataStoreError("/"), InvalidConfigurationError()])
-def test_what_cannot_be_read_or_applied_holds_nothing_up(world, error):
+def test_what_cannot_be_read_or_applied_holds_nothing_up(
+    world: World, error: MetadataStoreError | InvalidConfigurationError
+) -> None:
     async def scenario() -> None:
         world.topics.failures["s"] = error
         await world.start()
@@ -131,7 +138,7 @@ def test_what_cannot_be_read_or_applied_holds_nothing_up(world, error):
     assert world.topics.all == ["t"]
 
 
-def test_after_a_session_all_is_read_again(world):
+def test_after_a_session_all_is_read_again(world: World) -> None:
     async def scenario() -> None:
         await world.start()
         world.failures.append(StoreConnectionError("/"))
@@ -145,7 +152,7 @@ def test_after_a_session_all_is_read_again(world):
     assert (world.topics.times, world.users.times) == (1, 1)
 
 
-def test_a_store_that_is_away_is_asked_again(world):
+def test_a_store_that_is_away_is_asked_again(world: World) -> None:
     async def scenario() -> None:
         await world.start()
         await asyncio.sleep(0)
@@ -157,7 +164,7 @@ def test_a_store_that_is_away_is_asked_again(world):
     run(scenario)
 
 
-def test_old_notices_are_removed(world):
+def test_old_notices_are_removed(world: World) -> None:
     async def scenario() -> None:
         world.set("s", "1")
         world.notices.remember()

@@ -1,6 +1,9 @@
 """What is set on topics and brokers, as nodes that any broker writes, and its notices."""
 
 import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import UnknownTopicOrPartitionError
@@ -16,7 +19,7 @@ PATH = "/config/topics/orders"
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[LocalStore]:
     opened = LocalStore(tmp_path)
     records = MetadataRecords(opened)
     records.prepare()
@@ -27,11 +30,11 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def records(store):
+def records(store: LocalStore) -> ConfigRecords:
     return ConfigRecords(store, tells_others=True)
 
 
-def notices(store):
+def notices(store: LocalStore) -> list[Any]:
     return [
         json.loads(store.get(f"/config/changes/{name}").value)
         for name in store.children("/config/changes")
@@ -49,7 +52,9 @@ def notices(store):
         ("groups", "..", "groups/%2E%2E"),
     ],
 )
-def test_a_change_and_its_notice_are_kafkas(store, records, kind, name, path):
+def test_a_change_and_its_notice_are_kafkas(
+    store: LocalStore, records: ConfigRecords, kind: str, name: str, path: str
+) -> None:
     assert records.change(kind, name, lambda configs: {**configs, "b": "2"})["b"] == "2"
     value = json.loads(store.get(f"/config/{path}").value)
     assert (value["version"], value["config"]["b"]) == (1, "2")
@@ -59,21 +64,25 @@ def test_a_change_and_its_notice_are_kafkas(store, records, kind, name, path):
     assert name in records.names(kind)
 
 
-def test_a_broker_alone_tells_nobody(store):
+def test_a_broker_alone_tells_nobody(store: LocalStore) -> None:
     ConfigRecords(store, tells_others=False).change("topics", "orders", lambda _: {"b": "2"})
     assert notices(store) == []
 
 
-def test_what_stays_as_it_was_is_neither_written_nor_told(store, records):
+def test_what_stays_as_it_was_is_neither_written_nor_told(
+    store: LocalStore, records: ConfigRecords
+) -> None:
     records.change("topics", "orders", dict)
     records.change("groups", "g", dict)
     assert (store.get(PATH).version, notices(store)) == (0, [])
 
 
-def test_nothing_that_another_broker_sets_meanwhile_is_lost(store, records):
+def test_nothing_that_another_broker_sets_meanwhile_is_lost(
+    store: LocalStore, records: ConfigRecords
+) -> None:
     others = iter(("x", "y"))
 
-    def changed(configs):
+    def changed(configs: Mapping[str, str]) -> dict[Any, Any]:
         if name := next(others, None):  # between this one's reading and its writing
             before = json.loads(store.get(PATH).value)["config"]
             store.commit([Set(PATH, znodes.dump_config({**before, name: "1"}), ANY_VERSION)])
@@ -83,7 +92,7 @@ def test_nothing_that_another_broker_sets_meanwhile_is_lost(store, records):
     assert len(notices(store)) == 1
 
 
-def test_a_topic_that_is_gone_has_no_configs(store, records):
+def test_a_topic_that_is_gone_has_no_configs(store: LocalStore, records: ConfigRecords) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         records.change("topics", "gone", lambda _: {"a": "1"})
     assert not store.exists("/config/topics/gone")
@@ -98,7 +107,9 @@ DEEP = b'{"version":1,"config":' + b'{"a":' * 100_000
 @pytest.mark.parametrize(
     "value", [b"{", b"[]", b'{"config":7}', b'{"config":{"a":1}}', b"\xff", DEEP]
 )
-def test_nonsense_is_nothing_that_is_set_and_can_be_replaced(store, records, value):
+def test_nonsense_is_nothing_that_is_set_and_can_be_replaced(
+    store: LocalStore, records: ConfigRecords, value: bytes
+) -> None:
     store.commit([Set(PATH, value, ANY_VERSION)])
     with pytest.raises(ValueError, match=r".*"):
         records.read("topics", "orders")
@@ -107,7 +118,9 @@ def test_nonsense_is_nothing_that_is_set_and_can_be_replaced(store, records, val
     assert records.read("topics", "orders").values == {"a": "2"}
 
 
-def test_a_users_clients_stay_when_nothing_is_set_on_the_user(store, records):
+def test_a_users_clients_stay_when_nothing_is_set_on_the_user(
+    store: LocalStore, records: ConfigRecords
+) -> None:
     records.change("users", "u", lambda _: {"a": "1"})
     store.commit([Create("/config/users/u/clients")])
     records.change("users", "u", lambda _: {})
@@ -143,7 +156,7 @@ def test_a_users_clients_stay_when_nothing_is_set_on_the_user(store, records):
         ),
     ],
 )
-def test_notices_are_read_as_kafka_reads_them(value, entity):
+def test_notices_are_read_as_kafka_reads_them(value: bytes, entity: tuple[str, str] | None) -> None:
     if entity is None:
         with pytest.raises(ValueError, match=r".*"):
             znodes.load_config_change(value)

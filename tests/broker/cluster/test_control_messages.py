@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,7 +59,7 @@ moving = st.builds(
 
 
 @st.composite
-def requests(draw):
+def requests(draw: st.DrawFn) -> StopReplica | UpdateMetadata | LeaderAndIsr:
     stamp = draw(stamps)
     kind = draw(st.sampled_from(sorted(VERSIONS, key=str)))
     if kind is StopReplica:
@@ -72,19 +73,21 @@ def requests(draw):
     return LeaderAndIsr(stamp, partitions, ids, frozenset(created), draw(st.lists(nodes)))
 
 
-def sent(message, message_class, version):
+def sent(message: Any, message_class: Any, version: int) -> Any:
     """As it arrives at the other end."""
     return message_class.decode(message.encode(version=version), version=version)
 
 
 @given(request=requests())
-def test_a_request_arrives_as_it_was(request):
+def test_a_request_arrives_as_it_was(request: StopReplica | UpdateMetadata | LeaderAndIsr) -> None:
     message_class, _, version = VERSIONS[type(request)]
     assert request_of(sent(message_of(request), message_class, version)) == request
 
 
 @given(request=requests(), data=st.data())
-def test_what_failed_arrives_by_partition(request, data):
+def test_what_failed_arrives_by_partition(
+    request: StopReplica | UpdateMetadata | LeaderAndIsr, data: st.DataObject
+) -> None:
     _, response_class, version = VERSIONS[type(request)]
     errors = st.sampled_from([KafkaStorageError(), UnknownTopicOrPartitionError()])
     failures: dict[TopicPartition, BrokerResponseError] = {}
@@ -100,14 +103,16 @@ def test_what_failed_arrives_by_partition(request, data):
 
 
 @given(request=requests())
-def test_a_request_that_is_refused_is_refused_as_a_whole(request):
+def test_a_request_that_is_refused_is_refused_as_a_whole(
+    request: StopReplica | UpdateMetadata | LeaderAndIsr,
+) -> None:
     _, response_class, version = VERSIONS[type(request)]
     response = sent(response_to(request, {}, StaleBrokerEpochError()), response_class, version)
     with pytest.raises(StaleBrokerEpochError):
         failures_in(request, response)
 
 
-def test_replicas_of_brokers_that_are_gone_are_said_to_be_offline():
+def test_replicas_of_brokers_that_are_gone_are_said_to_be_offline() -> None:
     place = TopicPartition("a", 0)
     state = PartitionMetadata((1, 2, 3), 1, 4, (1,), 7)
     here = [BrokerNode(1, "h", 1), BrokerNode(3, "h", 3)]
@@ -118,7 +123,7 @@ def test_replicas_of_brokers_that_are_gone_are_said_to_be_offline():
         assert request_of(message).partitions == told.partitions
 
 
-def test_the_bytes_are_those_of_apache_kafka():
+def test_the_bytes_are_those_of_apache_kafka() -> None:
     """Decoded and written again by the classes of Kafka 3.9.1, they were the same."""
     place = TopicPartition("t", 3)
     state = PartitionMetadata((1, 2, 3), 2, 5, (2, 3), 9, (3,), (1,), True)

@@ -4,6 +4,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +14,13 @@ from broker.cluster.store import Create, Node
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[LocalStore]:
     opened = LocalStore(tmp_path)
     yield opened
     opened.close()
 
 
-def test_a_file_of_the_version_before_opens(tmp_path):
+def test_a_file_of_the_version_before_opens(tmp_path: Path) -> None:
     """Its nodes had no number of a transaction."""
     database = sqlite3.connect(tmp_path / "metadata.db")
     database.executescript(
@@ -33,7 +35,7 @@ def test_a_file_of_the_version_before_opens(tmp_path):
         store.close()
 
 
-def test_one_store_at_a_time(store, tmp_path):
+def test_one_store_at_a_time(store: LocalStore, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from broker.cluster.local_store import LocalStore\n"
@@ -46,19 +48,19 @@ def test_one_store_at_a_time(store, tmp_path):
     assert "in use by another broker" in done.stdout
 
 
-def test_of_commits_that_the_file_refuses_none_is_done(store):
+def test_of_commits_that_the_file_refuses_none_is_done(store: LocalStore) -> None:
     with pytest.raises(OSError, match=r"metadata\.db"):
-        store.commit_each([[Create("/a")], [Create("/b", object())]])
+        store.commit_each([[Create("/a")], [Create("/b", object())]])  # type: ignore[arg-type]
     assert store.children("/") == []
 
 
-def test_garbage_instead_of_the_file_is_an_os_error(tmp_path):
+def test_garbage_instead_of_the_file_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "metadata.db").write_bytes(b"not a database" * 1000)
     with pytest.raises(OSError, match=r"metadata\.db"):
         LocalStore(tmp_path)
 
 
-def test_a_closed_store_says_so(tmp_path):
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.close()
     store.close()
@@ -66,7 +68,7 @@ def test_a_closed_store_says_so(tmp_path):
         store.get("/")
 
 
-def test_what_was_committed_survives_sigkill(tmp_path):
+def test_what_was_committed_survives_sigkill(tmp_path: Path) -> None:
     """The child names each node on its standard output after its commit, until it is killed."""
     code = (
         "import itertools, sys; from pathlib import Path\n"

@@ -2,13 +2,16 @@
 and when its controller is in doubt. The store is a file's: sessions end when the test says so."""
 
 import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from broker.boot.membership import Membership
 from broker.cluster import znodes
-from broker.cluster.control import Stamp
+from broker.cluster.control import LeaderAndIsr, Stamp, StopReplica, UpdateMetadata
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode
 from broker.cluster.records import MetadataRecords
@@ -18,6 +21,8 @@ from broker.config.definition import ConfigError
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
 from tests.support.patience import eventually
+
+_T = TypeVar("_T")
 
 NODE = BrokerNode(1, "host", 9092)
 
@@ -34,7 +39,7 @@ class Store(LocalStore):
 class Broker:
     """Number 1, which does all that it is told."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory: Path) -> None:
         self.store = Store(directory)
         self.records = MetadataRecords(self.store)
         self.records.prepare()
@@ -43,17 +48,17 @@ class Broker:
         self.stamps: list[Stamp] = []
         self.away = 0
 
-    async def _obey(self, request):
+    async def _obey(self, request: LeaderAndIsr | StopReplica | UpdateMetadata) -> dict[Any, Any]:
         self.stamps.append(request.stamp)
         return {}
 
-    async def _run_blocking(self, function):
+    async def _run_blocking(self, function: Callable[[], _T]) -> _T:
         if self.away:
             self.away -= 1
             raise StoreConnectionError("/")
         return function()
 
-    async def join(self, wait_s=5.0) -> None:
+    async def join(self, wait_s: float = 5.0) -> None:
         self.controller = Controller(
             1, self.records, lambda node: LocalChannel(self._obey), self._run_blocking
         )
@@ -79,13 +84,13 @@ class Broker:
 
 
 @pytest.fixture
-def broker(tmp_path):
+def broker(tmp_path: Path) -> Iterator[Broker]:
     made = Broker(tmp_path)
     yield made
     made.store.close()
 
 
-def test_an_id_that_is_still_taken_is_waited_for(broker):
+def test_an_id_that_is_still_taken_is_waited_for(broker: Broker) -> None:
     """By this broker's session before, say, which ends soon."""
     before = broker.records.register(NODE)
 
@@ -104,13 +109,13 @@ def test_an_id_that_is_still_taken_is_waited_for(broker):
     asyncio.run(scenario())
 
 
-def test_an_id_that_stays_taken_is_an_error(broker):
+def test_an_id_that_stays_taken_is_an_error(broker: Broker) -> None:
     broker.records.register(NODE)
     with pytest.raises(ConfigError, match=r"broker\.id 1 is registered by another broker"):
         asyncio.run(broker.join(wait_s=0))
 
 
-def test_a_session_that_ends_is_followed_by_a_new_registration(broker):
+def test_a_session_that_ends_is_followed_by_a_new_registration(broker: Broker) -> None:
     """At once nothing is acknowledged any more; nothing is written before the next session; then
     the broker is another one to all, by its epoch."""
 
@@ -133,7 +138,7 @@ def test_a_session_that_ends_is_followed_by_a_new_registration(broker):
     asyncio.run(scenario())
 
 
-def test_another_broker_may_be_controller_when_the_next_session_begins(broker):
+def test_another_broker_may_be_controller_when_the_next_session_begins(broker: Broker) -> None:
     async def scenario() -> None:
         await broker.join()
         broker.end_session()
@@ -155,7 +160,7 @@ def test_another_broker_may_be_controller_when_the_next_session_begins(broker):
     asyncio.run(scenario())
 
 
-def test_a_controller_in_doubt_takes_over_again(broker):
+def test_a_controller_in_doubt_takes_over_again(broker: Broker) -> None:
     """When the store answers: what it has not seen meanwhile it knows then."""
 
     async def scenario() -> None:

@@ -1,7 +1,7 @@
 """What every store does: the tree, its operations and errors, watches; a file's and ZooKeeper's."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,10 @@ from broker.cluster.store import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    Operation,
     Set,
 )
-from tests.broker.cluster.conftest import Open
+from tests.broker.cluster.conftest import Open, nodes_of
 from tests.support.patience import wait_until
 
 
@@ -35,13 +36,13 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], M
 
 
 @pytest.fixture
-def store(open_again):
+def store(open_again: Callable[[], MetadataStore]) -> Iterator[MetadataStore]:
     opened = open_again()
     yield opened
     opened.close()
 
 
-def test_a_node_lives_and_goes(store):
+def test_a_node_lives_and_goes(store: MetadataStore) -> None:
     store.commit([Create("/a", b"one"), Create("/a/b"), Create("/a/c", b"three")])
     made = store.get("/a")
     assert made == Node(b"one", 0, made.czxid, made.czxid)
@@ -72,10 +73,12 @@ def test_a_node_lives_and_goes(store):
     ],
 )
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_a_commit_that_fails_has_done_nothing(store, operation, error, place):
+def test_a_commit_that_fails_has_done_nothing(
+    store: MetadataStore, operation: Operation, error: type[Exception], place: str
+) -> None:
     store.commit([Create("/a", b"value"), Create("/a/b")])
     was = store.get("/a")
-    operations = [Create("/before"), Create("/before/b")]
+    operations: list[Operation] = [Create("/before"), Create("/before/b")]
     operations.insert(("first", "middle", "last").index(place), operation)
     if isinstance(operation, Check):  # as of what the commit itself has done so far
         operations = [Set("/a", b"changed", 0), *operations]
@@ -85,7 +88,7 @@ def test_a_commit_that_fails_has_done_nothing(store, operation, error, place):
     assert store.get("/a") == was
 
 
-def test_versions_guard_against_lost_updates(store):
+def test_versions_guard_against_lost_updates(store: MetadataStore) -> None:
     store.commit([Create("/a", b"0")])
     store.commit([Set("/a", b"1", version=0)])
     with pytest.raises(BadVersionError):
@@ -95,17 +98,17 @@ def test_versions_guard_against_lost_updates(store):
     assert (now.value, now.version) == (b"3", 3)
 
 
-def test_a_commit_returns_what_it_made_and_what_it_set(store):
+def test_a_commit_returns_what_it_made_and_what_it_set(store: MetadataStore) -> None:
     assert store.commit([Create("/a", b"0")]) == ["/a"]
     made = store.get("/a")
     done = store.commit([Check("/a", 0), Set("/a", b"1", 0), Create("/b", b"new"), Delete("/b", 0)])
     assert done == [None, store.get("/a"), "/b", None]
-    assert store.get("/a") == Node(b"1", 1, made.czxid, done[1].mzxid)
+    assert store.get("/a") == Node(b"1", 1, made.czxid, nodes_of(done)[0].mzxid)
     assert store.commit([Check("/a", ANY_VERSION)]) == [None]
     assert store.commit([]) == []
 
 
-def test_of_many_commits_each_is_done_or_fails_by_itself(store):
+def test_of_many_commits_each_is_done_or_fails_by_itself(store: MetadataStore) -> None:
     store.commit([Create("/a", b"0")])
     first, failed, last = store.commit_each(
         [
@@ -114,14 +117,14 @@ def test_of_many_commits_each_is_done_or_fails_by_itself(store):
             [Set("/a", b"3", 1)],
         ]
     )
-    assert [(node.value, node.version) for node in first] == [(b"1", 1)]
+    assert [(node.value, node.version) for node in nodes_of(first)] == [(b"1", 1)]
     assert isinstance(failed, BadVersionError)
-    assert [node.value for node in last] == [b"3"]
+    assert [node.value for node in nodes_of(last)] == [b"3"]
     assert store.children("/") == ["a"]
     assert store.commit_each([]) == []
 
 
-def test_transactions_are_numbered_over_sessions(open_again):
+def test_transactions_are_numbered_over_sessions(open_again: Callable[[], MetadataStore]) -> None:
     """By the number of the one that made it, a broker's registration is told from those before."""
     numbers = []
     for _ in range(3):
@@ -132,14 +135,14 @@ def test_transactions_are_numbered_over_sessions(open_again):
     assert numbers == sorted(set(numbers))
 
 
-def test_missing_nodes(store):
+def test_missing_nodes(store: MetadataStore) -> None:
     with pytest.raises(NoNodeError):
         store.get("/a")
     with pytest.raises(NoNodeError):
         store.children("/a")
 
 
-def test_many_nodes_are_read_in_their_order(store):
+def test_many_nodes_are_read_in_their_order(store: MetadataStore) -> None:
     paths = [f"/{number}" for number in range(300)]
     store.commit([Create(path, path.encode()) for path in paths if path != "/7"])
     found = store.get_each([*reversed(paths), "/nowhere/else"])
@@ -150,7 +153,7 @@ def test_many_nodes_are_read_in_their_order(store):
     assert store.get_each(["/1"]) == [store.get("/1")]
 
 
-def test_ensure_makes_what_is_missing(store):
+def test_ensure_makes_what_is_missing(store: MetadataStore) -> None:
     store.ensure("/a/b/c")
     store.commit([Set("/a", b"kept", 0)])
     store.ensure("/a/b/d")
@@ -159,7 +162,9 @@ def test_ensure_makes_what_is_missing(store):
     assert store.get("/a").value == b"kept"
 
 
-def test_nodes_of_a_sequence_are_counted(store, open_again):
+def test_nodes_of_a_sequence_are_counted(
+    store: MetadataStore, open_again: Callable[[], MetadataStore]
+) -> None:
     store.ensure("/changes")
     note = Create("/changes/change_", b"x", sequence=True)
     assert store.commit([note, note]) == [
@@ -180,24 +185,24 @@ def test_nodes_of_a_sequence_are_counted(store, open_again):
 class Seen:
     """Functions that watch, and how often each was called."""
 
-    def __init__(self):
-        self.calls = {}
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def of(self, name):
+    def of(self, name: str) -> Callable[[], None]:
         self.calls[name] = 0
 
-        def changed():
+        def changed() -> None:
             with self._lock:
                 self.calls[name] += 1
 
         return changed
 
-    def wait(self, **expected):
+    def wait(self, **expected: int) -> None:
         wait_until(lambda: self.calls == expected, lambda: self.calls)
 
 
-def test_watches_tell_of_values_and_children(store):
+def test_watches_tell_of_values_and_children(store: MetadataStore) -> None:
     seen = Seen()
     store.commit([Create("/a")])
     store.watch("/a", seen.of("a"))
@@ -215,7 +220,7 @@ def test_watches_tell_of_values_and_children(store):
     seen.wait(a=3, b=2)
 
 
-def test_a_watch_outlives_its_node_and_waits_for_one(store):
+def test_a_watch_outlives_its_node_and_waits_for_one(store: MetadataStore) -> None:
     seen = Seen()
     store.watch("/not/there/yet", seen.of("yet"))
     store.ensure("/not/there/yet")
@@ -228,7 +233,7 @@ def test_a_watch_outlives_its_node_and_waits_for_one(store):
     seen.wait(yet=4)
 
 
-def test_several_watch_one_node(store):
+def test_several_watch_one_node(store: MetadataStore) -> None:
     seen = Seen()
     store.commit([Create("/a")])
     end_first = store.watch("/a", seen.of("first"))
@@ -246,10 +251,10 @@ def test_several_watch_one_node(store):
     assert (seen.calls["first"], seen.calls["second"]) == (1, 2)
 
 
-def test_who_reads_when_told_misses_nothing(store):
+def test_who_reads_when_told_misses_nothing(store: MetadataStore) -> None:
     """As changes come while the one before is told of."""
     store.commit([Create("/a", b"0")])
-    read = []
+    read: list[bytes] = []
     told = threading.Event()
     store.watch("/a", told.set)
     writer = threading.Thread(
@@ -263,7 +268,7 @@ def test_who_reads_when_told_misses_nothing(store):
     writer.join()
 
 
-def test_ephemeral_nodes_end_with_the_session(open_again):
+def test_ephemeral_nodes_end_with_the_session(open_again: Callable[[], MetadataStore]) -> None:
     first = open_again()
     first.commit([Create("/stays"), Create("/goes", ephemeral=True)])
     assert first.exists("/goes")

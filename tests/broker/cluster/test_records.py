@@ -1,58 +1,70 @@
 """Topics as nodes and back, in the layout that Apache Kafka writes."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kafka.errors import InconsistentClusterIdError, NotControllerError
 from kafka.structs import TopicPartition
 
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
 from broker.cluster.records import MetadataRecords
-from broker.cluster.store import ANY_VERSION, Delete, NodeExistsError, StoreConnectionError
+from broker.cluster.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Node,
+    NodeExistsError,
+    Result,
+    Set,
+    StoreConnectionError,
+)
 from pyspark_kafkalog.protocol.uuid_text import decode_uuid
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[LocalStore]:
     opened = LocalStore(tmp_path)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def records(store):
+def records(store: LocalStore) -> MetadataRecords:
     made = MetadataRecords(store)
     made.prepare()
     made.become_controller(1)
     return made
 
 
-def topics(records):
+def topics(records: MetadataRecords) -> list[TopicMetadata]:
     return records.cluster().topics
 
 
-def test_a_topic_comes_back_as_it_was(records):
+def test_a_topic_comes_back_as_it_was(records: MetadataRecords) -> None:
     topic = new_topic("orders", 3, node_id=1)
     assert records.create_topic(topic, {})
     assert topics(records) == [topic]
 
 
-def test_a_topic_is_made_once(records):
+def test_a_topic_is_made_once(records: MetadataRecords) -> None:
     first, second = (new_topic("orders", count, 1) for count in (1, 2))
     assert records.create_topic(first, {})
     assert not records.create_topic(second, {})
     assert topics(records) == [first]
 
 
-def test_more_than_ten_partitions_keep_their_order(records):
+def test_more_than_ten_partitions_keep_their_order(records: MetadataRecords) -> None:
     topic = new_topic("many", 12, 1)
     records.create_topic(topic, {})
     assert len(topics(records)[0].partitions) == 12
 
 
-def test_the_nodes_are_kafkas(store, records):
+def test_the_nodes_are_kafkas(store: LocalStore, records: MetadataRecords) -> None:
     topic = new_topic("orders", 2, 1)
     records.create_topic(topic, {"retention.ms": "5"})
     records.register(BrokerNode(1, "example.org", 9092))
@@ -76,13 +88,13 @@ def test_the_nodes_are_kafkas(store, records):
     assert (broker["host"], broker["port"]) == ("example.org", 9092)
 
 
-def test_a_broker_id_is_taken_once(records):
+def test_a_broker_id_is_taken_once(records: MetadataRecords) -> None:
     records.register(BrokerNode(1, "a", 1))
     with pytest.raises(NodeExistsError):
         records.register(BrokerNode(1, "b", 2))
 
 
-def test_each_controller_begins_an_epoch(tmp_path):
+def test_each_controller_begins_an_epoch(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         store = LocalStore(tmp_path)
         records = MetadataRecords(store)
@@ -93,20 +105,22 @@ def test_each_controller_begins_an_epoch(tmp_path):
         store.close()
 
 
-def test_one_broker_is_controller_at_a_time(store, records):
+def test_one_broker_is_controller_at_a_time(store: LocalStore, records: MetadataRecords) -> None:
     with pytest.raises(NodeExistsError):
         MetadataRecords(store).become_controller(2)
     assert store.get("/controller_epoch").value == b"1"
 
 
 @pytest.mark.parametrize("becomes", ["done", "not done", "another's"])
-def test_an_election_whose_answer_is_lost(store, becomes, monkeypatch):
+def test_an_election_whose_answer_is_lost(
+    store: LocalStore, becomes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who was elected knows it by reading back; nobody else takes itself for the controller."""
     records = MetadataRecords(store)
     records.prepare()
     commit = store.commit
 
-    def unanswered(operations):
+    def unanswered(operations: Sequence[Create | Set | Delete | Check]) -> None:
         monkeypatch.undo()
         if becomes == "done":
             commit(operations)
@@ -132,10 +146,12 @@ def test_an_election_whose_answer_is_lost(store, becomes, monkeypatch):
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_a_registration_whose_answer_is_lost(store, records, is_done, monkeypatch):
+def test_a_registration_whose_answer_is_lost(
+    store: LocalStore, records: MetadataRecords, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = store.commit
 
-    def unanswered(operations):
+    def unanswered(operations: Sequence[Create | Set | Delete | Check]) -> None:
         monkeypatch.undo()
         if is_done:
             commit(operations)
@@ -151,7 +167,9 @@ def test_a_registration_whose_answer_is_lost(store, records, is_done, monkeypatc
         assert records.brokers() == {}
 
 
-def test_who_is_controller_no_more_writes_nothing(store, records):
+def test_who_is_controller_no_more_writes_nothing(
+    store: LocalStore, records: MetadataRecords
+) -> None:
     """As after a session that ended without a word: the other one's epoch stands in the way."""
     topic = new_topic("orders", 1, 1)
     records.create_topic(topic, {})
@@ -170,7 +188,7 @@ def test_who_is_controller_no_more_writes_nothing(store, records):
     assert later.create_topic(new_topic("more", 1, 1), {})
 
 
-def test_states_are_written_where_nobody_has_changed_them(records):
+def test_states_are_written_where_nobody_has_changed_them(records: MetadataRecords) -> None:
     topic = new_topic("orders", 2, 1)
     records.create_topic(topic, {})
     first, second = topic.topic_partitions()
@@ -187,7 +205,9 @@ def test_states_are_written_where_nobody_has_changed_them(records):
     assert topics(records) == [replace(topic, partitions=(found[first], found[second]))]
 
 
-def test_what_a_controller_finds_tells_old_leaders_from_brokers_started_since(tmp_path):
+def test_what_a_controller_finds_tells_old_leaders_from_brokers_started_since(
+    tmp_path: Path,
+) -> None:
     store = LocalStore(tmp_path)
     records = MetadataRecords(store)
     records.prepare()
@@ -207,7 +227,7 @@ def test_what_a_controller_finds_tells_old_leaders_from_brokers_started_since(tm
     store.close()
 
 
-def test_deletion_is_marked_and_forgotten(store, records):
+def test_deletion_is_marked_and_forgotten(store: LocalStore, records: MetadataRecords) -> None:
     topic = new_topic("orders", 2, 1)
     records.create_topic(topic, {})
     records.mark_deleted("orders")
@@ -215,20 +235,25 @@ def test_deletion_is_marked_and_forgotten(store, records):
     assert records.deleted_topics() == ["orders"]
     assert topics(records) == [topic]
     records.forget_topic(topic)
-    assert records.deleted_topics() == topics(records) == []
+    assert (records.deleted_topics(), topics(records)) == ([], [])
     assert store.children("/config/topics") == []
     assert records.create_topic(new_topic("orders", 1, 1), {})
 
 
-def test_a_topic_of_many_partitions_is_forgotten_in_portions(store, records, monkeypatch):
+def test_a_topic_of_many_partitions_is_forgotten_in_portions(
+    store: LocalStore, records: MetadataRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever finds it in between, or has not heard that it is gone, forgets the rest."""
     monkeypatch.setattr("broker.cluster.records._AT_ONCE", 3)
     topic = new_topic("many", 10, 1)
     records.create_topic(topic, {})
     records.mark_deleted("many")
-    commit, done = store.commit, []
+    commit = store.commit
+    done: list[list[Result]] = []
 
-    def fails_at_the_third(operations):
+    def fails_at_the_third(
+        operations: Sequence[Create | Set | Delete | Check],
+    ) -> list[str | Node | None]:
         if len(done) == 2:
             raise StoreConnectionError("/")
         done.append(commit(operations))
@@ -247,7 +272,7 @@ def test_a_topic_of_many_partitions_is_forgotten_in_portions(store, records, mon
         assert not records.deleted_topics()
 
 
-def test_the_tree_belongs_to_one_cluster(records):
+def test_the_tree_belongs_to_one_cluster(records: MetadataRecords) -> None:
     records.set_cluster_id("first")
     records.set_cluster_id("first")
     with pytest.raises(InconsistentClusterIdError, match="first"):

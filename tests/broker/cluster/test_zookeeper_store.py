@@ -9,8 +9,12 @@ import struct
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +24,7 @@ from kazoo.exceptions import ConnectionLoss
 
 from broker.cluster.metadata import PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
-from broker.cluster.session import SessionState
+from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import (
     ANY_VERSION,
     BadVersionError,
@@ -36,8 +40,10 @@ from broker.cluster.zookeeper_client import TlsHandler
 from broker.cluster.zookeeper_store import ZooKeeperStore
 from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
+from tests.broker.cluster.conftest import Events, nodes_of
 from tests.support.kafka_server import CERTIFICATES
 from tests.support.patience import BUSY_S, wait_until
+from tests.support.present import present
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import (
     LONGEST_SESSION_S,
@@ -52,20 +58,30 @@ CONNECTED, SUSPENDED, EXPIRED = SessionState
 
 
 @pytest.fixture
-def proxy(zookeeper):
+def proxy(zookeeper: ZooKeeperServer) -> Iterator[TcpProxy]:
     with TcpProxy(zookeeper.port) as between:
         yield between
 
 
 @pytest.fixture
-def other(zookeeper, open_store):
+def other(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> ZooKeeperStore:
     """Another broker's store, in the same tree."""
     return open_store(zookeeper.address)[0]
 
 
+def lose(proxy: TcpProxy) -> None:
+    """All connections, and what comes on those that are there by then."""
+    proxy.lose()
+    proxy.cut()
+
+
 def test_a_session_that_ended_is_told_of_and_nothing_is_written_in_the_next(
-    zookeeper, open_store, other
-):
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    other: ZooKeeperStore,
+) -> None:
     store, events = open_store(zookeeper.address)
     store.commit([Create("/stays"), Create("/goes", ephemeral=True)])
     first = events.wait(CONNECTED)
@@ -96,8 +112,11 @@ def test_a_session_that_ended_is_told_of_and_nothing_is_written_in_the_next(
 
 
 def test_a_commit_that_waits_for_the_connection_is_not_done_in_the_next_session(
-    zookeeper, proxy, open_store, other
-):
+    zookeeper: ZooKeeperServer,
+    proxy: TcpProxy,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    other: ZooKeeperStore,
+) -> None:
     """Though its session came back after it was given up, and the next was gone on with."""
     store, events = open_store(proxy.address, session_ms=2000)
     proxy.lose(requests=True, answers=True)
@@ -105,7 +124,7 @@ def test_a_commit_that_waits_for_the_connection_is_not_done_in_the_next_session(
     events.wait(SUSPENDED)
     caught = []
 
-    def commit():
+    def commit() -> None:
         with pytest.raises(SessionExpiredError) as error:
             store.commit([Create("/late")])
         caught.append(error)
@@ -122,7 +141,9 @@ def test_a_commit_that_waits_for_the_connection_is_not_done_in_the_next_session(
     assert other.children("/") == ["after"]
 
 
-def test_what_is_sent_as_the_connection_is_lost_is_lost_with_it(proxy, open_store):
+def test_what_is_sent_as_the_connection_is_lost_is_lost_with_it(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     """kazoo by itself would send it by the next one, when who sent it has been told already."""
     store, events = open_store(proxy.address)
     with store._session._gate:
@@ -134,18 +155,27 @@ def test_what_is_sent_as_the_connection_is_lost_is_lost_with_it(proxy, open_stor
         sent.get(timeout=BUSY_S)
 
 
-def test_many_readings_go_on_over_a_lost_connection(proxy, open_store):
+def test_many_readings_go_on_over_a_lost_connection(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, _ = open_store(proxy.address)
     paths = [f"/{number}" for number in range(2000)]
     store.commit_each([[Create(path, path.encode())] for path in paths])
-    cutting = threading.Thread(target=lambda: [proxy.cut() for _ in range(3)])
+
+    def cut_often() -> None:
+        for _ in range(3):
+            proxy.cut()
+
+    cutting = threading.Thread(target=cut_often)
     cutting.start()
     assert [node and node.value.decode() for node in store.get_each(paths)] == paths
     cutting.join()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_server_that_talks_nonsense_is_left(proxy, open_store):
+def test_a_server_that_talks_nonsense_is_left(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     """kazoo ends at that, and is started again."""
     store, events = open_store(proxy.address, session_ms=2000)
     first = events.wait(CONNECTED)
@@ -157,12 +187,16 @@ def test_a_server_that_talks_nonsense_is_left(proxy, open_store):
     store.commit([Create("/a")])
 
 
-def test_an_owner_that_fails_when_told_does_no_harm(zookeeper, open_store, caplog):
-    def broken(event):
+def test_an_owner_that_fails_when_told_does_no_harm(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(event: SessionEvent) -> None:
         tried.append(event.state)
         raise RuntimeError("the event loop is closed")
 
-    tried = []
+    tried: list[SessionState] = []
     store, _ = open_store(zookeeper.address)
     store._on_session = broken
     expire(zookeeper.address, store._session._client.client_id)
@@ -172,7 +206,9 @@ def test_an_owner_that_fails_when_told_does_no_harm(zookeeper, open_store, caplo
     assert "the event loop is closed" in caplog.text
 
 
-def test_without_a_server_the_own_clock_ends_the_session(open_store):
+def test_without_a_server_the_own_clock_ends_the_session(
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+) -> None:
     with ZooKeeperServer() as server:
         store, events = open_store(server.address, session_ms=2000)
         store.commit([Create("/goes", ephemeral=True)])
@@ -202,15 +238,19 @@ def test_without_a_server_the_own_clock_ends_the_session(open_store):
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_silent_network_ends_the_session_here_before_it_ends_there(
-    zookeeper, proxy, open_store, other, writes
-):
+    zookeeper: ZooKeeperServer,
+    proxy: TcpProxy,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    other: ZooKeeperStore,
+    writes: bool,
+) -> None:
     """Also where kazoo does not notice, as it does not while there is something to send."""
     store, events = open_store(proxy.address, session_ms=2000)
     store.commit([Create("/goes", ephemeral=True)])
     expired_s, gone_s = [], []
     events_call = type(events).__call__
 
-    def note(self, event):
+    def note(self: Events, event: SessionEvent) -> None:
         events_call(self, event)
         if event.state is EXPIRED:
             expired_s.append(time.monotonic())
@@ -218,7 +258,7 @@ def test_a_silent_network_ends_the_session_here_before_it_ends_there(
     store._on_session = note.__get__(events)
     other.watch("/goes", lambda: gone_s.append(time.monotonic()))
 
-    def write():
+    def write() -> None:
         while not expired_s:
             store._session.try_send(lambda client: client.exists_async("/"))
             time.sleep(0.02)
@@ -234,19 +274,26 @@ def test_a_silent_network_ends_the_session_here_before_it_ends_there(
     assert events.wait(CONNECTED, 2).is_new
 
 
-def test_a_session_lives_as_long_as_the_server_granted(zookeeper, open_store):
+def test_a_session_lives_as_long_as_the_server_granted(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     short, _ = open_store(zookeeper.address, session_ms=300, connection_timeout_ms="20000")
     assert short._session.timeout_s == SHORTEST_SESSION_S
     long, _ = open_store(zookeeper.address, session_ms=100_000)
     assert long._session.timeout_s == LONGEST_SESSION_S
 
 
-def test_a_lost_connection_loses_no_session(proxy, open_store, other, caplog):
+def test_a_lost_connection_loses_no_session(
+    proxy: TcpProxy,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    other: ZooKeeperStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store, events = open_store(proxy.address)
     other.commit([Create("/a", b"0"), Create("/b")])
-    calls = []
+    calls: list[str] = []
     for name in ("/a", "/b"):
-        store.watch(name, lambda name=name: calls.append(name))
+        store.watch(name, partial(calls.append, name))
     store.commit([Create("/stays", ephemeral=True)])
     proxy.cut()
     other.commit([Set("/a", b"1", 0)])  # while nobody tells
@@ -259,12 +306,14 @@ def test_a_lost_connection_loses_no_session(proxy, open_store, other, caplog):
     wait_until(lambda: sorted(calls) == ["/a", "/a", "/b"], lambda: calls)
 
 
-def test_a_commit_whose_answer_is_lost_is_told_by_reading_back(proxy, open_store):
+def test_a_commit_whose_answer_is_lost_is_told_by_reading_back(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, _ = open_store(proxy.address, session_ms=3000)
     store.commit([Create("/a", b"0")])
     proxy.lose(answers=True)
     began_s = time.monotonic()
-    cut = threading.Timer(0.3, lambda: (proxy.lose(), proxy.cut()))
+    cut = threading.Timer(0.3, lose, [proxy])
     cut.start()
     with pytest.raises(StoreConnectionError, match=r"^/a: .* read back") as caught:
         store.commit([Set("/a", b"1", 0)])
@@ -280,11 +329,13 @@ def test_a_commit_whose_answer_is_lost_is_told_by_reading_back(proxy, open_store
     cut.join()
 
 
-def test_a_commit_that_did_not_arrive_never_comes(proxy, open_store, other):
+def test_a_commit_that_did_not_arrive_never_comes(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]], other: ZooKeeperStore
+) -> None:
     store, events = open_store(proxy.address)
     store.commit([Create("/a", b"0")])
     proxy.lose(requests=True)
-    cut = threading.Timer(0.3, lambda: (proxy.lose(), proxy.cut()))
+    cut = threading.Timer(0.3, lose, [proxy])
     cut.start()
     done = store.commit_each([[Set("/a", b"%d" % n, ANY_VERSION)] for n in range(30)])
     assert len(done) == 30
@@ -296,7 +347,9 @@ def test_a_commit_that_did_not_arrive_never_comes(proxy, open_store, other):
     cut.join()
 
 
-def test_the_leader_of_an_ensemble_is_killed(open_store):
+def test_the_leader_of_an_ensemble_is_killed(
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+) -> None:
     """A write is done, or nobody knows: then what is read back is what stays."""
     with ZooKeeperEnsemble() as ensemble:
         store, events = open_store(ensemble.address)
@@ -310,7 +363,7 @@ def test_the_leader_of_an_ensemble_is_killed(open_store):
         while after < 50:
             was, value = now, b"%d" % (now.version + 1)
             try:
-                (now,) = store.commit([Set("/counter", value, was.version)])
+                (now,) = nodes_of(store.commit([Set("/counter", value, was.version)]))
             except StoreConnectionError as error:
                 lost += 1
                 expired = isinstance(error, SessionExpiredError)
@@ -329,8 +382,10 @@ def test_the_leader_of_an_ensemble_is_killed(open_store):
         store.close()
 
 
-def test_a_tree_of_its_own_below_the_path_that_is_asked_for(zookeeper, other, chroot):
-    def store_at(path):
+def test_a_tree_of_its_own_below_the_path_that_is_asked_for(
+    zookeeper: ZooKeeperServer, other: ZooKeeperStore, chroot: str
+) -> None:
+    def store_at(path: str) -> ZooKeeperStore:
         given = {"zookeeper.connect": f"localhost:1,{zookeeper.address}{path}"}
         return ZooKeeperStore(BrokerConfig.from_properties(given), lambda event: None)
 
@@ -347,7 +402,9 @@ def test_a_tree_of_its_own_below_the_path_that_is_asked_for(zookeeper, other, ch
     beside.close()
 
 
-def test_a_wrong_address_is_a_clear_error_in_bounded_time(open_store):
+def test_a_wrong_address_is_a_clear_error_in_bounded_time(
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     began_s = time.monotonic()
     with pytest.raises(StoreConnectionError, match="refused") as caught:
@@ -356,7 +413,9 @@ def test_a_wrong_address_is_a_clear_error_in_bounded_time(open_store):
     assert time.monotonic() - began_s < 0.7 + BUSY_S
 
 
-def test_what_listens_but_is_no_zookeeper(proxy, open_store):
+def test_what_listens_but_is_no_zookeeper(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     proxy.lose(requests=True, answers=True)
     began_s = time.monotonic()
     with pytest.raises(StoreConnectionError, match="no connection to ZooKeeper"):
@@ -375,11 +434,13 @@ def test_what_listens_but_is_no_zookeeper(proxy, open_store):
     ],
     ids=["HTTP", "SSH", "nothing", "half an answer", "a closed door"],
 )
-def test_what_answers_but_is_no_zookeeper(open_store, answer):
+def test_what_answers_but_is_no_zookeeper(
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]], answer: bytes
+) -> None:
     """Another port than was meant, say: that is told in bounded time."""
     with socket.create_server(("127.0.0.1", 0)) as door:
 
-        def serve():
+        def serve() -> None:
             with suppress(OSError):
                 while True:
                     client, _ = door.accept()
@@ -395,33 +456,38 @@ def test_what_answers_but_is_no_zookeeper(open_store, answer):
         door.shutdown(socket.SHUT_RDWR)
 
 
-def test_many_commits_go_together(zookeeper, open_store):
+def test_many_commits_go_together(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     """As many as are asked for at most are on their way at once."""
     store, _ = open_store(zookeeper.address, max_in_flight_requests="40")
-    waiting, most = [], 0
+    waiting: list[Any] = []
+    most = 0
     send = store._session.send
 
-    def counted(*arguments):
+    def counted(*arguments: Any) -> Any:
         nonlocal waiting, most
         sent = send(*arguments)
         waiting = [one for one in [*waiting, sent] if not one.ready()]
         most = max(most, len(waiting))
         return sent
 
-    store._session.send = counted
+    store._session.send = counted  # type: ignore[method-assign, assignment]
     store.commit([Create("/a", b"0")])
     done = store.commit_each([[Set("/a", b"x", n)] for n in range(2000)])
-    assert [node.version for (node,) in done] == list(range(1, 2001))
+    assert [node.version for (node,) in map(nodes_of, done)] == list(range(1, 2001))
     assert 2 <= most <= 40
 
 
-def test_many_watches_are_set_again_by_the_next_connection(proxy, open_store, other):
+def test_many_watches_are_set_again_by_the_next_connection(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]], other: ZooKeeperStore
+) -> None:
     """More than kazoo's pipe takes requests: that filled, all waited for one another for ever."""
     store, events = open_store(proxy.address)
     other.commit([Create(f"/{n}", b"") for n in range(300)])
-    told = set()
+    told: set[int] = set()
     for n in range(300):
-        store.watch(f"/{n}", lambda n=n: told.add(n))
+        store.watch(f"/{n}", partial(told.add, n))
     for number in range(2, 5):
         told.clear()
         proxy.cut()
@@ -431,12 +497,14 @@ def test_many_watches_are_set_again_by_the_next_connection(proxy, open_store, ot
         wait_until(lambda: len(told) == 300, lambda: len(told))
 
 
-def test_a_lost_connection_leaves_nothing_in_the_pipe(proxy, open_store):
+def test_a_lost_connection_leaves_nothing_in_the_pipe(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     """Else a few that are lost one soon after the other fill it."""
     store, events = open_store(proxy.address)
     left = []
 
-    def look(event):
+    def look(event: SessionEvent) -> None:
         events(event)
         if event.state is CONNECTED:
             pipe = store._session._client._connection._read_sock
@@ -454,10 +522,12 @@ def test_a_lost_connection_leaves_nothing_in_the_pipe(proxy, open_store):
     assert not store.exists("/a")
 
 
-def test_no_more_requests_are_asked_for_than_the_pipe_takes(proxy, open_store):
+def test_no_more_requests_are_asked_for_than_the_pipe_takes(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, events = open_store(proxy.address, max_in_flight_requests="1000")
     proxy.lose(answers=True)
-    cut = threading.Timer(0.5, lambda: (proxy.lose(), proxy.cut()))
+    cut = threading.Timer(0.5, lose, [proxy])
     cut.start()
     done = store.commit_each([[Create(f"/{n}", b"x" * 500)] for n in range(1000)])
     assert all(isinstance(each, StoreConnectionError) for each in done)
@@ -466,7 +536,9 @@ def test_no_more_requests_are_asked_for_than_the_pipe_takes(proxy, open_store):
     cut.join()
 
 
-def test_of_many_commits_those_after_a_failed_one_are_done(zookeeper, open_store):
+def test_of_many_commits_those_after_a_failed_one_are_done(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, _ = open_store(zookeeper.address, max_in_flight_requests="3")
     store.commit([Create("/a", b"0")])
     versions = [0, 7, 1, 7, 2, 3, 7]
@@ -476,7 +548,9 @@ def test_of_many_commits_those_after_a_failed_one_are_done(zookeeper, open_store
     assert store.get("/a").version == 4
 
 
-def test_a_commit_that_a_server_would_not_take_is_refused(zookeeper, open_store):
+def test_a_commit_that_a_server_would_not_take_is_refused(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     """It would drop the connection, and all that is under way with it."""
     store, events = open_store(zookeeper.address)
     full = len(store._full("/a")) + 17 + 64
@@ -487,7 +561,9 @@ def test_a_commit_that_a_server_would_not_take_is_refused(zookeeper, open_store)
     assert events.states == ["connected"]
 
 
-def test_a_topic_of_more_partitions_than_a_server_takes_at_once(zookeeper, open_store):
+def test_a_topic_of_more_partitions_than_a_server_takes_at_once(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, events = open_store(zookeeper.address)
     records = MetadataRecords(store)
     records.prepare()
@@ -496,7 +572,7 @@ def test_a_topic_of_more_partitions_than_a_server_takes_at_once(zookeeper, open_
     huge = TopicMetadata("huge", uuid.uuid4(), (state,) * 4000)
     with pytest.raises(InvalidPartitionsError, match=r"about \d+ fit") as caught:
         records.create_topic(huge, {})
-    fits = int(re.search(r"about (\d+) fit", str(caught.value))[1])
+    fits = int(present(re.search(r"about (\d+) fit", str(caught.value)))[1])
     first = replace(huge, partitions=(state,) * (fits - 20))
     assert records.create_topic(first, {})
     with pytest.raises(InvalidPartitionsError, match="fit"):
@@ -508,13 +584,15 @@ def test_a_topic_of_more_partitions_than_a_server_takes_at_once(zookeeper, open_
     assert events.states == ["connected"]
 
 
-def test_an_error_without_a_name_here_is_told_as_what_it_is(other):
+def test_an_error_without_a_name_here_is_told_as_what_it_is(other: ZooKeeperStore) -> None:
     other.commit([Create("/gone-soon", ephemeral=True)])
     with pytest.raises(MetadataStoreError, match=r"/child: NoChildrenForEphemeralsError"):
         other.commit([Create("/gone-soon/child")])
 
 
-def test_null_is_read_as_nothing(zookeeper, other, chroot):
+def test_null_is_read_as_nothing(
+    zookeeper: ZooKeeperServer, other: ZooKeeperStore, chroot: str
+) -> None:
     """Kafka's folders have such values."""
     client = KazooClient(zookeeper.address)
     client.start()
@@ -524,7 +602,9 @@ def test_null_is_read_as_nothing(zookeeper, other, chroot):
     assert other.get("/folder").value == b""
 
 
-def test_a_closed_store_says_so(zookeeper, open_store):
+def test_a_closed_store_says_so(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, events = open_store(zookeeper.address)
     store.close()
     store.close()
@@ -534,7 +614,9 @@ def test_a_closed_store_says_so(zookeeper, open_store):
     assert events.states == ["connected"]
 
 
-def test_nothing_of_a_closed_store_is_left(zookeeper, open_store):
+def test_nothing_of_a_closed_store_is_left(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     before = set(threading.enumerate())
     store, _ = open_store(zookeeper.address)
     store.watch("/", lambda: None)
@@ -542,7 +624,11 @@ def test_nothing_of_a_closed_store_is_left(zookeeper, open_store):
     wait_until(lambda: set(threading.enumerate()) <= before, threading.enumerate)
 
 
-def test_sessions_end_one_after_the_other(zookeeper, open_store, other):
+def test_sessions_end_one_after_the_other(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    other: ZooKeeperStore,
+) -> None:
     """And each time what was watched is told of, once it is set again."""
     store, events = open_store(zookeeper.address)
     changes = itertools.count()
@@ -562,7 +648,7 @@ def test_sessions_end_one_after_the_other(zookeeper, open_store, other):
 
 
 @pytest.fixture(scope="module")
-def tls_server():
+def tls_server() -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer(is_tls=True) as server:
         yield server
 
@@ -574,22 +660,24 @@ TLS = {
 }
 
 
-def test_tls(tls_server, open_store):
+def test_tls(
+    tls_server: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     store, _ = open_store(f"localhost:{tls_server.tls_port}", **TLS)
     store.commit([Create("/a", b"x" * 500_000)])
     done = store.commit_each([[Set("/a", b"x" * 100, n)] for n in range(500)])
-    assert [node.version for (node,) in done] == list(range(1, 501))
+    assert [node.version for (node,) in map(nodes_of, done)] == list(range(1, 501))
     assert store.get("/a").value == b"x" * 100
 
 
-def test_bytes_that_tls_has_decrypted_are_not_waited_for():
+def test_bytes_that_tls_has_decrypted_are_not_waited_for() -> None:
     certificate = str(CERTIFICATES / "localhost.pem")
     accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     accepting.load_cert_chain(certificate)
     connecting = ssl.create_default_context(cafile=TLS["ssl_truststore_location"])
     near, far = socket.socketpair()
 
-    def answer():
+    def answer() -> None:
         with accepting.wrap_socket(far, server_side=True) as server:
             server.sendall(b"two answers")
             server.recv(1)
@@ -608,13 +696,20 @@ def test_bytes_that_tls_has_decrypted_are_not_waited_for():
     ("without", "reason"),
     [("ssl_truststore_location", "CERTIFICATE_VERIFY_FAILED"), ("ssl_keystore_location", "")],
 )
-def test_tls_with_a_peer_that_is_not_trusted(tls_server, open_store, without, reason):
+def test_tls_with_a_peer_that_is_not_trusted(
+    tls_server: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    without: str,
+    reason: str,
+) -> None:
     given = {name: text for name, text in TLS.items() if name != without}
     with pytest.raises(StoreConnectionError, match=f"no connection to ZooKeeper.*{reason}"):
         open_store(f"localhost:{tls_server.tls_port}", connection_timeout_ms="1500", **given)
 
 
-def test_tls_with_another_hosts_certificate(tls_server, open_store):
+def test_tls_with_another_hosts_certificate(
+    tls_server: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
     """It names localhost and 127.0.0.1; only who is told so takes it for another."""
     given = TLS | {"connection_timeout_ms": "1500"}
     address = f"127.1:{tls_server.tls_port}"
@@ -623,7 +718,9 @@ def test_tls_with_another_hosts_certificate(tls_server, open_store):
     open_store(address, ssl_endpoint_identification_algorithm="", **TLS)
 
 
-def test_a_file_of_tls_that_is_none(open_store, tmp_path):
+def test_a_file_of_tls_that_is_none(
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]], tmp_path: Path
+) -> None:
     (tmp_path / "keys").write_text("nothing")
     given = TLS | {"ssl_keystore_location": str(tmp_path / "keys")}
     with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.keystore\.location"):

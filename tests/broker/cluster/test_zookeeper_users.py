@@ -105,10 +105,11 @@ def test_nodes_are_the_brokers_own_and_others_read_what_is_no_secret(
     login("other")
     other, _ = open_store(server.address)
     assert other.get("/open").value == b"x"
-    for refused in (
+    attempts: list[Callable[[], object]] = [
         lambda: other.get("/config/users/u"),
         lambda: other.commit([Create("/open/below")]),
-    ):
+    ]
+    for refused in attempts:
         with pytest.raises(MetadataStoreError, match=r"this broker's user .*zookeeper\.set\.acl"):
             refused()
     stranger = KazooClient(server.address + root)

@@ -145,7 +145,8 @@ class ScriptedCluster:
     def state(self, place: TopicPartition = P0) -> PartitionMetadata:
         """As it stands in the store."""
         (topic,) = self.records.cluster().topics
-        return topic.partitions[place.partition]
+        state: PartitionMetadata = topic.partitions[place.partition]
+        return state
 
     async def in_sync(self, *isr: int, place: TopicPartition = P0) -> None:
         """The leader asks for that ISR."""

@@ -2,7 +2,10 @@
 told."""
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -35,15 +38,15 @@ EVERYBODY = set(range(1, 6))
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     made = ScriptedCluster(tmp_path)
     yield made
     made.store.close()
 
 
-def told_clients(cluster):
+def told_clients(cluster: ScriptedCluster) -> dict[int, tuple[set[Any], Any]]:
     """What each broker was told last to tell its clients: who is there, and who leads P0."""
-    found = {}
+    found: dict[int, tuple[Any, Any]] = {}
     for node_id, request in cluster.told:
         if isinstance(request, UpdateMetadata):
             there, leader = found.get(node_id, (None, None))
@@ -54,7 +57,7 @@ def told_clients(cluster):
     return found
 
 
-def test_all_brokers_are_told_who_is_there_and_who_leads(cluster):
+def test_all_brokers_are_told_who_is_there_and_who_leads(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await cluster.lose(1)
@@ -77,7 +80,7 @@ def test_all_brokers_are_told_who_is_there_and_who_leads(cluster):
     asyncio.run(scenario())
 
 
-def test_topics_and_partitions_are_made_while_a_replica_is_away(cluster):
+def test_topics_and_partitions_are_made_while_a_replica_is_away(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.controller.start()
         await cluster.lose(2)
@@ -98,7 +101,7 @@ def test_topics_and_partitions_are_made_while_a_replica_is_away(cluster):
     asyncio.run(scenario())
 
 
-def test_a_broker_that_never_answers_keeps_no_others_from_leading(cluster):
+def test_a_broker_that_never_answers_keeps_no_others_from_leading(cluster: ScriptedCluster) -> None:
     """It was killed when partitions were added to a topic of its: they are there without it."""
 
     async def scenario() -> None:
@@ -114,7 +117,9 @@ def test_a_broker_that_never_answers_keeps_no_others_from_leading(cluster):
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_started_anew_between_two_looks_has_been_gone(cluster):
+def test_a_broker_that_is_started_anew_between_two_looks_has_been_gone(
+    cluster: ScriptedCluster,
+) -> None:
     """It has lost what it had not written to its disk; it is told as one that knows nothing."""
 
     async def scenario() -> None:
@@ -135,6 +140,7 @@ def test_a_broker_that_is_started_anew_between_two_looks_has_been_gone(cluster):
         ]
         assert {request.stamp.broker_epoch for request in first} == {after}
         assert first[0].partitions == first[1].partitions == {P0: state, P1: cluster.state(P1)}
+        assert isinstance(first[0], UpdateMetadata)
         assert BrokerNode(1, "elsewhere", 9999) in first[0].brokers
         # What it asked for in its life before is refused.
         with pytest.raises(StaleBrokerEpochError):
@@ -148,7 +154,9 @@ def test_a_broker_that_is_started_anew_between_two_looks_has_been_gone(cluster):
     asyncio.run(scenario())
 
 
-def test_the_only_replica_that_is_started_anew_leads_again_in_a_new_epoch(cluster):
+def test_the_only_replica_that_is_started_anew_leads_again_in_a_new_epoch(
+    cluster: ScriptedCluster,
+) -> None:
     async def scenario() -> None:
         await cluster.start((1,))
         cluster.store.commit([Delete(znodes.broker(1), ANY_VERSION)])
@@ -162,12 +170,12 @@ def test_the_only_replica_that_is_started_anew_leads_again_in_a_new_epoch(cluste
     asyncio.run(scenario())
 
 
-async def shut_down(cluster, node_id):
+async def shut_down(cluster: ScriptedCluster, node_id: int) -> list[TopicPartition]:
     epoch = cluster.records.brokers()[node_id].epoch
     return await cluster.controller.shut_down(node_id, epoch)
 
 
-def test_others_lead_before_a_broker_stops(cluster):
+def test_others_lead_before_a_broker_stops(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start((1, 2, 3))
         assert await shut_down(cluster, 1) == []
@@ -190,7 +198,7 @@ def test_others_lead_before_a_broker_stops(cluster):
     asyncio.run(scenario())
 
 
-def test_who_is_about_to_stop_is_taken_into_no_isr(cluster):
+def test_who_is_about_to_stop_is_taken_into_no_isr(cluster: ScriptedCluster) -> None:
     """It fetches a last time, say, after it has been taken out."""
 
     async def scenario() -> None:
@@ -215,7 +223,7 @@ def test_who_is_about_to_stop_is_taken_into_no_isr(cluster):
     asyncio.run(scenario())
 
 
-def test_a_leader_that_is_behind_is_told_what_there_is(cluster):
+def test_a_leader_that_is_behind_is_told_what_there_is(cluster: ScriptedCluster) -> None:
     """The answer to its change was lost, say, and it knows of no other: it waits to be told."""
 
     async def scenario() -> None:
@@ -235,7 +243,7 @@ def test_a_leader_that_is_behind_is_told_what_there_is(cluster):
     asyncio.run(scenario())
 
 
-def test_the_last_in_sync_leads_on_and_is_said_to_remain(cluster):
+def test_the_last_in_sync_leads_on_and_is_said_to_remain(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start((1, 2))
         await cluster.in_sync(1, place=P1)
@@ -250,7 +258,7 @@ def test_the_last_in_sync_leads_on_and_is_said_to_remain(cluster):
     asyncio.run(scenario())
 
 
-def test_all_in_sync_stop_at_once(cluster):
+def test_all_in_sync_stop_at_once(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start((1, 2, 3))
         remaining = await asyncio.gather(*(shut_down(cluster, node_id) for node_id in (1, 2, 3)))
@@ -268,7 +276,7 @@ def test_all_in_sync_stop_at_once(cluster):
     asyncio.run(scenario())
 
 
-def test_who_may_not_ask_to_stop(cluster):
+def test_who_may_not_ask_to_stop(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         epoch = cluster.records.brokers()[1].epoch
@@ -282,7 +290,9 @@ def test_who_may_not_ask_to_stop(cluster):
     asyncio.run(scenario())
 
 
-def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(cluster):
+def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(
+    cluster: ScriptedCluster,
+) -> None:
     """What was meant for it as it was before it refuses; its client needs not know."""
 
     async def scenario() -> None:
@@ -305,7 +315,9 @@ def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(clu
 
 
 @pytest.mark.parametrize("error", [StaleBrokerEpochError, BrokerNotAvailableError])
-def test_what_brokers_that_are_just_gone_are_to_keep_is_made_all_the_same(cluster, error):
+def test_what_brokers_that_are_just_gone_are_to_keep_is_made_all_the_same(
+    cluster: ScriptedCluster, error: type[Exception]
+) -> None:
     """Nobody knows of a log that could not be made: they hear of it when they are back."""
 
     async def scenario() -> None:
@@ -331,7 +343,9 @@ def test_what_brokers_that_are_just_gone_are_to_keep_is_made_all_the_same(cluste
     asyncio.run(scenario())
 
 
-def test_partitions_stay_where_a_broker_that_may_have_their_logs_is_just_gone(cluster):
+def test_partitions_stay_where_a_broker_that_may_have_their_logs_is_just_gone(
+    cluster: ScriptedCluster,
+) -> None:
     """Else it would come back with the log of a partition, and of an epoch, that are made again."""
 
     async def scenario() -> None:
@@ -349,7 +363,9 @@ def test_partitions_stay_where_a_broker_that_may_have_their_logs_is_just_gone(cl
     asyncio.run(scenario())
 
 
-def test_a_topic_that_is_made_anew_outlives_a_second_deletion_of_the_one_before(cluster):
+def test_a_topic_that_is_made_anew_outlives_a_second_deletion_of_the_one_before(
+    cluster: ScriptedCluster,
+) -> None:
     """Brokers came while the first was under way, so that it was begun again."""
 
     async def scenario() -> None:
@@ -376,7 +392,9 @@ def test_a_topic_that_is_made_anew_outlives_a_second_deletion_of_the_one_before(
     asyncio.run(scenario())
 
 
-def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(cluster):
+def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(
+    cluster: ScriptedCluster,
+) -> None:
     async def scenario() -> None:
         await cluster.start()
         (topic,) = cluster.records.cluster().topics
@@ -402,7 +420,9 @@ def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(cl
     asyncio.run(scenario())
 
 
-def test_a_deletion_goes_on_when_nothing_of_others_is_left_below_the_topic(cluster, monkeypatch):
+def test_a_deletion_goes_on_when_nothing_of_others_is_left_below_the_topic(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(controller, "_AGAIN_S", 0.01)
 
     async def scenario() -> None:
@@ -420,7 +440,9 @@ def test_a_deletion_goes_on_when_nothing_of_others_is_left_below_the_topic(clust
     asyncio.run(scenario())
 
 
-def test_an_isr_that_its_leader_asked_for_counts_when_the_leader_is_gone(cluster):
+def test_an_isr_that_its_leader_asked_for_counts_when_the_leader_is_gone(
+    cluster: ScriptedCluster,
+) -> None:
     """Its connection was closed before the store had answered."""
 
     async def scenario() -> None:
@@ -432,7 +454,9 @@ def test_an_isr_that_its_leader_asked_for_counts_when_the_leader_is_gone(cluster
     asyncio.run(scenario())
 
 
-def test_what_a_broker_that_stops_has_led_is_led_by_others_when_it_does_not_wait(cluster):
+def test_what_a_broker_that_stops_has_led_is_led_by_others_when_it_does_not_wait(
+    cluster: ScriptedCluster,
+) -> None:
     async def scenario() -> None:
         await cluster.start()
         shutting_down = cluster.controller.shut_down(1, cluster.records.brokers()[1].epoch)
@@ -443,7 +467,11 @@ def test_what_a_broker_that_stops_has_led_is_led_by_others_when_it_does_not_wait
     asyncio.run(scenario())
 
 
-async def leave(cluster, asking, is_done):
+async def leave(
+    cluster: ScriptedCluster,
+    asking: Coroutine[Any, Any, None] | Coroutine[Any, Any, list[TopicPartition]],
+    is_done: Callable[[], bool],
+) -> None:
     """Asks by a connection that is closed when the store has done it, and not answered yet."""
     cluster.slow = asyncio.Event()
     asked = asyncio.ensure_future(asking)
@@ -454,7 +482,9 @@ async def leave(cluster, asking, is_done):
     await cluster.controller.finish_changes()
 
 
-def test_a_topic_with_added_partitions_is_deleted_when_all_that_keep_it_are_back(cluster):
+def test_a_topic_with_added_partitions_is_deleted_when_all_that_keep_it_are_back(
+    cluster: ScriptedCluster,
+) -> None:
     """Until then it is given no more of them, and nobody leads it."""
 
     async def scenario() -> None:

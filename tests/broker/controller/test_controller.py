@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -24,7 +25,7 @@ from broker.cluster.cache import MetadataCache
 from broker.cluster.config_records import ConfigRecords
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import BrokerNode, new_topic
+from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.config.broker import BrokerConfig
 from broker.controller.controller import Controller
@@ -35,6 +36,7 @@ from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
 from tests.support.patience import eventually
+from tests.support.present import present
 from tests.support.replicas import no_fetchers, replicas_alone
 
 T = TypeVar("T")
@@ -43,7 +45,7 @@ T = TypeVar("T")
 class World:
     """A broker alone, from its start; `gate`, when set, is waited for before blocking work."""
 
-    def __init__(self, directory, rules: ElectionRules | None = None) -> None:
+    def __init__(self, directory: Path, rules: ElectionRules | None = None) -> None:
         self.store = LocalStore(directory)
         self.records = MetadataRecords(self.store)
         self.records.prepare()
@@ -87,25 +89,27 @@ class World:
             await self.gate.wait()
         return function()
 
-    async def create(self, name, partition_count=1, configs=None):
+    async def create(
+        self, name: str, partition_count: int = 1, configs: dict[str, str] | None = None
+    ) -> TopicMetadata:
         return await self.controller.place_and_create_topic(name, partition_count, 1, configs or {})
 
     def close(self) -> None:
         self.logs.close()
         self.store.close()
 
-    def stored_topics(self):
+    def stored_topics(self) -> list[TopicMetadata]:
         return self.records.cluster().topics
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.close()
 
 
-def run(world, scenario):
+def run(world: World, scenario: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Runs the coroutine after the controller has taken over."""
 
     async def started() -> None:
@@ -121,7 +125,7 @@ async def until_it_blocks() -> None:
         await asyncio.sleep(0)
 
 
-def test_created_and_deleted(world):
+def test_created_and_deleted(world: World) -> None:
     async def scenario() -> None:
         topic = await world.create("t", 2, {"retention.ms": "77"})
         assert world.metadata.topic("t") == topic
@@ -136,11 +140,11 @@ def test_created_and_deleted(world):
     run(world, scenario)
     assert world.coordinators.deleted == ["t"]
     assert world.metadata.topic("t") is None
-    assert world.stored_topics() == world.records.deleted_topics() == []
+    assert (world.stored_topics(), world.records.deleted_topics()) == ([], [])
     assert world.logs.all_logs() == {}
 
 
-def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world):
+def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world: World) -> None:
     async def scenario() -> None:
         before = await world.create("t")
         await world.controller.delete_topic(before)
@@ -152,7 +156,7 @@ def test_a_topic_made_anew_is_not_deleted_for_the_one_before(world):
     run(world, scenario)
 
 
-def test_a_topic_made_anew_has_its_own_configs(world):
+def test_a_topic_made_anew_has_its_own_configs(world: World) -> None:
     async def scenario() -> None:
         await world.controller.delete_topic(await world.create("t", 1, {"retention.ms": "77"}))
         topic = await world.create("t", 1, {"flush.ms": "5"})
@@ -163,7 +167,7 @@ def test_a_topic_made_anew_has_its_own_configs(world):
     run(world, scenario)
 
 
-def test_producer_ids_are_given_to_brokers_that_are_there(world):
+def test_producer_ids_are_given_to_brokers_that_are_there(world: World) -> None:
     async def scenario() -> None:
         epoch = world.records.brokers()[1].epoch
         allocate = world.controller.allocate_producer_ids
@@ -180,7 +184,7 @@ def test_producer_ids_are_given_to_brokers_that_are_there(world):
     run(world, scenario)
 
 
-def test_two_creations_at_once(world):
+def test_two_creations_at_once(world: World) -> None:
     async def scenario() -> None:
         world.gate = asyncio.Event()
         first = asyncio.ensure_future(world.create("t", 1))
@@ -192,10 +196,10 @@ def test_two_creations_at_once(world):
             await second
 
     run(world, scenario)
-    assert len(world.metadata.topic("t").partitions) == 1
+    assert len(present(world.metadata.topic("t")).partitions) == 1
 
 
-def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
+def test_a_client_that_leaves_does_not_leave_half_a_topic(world: World) -> None:
     async def scenario() -> None:
         world.gate = asyncio.Event()
         request = asyncio.ensure_future(world.create("t"))
@@ -212,7 +216,9 @@ def test_a_client_that_leaves_does_not_leave_half_a_topic(world):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KafkaStorageError("x")])
-def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
+def test_no_space_for_logs_means_no_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: OSError | KafkaStorageError
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
@@ -221,7 +227,7 @@ def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
         with pytest.raises(KafkaStorageError):
             await world.create("t")
         assert world.metadata.topic("t") is None
-        assert world.stored_topics() == world.records.deleted_topics() == []
+        assert (world.stored_topics(), world.records.deleted_topics()) == ([], [])
         monkeypatch.undo()
         topic = await world.create("t")
         assert world.metadata.topic("t") == topic
@@ -229,7 +235,7 @@ def test_no_space_for_logs_means_no_topic(world, monkeypatch, error):
     run(world, scenario)
 
 
-def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world):
+def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world: World) -> None:
     async def scenario() -> None:
         topic = await world.create("t")
         world.gate = asyncio.Event()
@@ -248,7 +254,9 @@ def test_a_topic_that_is_being_deleted_cannot_be_deleted_or_made(world):
     run(world, scenario)
 
 
-def test_a_deletion_that_a_crash_interrupted_is_carried_out_at_the_next_start(tmp_path):
+def test_a_deletion_that_a_crash_interrupted_is_carried_out_at_the_next_start(
+    tmp_path: Path,
+) -> None:
     before = World(tmp_path)
 
     async def crash() -> None:
@@ -264,7 +272,7 @@ def test_a_deletion_that_a_crash_interrupted_is_carried_out_at_the_next_start(tm
     after.close()
 
 
-def test_a_log_that_a_crash_left_unmade_is_made_at_the_next_start(tmp_path):
+def test_a_log_that_a_crash_left_unmade_is_made_at_the_next_start(tmp_path: Path) -> None:
     before = World(tmp_path)
     before.records.create_topic(new_topic("t", 2, 1), {"retention.ms": "77"})
     before.close()
@@ -275,7 +283,7 @@ def test_a_log_that_a_crash_left_unmade_is_made_at_the_next_start(tmp_path):
     after.close()
 
 
-def test_each_start_begins_a_leader_epoch_where_no_other_replica_leads(tmp_path):
+def test_each_start_begins_a_leader_epoch_where_no_other_replica_leads(tmp_path: Path) -> None:
     """What was lost in a crash, and written again, is told apart by the epoch."""
     epochs = []
     for start in range(3):
@@ -294,7 +302,7 @@ def test_each_start_begins_a_leader_epoch_where_no_other_replica_leads(tmp_path)
     assert epochs == [0, 1, 2]
 
 
-def test_copies_of_a_data_directory_go_on_in_epochs_of_their_own(tmp_path):
+def test_copies_of_a_data_directory_go_on_in_epochs_of_their_own(tmp_path: Path) -> None:
     """Else other records at the same offsets, in the same epoch, would be taken for those that
     were written after a backup and are gone with what it replaced."""
     (tmp_path / "before").mkdir()
@@ -314,14 +322,14 @@ def test_copies_of_a_data_directory_go_on_in_epochs_of_their_own(tmp_path):
     assert all(1 <= epoch < 1 << 15 for epoch in epochs[0] + epochs[1])
 
 
-def test_more_partitions(world):
+def test_more_partitions(world: World) -> None:
     async def scenario() -> None:
         topic = await world.create("t", 2)
         kept = world.replicas.partition(topic.topic_partitions()[0])
         await world.controller.add_partitions("t", 5)
         grown = world.metadata.topic("t")
-        assert (grown.topic_id, len(grown.partitions)) == (topic.topic_id, 5)
-        for topic_partition in grown.topic_partitions():
+        assert (present(grown).topic_id, len(present(grown).partitions)) == (topic.topic_id, 5)
+        for topic_partition in present(grown).topic_partitions():
             assert world.replicas.partition(topic_partition).log.log_end_offset == 0
         assert world.replicas.partition(topic.topic_partitions()[0]) is kept
         with pytest.raises(InvalidPartitionsError):
@@ -331,7 +339,9 @@ def test_more_partitions(world):
     assert world.stored_topics() == [world.metadata.topic("t")]
 
 
-def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
+def test_no_space_for_logs_means_no_partitions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create = world.logs.create
 
     def full(topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
@@ -354,7 +364,9 @@ def test_no_space_for_logs_means_no_partitions(world, monkeypatch):
     run(world, scenario)
 
 
-def test_partitions_are_taken_back_before_others_are_added(world, monkeypatch):
+def test_partitions_are_taken_back_before_others_are_added(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of a client whose turn comes while the first one's logs find no space."""
     create = world.logs.create
 
@@ -374,12 +386,14 @@ def test_partitions_are_taken_back_before_others_are_added(world, monkeypatch):
         await second
 
     run(world, scenario)
-    assert len(world.metadata.topic("t").partitions) == 5
+    assert len(present(world.metadata.topic("t")).partitions) == 5
     assert world.stored_topics() == world.metadata.topics()
     assert len(world.logs.all_logs()) == 5
 
 
-def test_an_assignment_of_partitions_that_others_have_added_meanwhile_is_refused(world):
+def test_an_assignment_of_partitions_that_others_have_added_meanwhile_is_refused(
+    world: World,
+) -> None:
     async def scenario() -> None:
         await world.create("t")
         await world.controller.add_partitions("t", 2)
@@ -387,10 +401,10 @@ def test_an_assignment_of_partitions_that_others_have_added_meanwhile_is_refused
             await world.controller.add_partitions("t", 3, [(1,), (1,)])
 
     run(world, scenario)
-    assert len(world.metadata.topic("t").partitions) == 2
+    assert len(present(world.metadata.topic("t")).partitions) == 2
 
 
-def test_changes_of_one_topic_come_one_after_the_other(world):
+def test_changes_of_one_topic_come_one_after_the_other(world: World) -> None:
     """None is lost, and none brings back what is deleted."""
 
     def setting(name: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
@@ -409,7 +423,7 @@ def test_changes_of_one_topic_come_one_after_the_other(world):
         world.gate.set()
         await asyncio.gather(*changes[1:])
         assert world.configs.of("t") == {"retention.ms": "1000", "segment.ms": "1000"}
-        assert len(world.metadata.topic("t").partitions) == 2
+        assert len(present(world.metadata.topic("t")).partitions) == 2
         world.gate.clear()
         last = asyncio.ensure_future(world.configs.set("t", setting("flush.ms")))
         await until_it_blocks()

@@ -17,13 +17,14 @@ from broker.controller.elections import (
     out_of_balance,
     unforeseen,
 )
+from tests.support.present import present
 
 NODES = range(1, 6)
 online = st.sets(st.sampled_from(NODES))
 
 
 @st.composite
-def states(draw):
+def states(draw: st.DrawFn) -> PartitionMetadata:
     replicas = draw(st.permutations(NODES).map(lambda nodes: tuple(nodes[:3])))
     isr = draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True).map(tuple))
     leader = draw(st.sampled_from((*isr, NO_LEADER)))
@@ -31,7 +32,7 @@ def states(draw):
 
 
 @given(state=states(), there=online)
-def test_only_who_is_in_sync_and_there_leads(state, there):
+def test_only_who_is_in_sync_and_there_leads(state: PartitionMetadata, there: set[int]) -> None:
     elected = elect_offline(state, there.__contains__)
     can_lead = [node for node in state.replicas if node in state.isr and node in there]
     assert elected.leader == (can_lead[0] if can_lead else NO_LEADER)
@@ -45,7 +46,7 @@ def test_only_who_is_in_sync_and_there_leads(state, there):
 
 
 @given(there=online)
-def test_a_new_partition_is_led_by_the_first_that_is_there(there):
+def test_a_new_partition_is_led_by_the_first_that_is_there(there: set[int]) -> None:
     state = first_state((3, 1, 2), there.__contains__)
     present = tuple(node for node in (3, 1, 2) if node in there)
     assert state.leader == (present[0] if present else NO_LEADER)
@@ -53,7 +54,9 @@ def test_a_new_partition_is_led_by_the_first_that_is_there(there):
 
 
 @given(state=states(), there=online, leaving=st.sets(st.sampled_from(NODES)))
-def test_who_leaves_leads_nothing_and_is_not_in_sync(state, there, leaving):
+def test_who_leaves_leads_nothing_and_is_not_in_sync(
+    state: PartitionMetadata, there: set[int], leaving: set[int]
+) -> None:
     changed = elect_without(state, leaving, there.__contains__)
     others = [
         node
@@ -65,14 +68,16 @@ def test_who_leaves_leads_nothing_and_is_not_in_sync(state, there, leaving):
     elif state.leader == NO_LEADER or (state.leader in leaving and not others):
         assert changed is None  # the last ones stay
     else:
-        assert changed.leader_epoch == state.leader_epoch + 1
-        assert leaving.isdisjoint(changed.isr)
-        assert changed.leader == (others[0] if state.leader in leaving else state.leader)
-        assert changed.leader in changed.isr
+        assert present(changed).leader_epoch == state.leader_epoch + 1
+        assert leaving.isdisjoint(present(changed).isr)
+        assert present(changed).leader == (others[0] if state.leader in leaving else state.leader)
+        assert present(changed).leader in present(changed).isr
 
 
 @given(state=states(), there=online)
-def test_unclean_only_where_nobody_in_sync_is_there(state, there):
+def test_unclean_only_where_nobody_in_sync_is_there(
+    state: PartitionMetadata, there: set[int]
+) -> None:
     clean = elect_offline(state, there.__contains__)
     unclean = elect_offline(state, there.__contains__, unclean=True)
     present = [node for node in state.replicas if node in there]
@@ -85,7 +90,9 @@ def test_unclean_only_where_nobody_in_sync_is_there(state, there):
 
 
 @given(state=states(), there=online)
-def test_the_preferred_leader_is_the_first_replica_or_nobody(state, there):
+def test_the_preferred_leader_is_the_first_replica_or_nobody(
+    state: PartitionMetadata, there: set[int]
+) -> None:
     preferred = state.replicas[0]
     try:
         elected = elect_preferred(state, there.__contains__)
@@ -100,7 +107,9 @@ def test_the_preferred_leader_is_the_first_replica_or_nobody(state, there):
 
 
 @given(several=st.lists(states(), max_size=20), there=online, percentage=st.integers(0, 100))
-def test_what_is_out_of_balance_can_be_brought_back(several, there, percentage):
+def test_what_is_out_of_balance_can_be_brought_back(
+    several: list[PartitionMetadata], there: set[int], percentage: int
+) -> None:
     partitions = {TopicPartition("t", index): state for index, state in enumerate(several)}
     found = out_of_balance(partitions, percentage, there.__contains__)
     for place in found:
@@ -112,7 +121,7 @@ def test_what_is_out_of_balance_can_be_brought_back(several, there, percentage):
             assert all(partitions[place].replicas[0] != node for place in found)
 
 
-def test_what_moves_is_not_balanced():
+def test_what_moves_is_not_balanced() -> None:
     state = PartitionMetadata((1, 2), 2, 3, (1, 2), 4)
     place = TopicPartition("t", 0)
     assert out_of_balance({place: state}, 10, {1, 2}.__contains__) == [place]
@@ -122,7 +131,9 @@ def test_what_moves_is_not_balanced():
 @given(
     state=states(), epoch=st.one_of(st.integers(0, 9), st.integers((1 << 30) - 1, (1 << 31) - 1))
 )
-def test_no_epoch_comes_to_its_last_sooner_for_being_unforeseen(state, epoch):
+def test_no_epoch_comes_to_its_last_sooner_for_being_unforeseen(
+    state: PartitionMetadata, epoch: int
+) -> None:
     changed = unforeseen(replace(state, leader_epoch=epoch))
     assert epoch <= changed.leader_epoch < max(epoch + 1, (1 << 30) + (1 << 14))
     assert replace(changed, leader_epoch=state.leader_epoch) == state

@@ -1,9 +1,12 @@
 """Replicas whose disks fail: who leads and is in sync then, and when they may again."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.control import NO_LEADER, StopReplica, UpdateMetadata
@@ -13,13 +16,13 @@ from tests.support.patience import eventually
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     made = ScriptedCluster(tmp_path)
     yield made
     made.store.close()
 
 
-async def tell(cluster, value):
+async def tell(cluster: ScriptedCluster, value: bytes) -> None:
     """As a broker does; what was told is done then."""
     cluster.store.commit([Create(znodes.log_dir_event(), value, sequence=True)])
     await cluster.controller.failed_replicas.look_at_events()
@@ -28,12 +31,12 @@ async def tell(cluster, value):
     await cluster.controller.finish_changes()
 
 
-async def fail(cluster, node_id, *places):
+async def fail(cluster: ScriptedCluster, node_id: int, *places: TopicPartition) -> None:
     cluster.failed[node_id] = set(places)
     await tell(cluster, znodes.dump_log_dir_event(node_id))
 
 
-def test_others_lead_and_are_in_sync_where_a_disk_has_failed(cluster):
+def test_others_lead_and_are_in_sync_where_a_disk_has_failed(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start((1, 2, 3))
         before = cluster.state(P1)
@@ -59,7 +62,7 @@ def test_others_lead_and_are_in_sync_where_a_disk_has_failed(cluster):
     asyncio.run(scenario())
 
 
-def test_clients_are_told_which_replicas_are_offline(cluster):
+def test_clients_are_told_which_replicas_are_offline(cluster: ScriptedCluster) -> None:
     """Also of what only one replica keeps, and who is in sync nowhere; and when they are back."""
 
     def offline() -> dict[int, tuple[int, ...]]:
@@ -87,7 +90,9 @@ def test_clients_are_told_which_replicas_are_offline(cluster):
     asyncio.run(scenario())
 
 
-def test_who_has_failed_leads_again_when_it_says_so_or_is_started_again(cluster):
+def test_who_has_failed_leads_again_when_it_says_so_or_is_started_again(
+    cluster: ScriptedCluster,
+) -> None:
     async def scenario() -> None:
         await cluster.start((1, 2))
         await fail(cluster, 1, P0, P1)
@@ -109,7 +114,7 @@ def test_who_has_failed_leads_again_when_it_says_so_or_is_started_again(cluster)
     asyncio.run(scenario())
 
 
-def test_the_only_replica_stays_and_nonsense_is_forgotten(cluster):
+def test_the_only_replica_stays_and_nonsense_is_forgotten(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start((1,))
         before = cluster.state(P0)
@@ -128,7 +133,9 @@ def test_the_only_replica_stays_and_nonsense_is_forgotten(cluster):
     asyncio.run(scenario())
 
 
-def test_what_a_new_controller_is_told_counts_and_a_store_that_is_away_is_waited_for(cluster):
+def test_what_a_new_controller_is_told_counts_and_a_store_that_is_away_is_waited_for(
+    cluster: ScriptedCluster,
+) -> None:
     async def scenario() -> None:
         await cluster.start((1, 2))
         cluster.failed[1] = {P0}

@@ -1,6 +1,7 @@
 """What a leader is told that asks for another ISR."""
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,16 +21,18 @@ STATE = PartitionMetadata((1, 2, 3), 1, 5, (1, 2), 7)
 ASKED = IsrChange(UUID(int=1), 0, 5, (1, 2, 3), 7)
 
 
-def decided(asker=1, live=(1, 2, 3), **changed):
+def decided(
+    asker: int = 1, live: tuple[int, int, int] = (1, 2, 3), **changed: Any
+) -> PartitionMetadata | None:
     return decide(replace(ASKED, **changed), asker, STATE, lambda node_id: node_id in live)
 
 
-def test_a_leader_gets_what_it_asks_for():
+def test_a_leader_gets_what_it_asks_for() -> None:
     assert decided() == replace(STATE, isr=(1, 2, 3))
     assert decided(isr=(1,)) == replace(STATE, isr=(1,))
 
 
-def test_a_question_that_comes_again_is_answered_as_the_first():
+def test_a_question_that_comes_again_is_answered_as_the_first() -> None:
     assert decided(isr=(1, 2), partition_epoch=6) is None
 
 
@@ -47,6 +50,6 @@ def test_a_question_that_comes_again_is_answered_as_the_first():
         ({"live": (1, 2)}, IneligibleReplicaError),
     ],
 )
-def test_what_is_refused(changed, error):
+def test_what_is_refused(changed: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         decided(**changed)

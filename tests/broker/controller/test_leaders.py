@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -24,24 +27,24 @@ unclean: set[str] = set()
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     unclean.clear()
     made = ScriptedCluster(tmp_path, ElectionRules(unclean.__contains__))
     yield made
     made.store.close()
 
 
-def run(scenario):
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
 
 
-async def elect(cluster, kind, place=P0):
+async def elect(cluster: ScriptedCluster, kind: Election, place: TopicPartition = P0) -> None:
     (refusal,) = (await cluster.controller.leaders.elect(kind, [place])).values()
     if refusal is not None:
         raise refusal
 
 
-async def lead_by(cluster, node_id):
+async def lead_by(cluster: ScriptedCluster, node_id: int) -> None:
     """By the second replica, while the first one is away."""
     await cluster.start()
     first, second = cluster.state().replicas
@@ -51,7 +54,7 @@ async def lead_by(cluster, node_id):
     assert cluster.state().leader == second
 
 
-def test_a_preferred_leader_leads_again_when_it_is_in_sync(cluster):
+def test_a_preferred_leader_leads_again_when_it_is_in_sync(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lead_by(cluster, 2)
         with pytest.raises(PreferredLeaderNotAvailableError):
@@ -72,7 +75,7 @@ def test_a_preferred_leader_leads_again_when_it_is_in_sync(cluster):
     run(scenario)
 
 
-def test_all_partitions_at_once(cluster):
+def test_all_partitions_at_once(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lead_by(cluster, 2)
         await cluster.in_sync(2, 1)
@@ -83,7 +86,7 @@ def test_all_partitions_at_once(cluster):
     run(scenario)
 
 
-def test_a_controller_of_the_past_elects_nobody(cluster):
+def test_a_controller_of_the_past_elects_nobody(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lead_by(cluster, 2)
         await cluster.in_sync(2, 1)
@@ -97,7 +100,7 @@ def test_a_controller_of_the_past_elects_nobody(cluster):
     run(scenario)
 
 
-async def lose_all_in_sync(cluster):
+async def lose_all_in_sync(cluster: ScriptedCluster) -> None:
     """Broker 2 was not in sync, and 1 is gone."""
     await cluster.start()
     await cluster.in_sync(1)
@@ -107,7 +110,7 @@ async def lose_all_in_sync(cluster):
     assert (state.leader, state.isr) == (NO_LEADER, (1,))
 
 
-def test_who_is_not_in_sync_leads_only_when_that_is_asked_for(cluster):
+def test_who_is_not_in_sync_leads_only_when_that_is_asked_for(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lose_all_in_sync(cluster)
         with pytest.raises(PreferredLeaderNotAvailableError):
@@ -128,7 +131,7 @@ def test_who_is_not_in_sync_leads_only_when_that_is_asked_for(cluster):
     run(scenario)
 
 
-def test_nobody_leads_where_nobody_is(cluster):
+def test_nobody_leads_where_nobody_is(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lose_all_in_sync(cluster)
         await cluster.lose(2)
@@ -138,7 +141,7 @@ def test_nobody_leads_where_nobody_is(cluster):
     run(scenario)
 
 
-def test_a_topic_may_allow_it_before_and_after(cluster):
+def test_a_topic_may_allow_it_before_and_after(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lose_all_in_sync(cluster)
         cluster.controller.leaders.rules_changed()
@@ -153,7 +156,7 @@ def test_a_topic_may_allow_it_before_and_after(cluster):
     run(scenario)
 
 
-def test_the_next_controller_knows_what_a_topic_allows(cluster):
+def test_the_next_controller_knows_what_a_topic_allows(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lose_all_in_sync(cluster)
         unclean.add("t")
@@ -163,7 +166,7 @@ def test_the_next_controller_knows_what_a_topic_allows(cluster):
     run(scenario)
 
 
-def test_leaders_are_balanced(cluster):
+def test_leaders_are_balanced(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await lead_by(cluster, 2)
         await cluster.controller.leaders.balance()
@@ -175,7 +178,7 @@ def test_leaders_are_balanced(cluster):
     run(scenario)
 
 
-def test_leaders_are_balanced_by_themselves(tmp_path):
+def test_leaders_are_balanced_by_themselves(tmp_path: Path) -> None:
     cluster = ScriptedCluster(tmp_path, ElectionRules(balance_interval_s=0.01))
 
     async def scenario() -> None:
@@ -189,7 +192,7 @@ def test_leaders_are_balanced_by_themselves(tmp_path):
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}"])
-def test_what_old_tools_ask_for_by_a_node(cluster, value):
+def test_what_old_tools_ask_for_by_a_node(cluster: ScriptedCluster, value: bytes | None) -> None:
     async def scenario() -> None:
         await lead_by(cluster, 2)
         await cluster.in_sync(2, 1)

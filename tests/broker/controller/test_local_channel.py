@@ -1,11 +1,12 @@
 """A controller's requests to its own broker keep their order."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from kafka.errors import BrokerNotAvailableError
 
-from broker.cluster.control import Stamp, UpdateMetadata
+from broker.cluster.control import LeaderAndIsr, Stamp, StopReplica, UpdateMetadata
 from broker.cluster.store import StoreConnectionError
 from broker.controller.local_channel import LocalChannel
 
@@ -14,10 +15,10 @@ def request(epoch: int) -> UpdateMetadata:
     return UpdateMetadata(Stamp(1, epoch, 1), [], {}, {})
 
 
-def test_one_request_after_the_other_also_after_one_that_failed():
+def test_one_request_after_the_other_also_after_one_that_failed() -> None:
     done = []
 
-    async def obey(asked):
+    async def obey(asked: LeaderAndIsr | StopReplica | UpdateMetadata) -> dict[Any, Any]:
         for _ in range(3 - asked.stamp.controller_epoch):  # the first takes longest
             await asyncio.sleep(0)
         done.append(asked.stamp.controller_epoch)
@@ -37,11 +38,11 @@ def test_one_request_after_the_other_also_after_one_that_failed():
     asyncio.run(scenario())
 
 
-def test_what_a_store_keeps_its_broker_from_is_asked_for_again_until_it_is_done():
+def test_what_a_store_keeps_its_broker_from_is_asked_for_again_until_it_is_done() -> None:
     failures = [StoreConnectionError("/"), StoreConnectionError("/")]
     done = []
 
-    async def obey(asked):
+    async def obey(asked: LeaderAndIsr | StopReplica | UpdateMetadata) -> dict[Any, Any]:
         if failures:
             raise failures.pop()
         done.append(asked.stamp.controller_epoch)

@@ -2,7 +2,9 @@
 does: what was written is what the brokers are told in the end, as if nothing had been."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from kafka.errors import (
@@ -13,14 +15,25 @@ from kafka.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
 from broker.cluster.control import AlterPartition, IsrChange, LeaderAndIsr, StopReplica
-from broker.cluster.metadata import BrokerNode
-from broker.cluster.store import ANY_VERSION, Delete, MetadataStoreError, StoreConnectionError
+from broker.cluster.metadata import BrokerNode, PartitionMetadata
+from broker.cluster.store import (
+    ANY_VERSION,
+    Delete,
+    MetadataStoreError,
+    Node,
+    Operation,
+    StoreConnectionError,
+)
 from broker.controller.leaders import Election, ElectionRules
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import EVENT_S, eventually
+from tests.support.present import present
+
+_T = TypeVar("_T")
 
 LOST, AWAY, MOVED, REFUSED = "lost", "away", "another controller", "refused"
 """The commit is done, or not, and who asked for it knows neither; or another controller was elected
@@ -40,7 +53,9 @@ class Faults:
     def arm(self, number: int) -> None:
         self._left = number
 
-    def _commit(self, commits):
+    def _commit(
+        self, commits: Sequence[Sequence[Operation]]
+    ) -> list[list[str | Node | None] | MetadataStoreError]:
         self._left -= 1
         if self._left:
             return self._commit_each(commits)
@@ -58,7 +73,7 @@ class Faults:
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     unclean.clear()
     made = ScriptedCluster(tmp_path, ElectionRules(unclean.__contains__))
     yield made
@@ -68,7 +83,9 @@ def cluster(tmp_path):
 unclean: set[str] = set()
 
 
-async def insist(change: Callable[[], Awaitable[object]], done: type[KafkaError] | None = None):
+async def insist(
+    change: Callable[[], Awaitable[_T]], done: type[KafkaError] | None = None
+) -> _T | None:
     """As a client does that has had no answer, or membership that is told of a change: until there
     is one, or it is `done` already."""
     while True:
@@ -83,7 +100,7 @@ async def insist(change: Callable[[], Awaitable[object]], done: type[KafkaError]
 # What happens; before it the topic is as `ScriptedCluster` has it.
 
 
-async def a_topic_is_created(cluster, arm):
+async def a_topic_is_created(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     arm()
     await insist(
         lambda: cluster.controller.create_topic("new", [(1, 2), (2, 3)], {}),
@@ -92,7 +109,7 @@ async def a_topic_is_created(cluster, arm):
     await eventually(lambda: "new" in cluster.controller._context.topics)
 
 
-async def a_topic_is_deleted(cluster, arm):
+async def a_topic_is_deleted(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     (topic,) = cluster.records.cluster().topics
     arm()
     await insist(lambda: cluster.controller.delete_topic(topic), UnknownTopicOrPartitionError)
@@ -100,20 +117,20 @@ async def a_topic_is_deleted(cluster, arm):
     assert not cluster.records.deleted_topics()
 
 
-async def partitions_are_added(cluster, arm):
+async def partitions_are_added(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     arm()
     await insist(lambda: cluster.controller.add_partitions("t", 4), InvalidPartitionsError)
     assert len(cluster.records.cluster().topics[0].partitions) == 4
 
 
-async def a_broker_is_lost(cluster, arm):
+async def a_broker_is_lost(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     cluster.store.commit([Delete(znodes.broker(1), ANY_VERSION)])
     arm()
     await insist(lambda: cluster.controller.brokers_changed())
     await eventually(lambda: cluster.state(P0).leader == cluster.state(P1).leader == 2)
 
 
-async def a_broker_is_back(cluster, arm):
+async def a_broker_is_back(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     await cluster.lose(1)
     cluster.records.register(BrokerNode(1, "host", 9091))
     cluster.told = [each for each in cluster.told if each[0] != 1]
@@ -123,44 +140,45 @@ async def a_broker_is_back(cluster, arm):
     await insist(lambda: cluster.in_sync(2, 1))
 
 
-async def a_preferred_leader_is_elected(cluster, arm):
+async def a_preferred_leader_is_elected(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     await cluster.lose(1)
     await cluster.find(1)
     await cluster.in_sync(2, 1)
 
-    async def elect():
+    async def elect() -> None:
         outcomes = await cluster.controller.leaders.elect(Election.PREFERRED, [P0])
         if outcomes[P0] is not None:
-            raise outcomes[P0]
+            raise present(outcomes[P0])
 
     arm()
     await insist(elect, ElectionNotNeededError)
     assert cluster.state().leader == 1
 
 
-async def a_broker_stops(cluster, arm):
+async def a_broker_stops(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     epoch = cluster.records.brokers()[1].epoch
     arm()
     assert await insist(lambda: cluster.controller.shut_down(1, epoch)) == []
     assert cluster.state().leader == 2
 
 
-async def an_isr_shrinks(cluster, arm):
+async def an_isr_shrinks(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     state, (topic,) = cluster.state(), cluster.records.cluster().topics
     change = IsrChange(topic.topic_id, 0, state.leader_epoch, (1,), state.partition_epoch)
     asked = AlterPartition(1, cluster.records.brokers()[1].epoch, [change])
     arm()
-    (answer,) = await insist(lambda: cluster.controller.alter_partitions(asked))
+    (answer,) = present(await insist(lambda: cluster.controller.alter_partitions(asked)))
     assert answer == cluster.state()
+    assert isinstance(answer, PartitionMetadata)
     assert answer.isr == (1,)
 
 
-async def replicas_move(cluster, arm):
+async def replicas_move(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     arm()
     await insist(lambda: cluster.controller.moves.begin({P0: (3, 2)}))
     await eventually(lambda: cluster.state().isr == (1, 2))
 
-    async def catch_up():
+    async def catch_up() -> None:
         if cluster.state().replicas == (3, 2, 1):
             await cluster.in_sync(1, 2, 3)
 
@@ -169,7 +187,7 @@ async def replicas_move(cluster, arm):
     await eventually(lambda: not cluster.controller.moves.under_way())
 
 
-async def who_is_not_in_sync_may_lead(cluster, arm):
+async def who_is_not_in_sync_may_lead(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     for place in (P0, P1):
         await cluster.in_sync(1, place=place)
     await cluster.lose(1)
@@ -197,7 +215,7 @@ STOPPED = (0, 0)
 """What who has stopped a replica knows."""
 
 
-def told(cluster):
+def told(cluster: ScriptedCluster) -> dict[tuple[int, TopicPartition], tuple[int, int]]:
     """Who leads in which epoch, by what each broker was told last. Other ISRs are told to leaders
     alone, by answers."""
     found = {}
@@ -210,7 +228,7 @@ def told(cluster):
     return found
 
 
-def is_told(cluster):
+def is_told(cluster: ScriptedCluster) -> bool:
     """Whether each broker that is there was told what stands in the store, and the controller
     knows it."""
     stored, known, last = cluster.records.cluster(), cluster.controller._context, told(cluster)
@@ -228,7 +246,12 @@ def is_told(cluster):
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__.replace("_", " "))
 @pytest.mark.parametrize("kind", [LOST, AWAY, MOVED, REFUSED])
 @pytest.mark.parametrize("number", range(1, 4))
-def test_what_comes_between_two_writes_is_made_good(cluster, event, kind, number):
+def test_what_comes_between_two_writes_is_made_good(
+    cluster: ScriptedCluster,
+    event: Callable[[ScriptedCluster, Callable[[], None]], Coroutine[Any, Any, None]],
+    kind: str,
+    number: int,
+) -> None:
     async def scenario() -> None:
         await cluster.controller.start()
         await cluster.controller.create_topic("t", [(1, 2), (1, 2)], {})
@@ -241,7 +264,9 @@ def test_what_comes_between_two_writes_is_made_good(cluster, event, kind, number
     asyncio.run(scenario())
 
 
-def test_a_change_of_several_turns_ends_where_everything_was_read_anew_between_them(cluster):
+def test_a_change_of_several_turns_ends_where_everything_was_read_anew_between_them(
+    cluster: ScriptedCluster,
+) -> None:
     """It would go on with what it knew before, beside who goes on with the same from the store."""
 
     async def scenario() -> None:

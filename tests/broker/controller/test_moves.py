@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -21,28 +24,28 @@ NODE = "/admin/reassign_partitions"
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     made = ScriptedCluster(tmp_path)
     yield made
     made.store.close()
 
 
-def run(scenario):
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
 
 
-def node(cluster):
+def node(cluster: ScriptedCluster) -> tuple[Any, Any, Any]:
     value = json.loads(cluster.store.get("/brokers/topics/t").value)
     return value["partitions"]["0"], value["adding_replicas"], value["removing_replicas"]
 
 
-async def move(cluster, *target, place=P0):
+async def move(cluster: ScriptedCluster, *target: int, place: TopicPartition = P0) -> None:
     (outcome,) = (await cluster.controller.moves.begin({place: target or None})).values()
     if outcome is not None:
         raise outcome
 
 
-def test_a_move_as_apache_kafka_writes_it(cluster):
+def test_a_move_as_apache_kafka_writes_it(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         epoch = cluster.state().leader_epoch
@@ -72,7 +75,7 @@ def test_a_move_as_apache_kafka_writes_it(cluster):
     run(scenario)
 
 
-def test_fewer_replicas_and_another_order_are_done_at_once(cluster):
+def test_fewer_replicas_and_another_order_are_done_at_once(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 2, 1)
@@ -89,7 +92,7 @@ def test_fewer_replicas_and_another_order_are_done_at_once(cluster):
     run(scenario)
 
 
-def test_a_move_is_taken_back(cluster):
+def test_a_move_is_taken_back(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         with pytest.raises(NoReassignmentInProgressError):
@@ -105,7 +108,7 @@ def test_a_move_is_taken_back(cluster):
     run(scenario)
 
 
-def test_a_move_is_replaced_by_another(cluster):
+def test_a_move_is_replaced_by_another(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 3, 4)
@@ -119,7 +122,7 @@ def test_a_move_is_replaced_by_another(cluster):
     run(scenario)
 
 
-def test_two_at_once(cluster):
+def test_two_at_once(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         gone = TopicPartition("t", 9)
@@ -138,7 +141,7 @@ def test_two_at_once(cluster):
     run(scenario)
 
 
-def test_the_next_controller_goes_on(cluster):
+def test_the_next_controller_goes_on(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         before = cluster.controller
@@ -153,7 +156,7 @@ def test_the_next_controller_goes_on(cluster):
     run(scenario)
 
 
-def test_the_next_controller_ends_what_was_just_to_end(cluster):
+def test_the_next_controller_ends_what_was_just_to_end(cluster: ScriptedCluster) -> None:
     """Also where the one before had not heard that the log is gone."""
 
     async def scenario() -> None:
@@ -172,7 +175,7 @@ def test_the_next_controller_ends_what_was_just_to_end(cluster):
     run(scenario)
 
 
-def test_who_is_to_go_and_is_away_holds_nothing_up(cluster):
+def test_who_is_to_go_and_is_away_holds_nothing_up(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 3, 2)
@@ -184,7 +187,7 @@ def test_who_is_to_go_and_is_away_holds_nothing_up(cluster):
     run(scenario)
 
 
-def test_a_move_waits_for_a_broker_that_is_away(cluster):
+def test_a_move_waits_for_a_broker_that_is_away(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 3, 2)
@@ -200,7 +203,7 @@ def test_a_move_waits_for_a_broker_that_is_away(cluster):
     run(scenario)
 
 
-def test_what_a_dead_broker_led_moves_as_well(cluster):
+def test_what_a_dead_broker_led_moves_as_well(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await cluster.lose(1)
@@ -219,7 +222,7 @@ def test_what_a_dead_broker_led_moves_as_well(cluster):
     run(scenario)
 
 
-def test_a_topic_is_deleted_while_its_replicas_move(cluster):
+def test_a_topic_is_deleted_while_its_replicas_move(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 3, 2)
@@ -231,7 +234,7 @@ def test_a_topic_is_deleted_while_its_replicas_move(cluster):
     run(scenario)
 
 
-def test_a_store_that_is_away_for_a_moment_is_asked_again(cluster):
+def test_a_store_that_is_away_for_a_moment_is_asked_again(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await move(cluster, 3, 2)
@@ -246,7 +249,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(cluster):
     run(scenario)
 
 
-def request(*asked):
+def request(*asked: tuple[Any, list[int]]) -> bytes:
     partitions = [
         {"topic": place.topic, "partition": place.partition, "replicas": replicas}
         for place, replicas in asked
@@ -254,7 +257,7 @@ def request(*asked):
     return json.dumps({"version": 1, "partitions": partitions}).encode()
 
 
-def test_what_old_tools_ask_for_by_a_node(cluster):
+def test_what_old_tools_ask_for_by_a_node(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         await cluster.controller.look_at_requests()  # nothing yet
@@ -272,7 +275,7 @@ def test_what_old_tools_ask_for_by_a_node(cluster):
     run(scenario)
 
 
-def test_what_is_asked_for_later_by_request_counts(cluster):
+def test_what_is_asked_for_later_by_request_counts(cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         await cluster.start()
         cluster.store.commit([Create(NODE, request((P0, [3, 2])))])
@@ -293,7 +296,7 @@ def test_what_is_asked_for_later_by_request_counts(cluster):
         b'{"partitions":[{"topic":{"a":1},"partition":-1,"replicas":[1]}]}',
     ],
 )
-def test_a_node_of_nonsense_is_removed(cluster, value):
+def test_a_node_of_nonsense_is_removed(cluster: ScriptedCluster, value: bytes) -> None:
     async def scenario() -> None:
         await cluster.start()
         cluster.store.commit([Create(NODE, value)])

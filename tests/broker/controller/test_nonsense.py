@@ -1,6 +1,9 @@
 """Nodes that others have written in nonsense: nothing of them is guessed, and the rest goes on."""
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import CoordinatorLoadInProgressError, TopicAlreadyExistsError
@@ -13,20 +16,20 @@ NO_JSON = [b"", b"nonsense", b"[]", b"\xff", b"[" * 100_000]
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
     made = ScriptedCluster(tmp_path)
     yield made
     made.store.close()
 
 
-def write(cluster, path, value):
+def write(cluster: ScriptedCluster, path: str, value: bytes) -> bytes:
     """What stood there."""
     before = cluster.store.get(path).value
     cluster.store.commit([Set(path, value, ANY_VERSION)])
     return before
 
 
-async def known(cluster):
+async def known(cluster: ScriptedCluster) -> set[Any]:
     """The topics of the next controller."""
     await cluster.fail_over()
     return set(cluster.controller._context.topics)
@@ -59,7 +62,9 @@ STATE = [
     [(znodes.topic("t"), value) for value in TOPIC]
     + [(znodes.partition_state("t", 1), value) for value in STATE],
 )
-def test_a_topic_is_left_out_until_it_is_mended(cluster, path, value):
+def test_a_topic_is_left_out_until_it_is_mended(
+    cluster: ScriptedCluster, path: str, value: bytes
+) -> None:
     """And is not made anew in its place."""
 
     async def scenario() -> None:
@@ -80,7 +85,9 @@ def test_a_topic_is_left_out_until_it_is_mended(cluster, path, value):
 
 
 @pytest.mark.parametrize("value", STATE)
-def test_a_controller_replaces_a_state_that_it_knows(cluster, value):
+def test_a_controller_replaces_a_state_that_it_knows(
+    cluster: ScriptedCluster, value: bytes
+) -> None:
     async def scenario() -> None:
         await cluster.start()
         write(cluster, znodes.partition_state(*P0), value)
@@ -104,7 +111,7 @@ def test_a_controller_replaces_a_state_that_it_knows(cluster, value):
         (b"x", b'{"host":"h","port":1}'),
     ],
 )
-def test_a_registration_is_left_out(cluster, name, value):
+def test_a_registration_is_left_out(cluster: ScriptedCluster, name: bytes, value: bytes) -> None:
     async def scenario() -> None:
         await cluster.start()
         cluster.store.commit([Create(f"{znodes.BROKERS}/{name.decode()}", value)])
@@ -117,7 +124,9 @@ def test_a_registration_is_left_out(cluster, name, value):
 
 
 @pytest.mark.parametrize("value", [*NO_JSON[1:], b"{}", b'{"block_end":"x"}'])
-def test_no_producer_ids_are_given_that_may_be_somebodys(cluster, value):
+def test_no_producer_ids_are_given_that_may_be_somebodys(
+    cluster: ScriptedCluster, value: bytes
+) -> None:
     async def scenario() -> None:
         await cluster.start()
         write(cluster, znodes.PRODUCER_ID_BLOCK, value)
@@ -131,7 +140,9 @@ def test_no_producer_ids_are_given_that_may_be_somebodys(cluster, value):
 
 
 @pytest.mark.parametrize("value", NO_JSON)
-def test_what_no_cluster_can_do_without_is_said_by_name(cluster, value):
+def test_what_no_cluster_can_do_without_is_said_by_name(
+    cluster: ScriptedCluster, value: bytes
+) -> None:
     cluster.store.ensure(znodes.CLUSTER_ID)
     for path, read in (
         (znodes.CLUSTER_ID, cluster.records.cluster_id),

@@ -1,6 +1,7 @@
 """Where replicas of new partitions go."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ node_ids = st.lists(st.integers(0, 1000), min_size=1, max_size=12, unique=True)
 
 
 @given(nodes=node_ids, partitions=st.integers(1, 60), data=st.data())
-def test_each_broker_has_its_share(nodes, partitions, data):
+def test_each_broker_has_its_share(nodes: list[int], partitions: int, data: st.DataObject) -> None:
     replication_factor = data.draw(st.integers(1, len(nodes)))
     placed = place(dict.fromkeys(nodes), partitions, replication_factor)
     assert len(placed) == partitions
@@ -25,7 +26,7 @@ def test_each_broker_has_its_share(nodes, partitions, data):
     assert max(led.values()) - min(led[node] for node in nodes) <= 1
 
 
-def test_as_apache_kafka_places_them():
+def test_as_apache_kafka_places_them() -> None:
     """The example of AdminUtils: 10 partitions with 3 replicas on 5 brokers, from the first on."""
     assert place(dict.fromkeys(range(5)), 10, 3, first_broker=0) == [
         (0, 1, 2),
@@ -41,12 +42,12 @@ def test_as_apache_kafka_places_them():
     ]
 
 
-def test_more_replicas_than_brokers():
+def test_more_replicas_than_brokers() -> None:
     with pytest.raises(InvalidReplicationFactorError, match="only 2 broker"):
         place({1: None, 2: None}, 1, 3)
 
 
-def test_partitions_that_are_added_go_on_where_the_others_end():
+def test_partitions_that_are_added_go_on_where_the_others_end() -> None:
     racks = dict.fromkeys((1, 2, 3))
     whole = place(racks, 7, 2, first_broker=1)
     present = [PartitionMetadata(replicas, replicas[0], 0, replicas, 0) for replicas in whole[:4]]
@@ -56,14 +57,16 @@ def test_partitions_that_are_added_go_on_where_the_others_end():
 
 
 @st.composite
-def racks_of(draw):
+def racks_of(draw: st.DrawFn) -> dict[Any, Any]:
     """Some brokers, of one rack or several."""
     nodes = draw(node_ids)
     return {node: draw(st.sampled_from("abc")) for node in nodes}
 
 
 @given(racks=racks_of(), partitions=st.integers(1, 60), data=st.data())
-def test_no_rack_has_a_second_replica_before_each_has_one(racks, partitions, data):
+def test_no_rack_has_a_second_replica_before_each_has_one(
+    racks: Any, partitions: int, data: st.DataObject
+) -> None:
     replication_factor = data.draw(st.integers(1, len(racks)))
     placed = place(racks, partitions, replication_factor)
     rack_count = len(set(racks.values()))
@@ -100,14 +103,14 @@ def test_no_rack_has_a_second_replica_before_each_has_one(racks, partitions, dat
     ],
 )
 def test_as_apache_kafka_places_them_over_racks(
-    racks, factor, first_broker, first_partition, placed
-):
+    racks: dict[int, str], factor: int, first_broker: int, first_partition: int, placed: str
+) -> None:
     """Kafka 3.9's AdminUtils, asked the same."""
     expected = [tuple(map(int, replicas)) for replicas in placed.split()]
     assert place(racks, len(expected), factor, first_partition, first_broker) == expected
 
 
-def test_racks_count_only_where_all_brokers_have_one():
+def test_racks_count_only_where_all_brokers_have_one() -> None:
     nodes = dict.fromkeys(range(5))
     mixed = {**nodes, 3: "a"}
     assert place(mixed, 10, 3, first_broker=0) == place(nodes, 10, 3, first_broker=0)

@@ -30,13 +30,15 @@ def everyone(node_id: int) -> bool:
     return True
 
 
-def at_rest(replicas, isr=None, leader=None):
+def at_rest(
+    replicas: tuple[int, ...], isr: tuple[int, ...] | None = None, leader: int | None = None
+) -> PartitionMetadata:
     isr = tuple(replicas if isr is None else isr)
     return PartitionMetadata(tuple(replicas), isr[0] if leader is None else leader, 3, isr, 7)
 
 
 @st.composite
-def states(draw):
+def states(draw: st.DrawFn) -> PartitionMetadata:
     """At rest, or on its way."""
     replicas = draw(targets)
     isr = draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True).map(tuple))
@@ -47,7 +49,9 @@ def states(draw):
 
 
 @given(state=states(), target=targets)
-def test_while_they_move_all_are_kept_and_in_the_end_those_that_were_wanted(state, target):
+def test_while_they_move_all_are_kept_and_in_the_end_those_that_were_wanted(
+    state: PartitionMetadata, target: tuple[int, ...]
+) -> None:
     assume(not set(state.isr).isdisjoint((*target, *before(state))))
     moving = decide(state, target, everyone, any_count=True)
     assert wanted(moving) == target
@@ -65,7 +69,9 @@ def test_while_they_move_all_are_kept_and_in_the_end_those_that_were_wanted(stat
 
 
 @given(state=states(), target=targets, there=online)
-def test_what_is_written_at_its_beginning(state, target, there):
+def test_what_is_written_at_its_beginning(
+    state: PartitionMetadata, target: tuple[int, ...], there: set[int]
+) -> None:
     assume(not set(state.isr).isdisjoint((*target, *before(state))))
     moving = decide(state, target, everyone, any_count=True)
     written = begun(moving, there.__contains__)
@@ -76,7 +82,9 @@ def test_what_is_written_at_its_beginning(state, target, there):
 
 
 @given(state=states(), target=targets, there=online)
-def test_what_is_written_at_its_end(state, target, there):
+def test_what_is_written_at_its_end(
+    state: PartitionMetadata, target: tuple[int, ...], there: set[int]
+) -> None:
     assume(not set(state.isr).isdisjoint((*target, *before(state))))
     moving = decide(state, target, everyone, any_count=True)
     if not is_complete(moving):
@@ -90,7 +98,7 @@ def test_what_is_written_at_its_end(state, target, there):
     check_leader(state, written, there)
 
 
-def check_leader(state, written, there):
+def check_leader(state: PartitionMetadata, written: PartitionMetadata, there: set[int]) -> None:
     """Nobody leads who is not in sync and there; and who can, does so on."""
     able = [node for node in written.replicas if node in written.isr and node in there]
     if state.leader in able:
@@ -99,14 +107,14 @@ def check_leader(state, written, there):
         assert written.leader == (able[0] if able else NO_LEADER)
 
 
-def test_kafkas_own_example():
+def test_kafkas_own_example() -> None:
     moving = decide(at_rest((1, 2)), (3, 2), everyone, any_count=True)
     assert (moving.replicas, moving.adding, moving.removing) == ((3, 2, 1), (3,), (1,))
     replaced = decide(moving, (4, 1), everyone, any_count=True)
     assert (replaced.replicas, replaced.adding, replaced.removing) == ((4, 1, 2), (4,), (2,))
 
 
-def test_what_is_refused():
+def test_what_is_refused() -> None:
     state = at_rest((1, 2))
     for target in ((), (1, 1), (1, 9), (-1,)):
         with pytest.raises(InvalidReplicationAssignmentError):
@@ -118,12 +126,12 @@ def test_what_is_refused():
     decide(state, (3, 4), everyone, any_count=False)
 
 
-def test_a_broker_that_is_away_may_stay_and_none_be_added():
+def test_a_broker_that_is_away_may_stay_and_none_be_added() -> None:
     state = at_rest((1, 2), isr=(1,))
     assert decide(state, (2, 1), (1,).__contains__, any_count=True).replicas == (2, 1)
 
 
-def test_the_last_in_sync_is_not_given_up():
+def test_the_last_in_sync_is_not_given_up() -> None:
     moving = decide(at_rest((1,)), (2,), everyone, any_count=True)
     only_new = PartitionMetadata(moving.replicas, 2, 9, (2,), 9, moving.adding, moving.removing)
     with pytest.raises(InvalidReplicationAssignmentError):

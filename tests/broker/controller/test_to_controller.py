@@ -1,8 +1,10 @@
 """What a leader asks its controller for: one request at a time, again where it was not done."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,11 +26,11 @@ from broker.controller.to_controller import ToController
 EPOCH = 55
 
 
-def change(index, topic=1):
+def change(index: int, topic: int = 1) -> IsrChange:
     return IsrChange(UUID(int=topic), index, 5, (1, 2), 7)
 
 
-def granted(asked):
+def granted(asked: IsrChange) -> PartitionMetadata:
     return PartitionMetadata((), 1, asked.leader_epoch, asked.isr, asked.partition_epoch + 1)
 
 
@@ -40,10 +42,12 @@ class Asking:
         self.cache = SimpleNamespace(controller_id=1)
         self.asked: list[tuple[int, AlterPartition]] = []
         self.under_way = self.most = 0
-        self.outcome = lambda number, asked: granted(asked)
+        self.outcome: Callable[[int, IsrChange], PartitionMetadata] = lambda _, asked: granted(
+            asked
+        )
         self.to = ToController(1, lambda: EPOCH, self.cache, self._ask)  # type: ignore[arg-type]
 
-    async def _ask(self, node_id, message, version, response_class):
+    async def _ask(self, node_id: int, message: Any, version: int, response_class: Any) -> Any:
         request = alter_partition_in(message)
         self.asked.append((node_id, request))
         number = len(self.asked)
@@ -59,16 +63,16 @@ class Asking:
             answer = alter_partition_response(request, answers)
         return response_class.decode(answer.encode(version=version), version=version)
 
-    def _answer(self, number, asked):
+    def _answer(self, number: int, asked: IsrChange) -> PartitionMetadata:
         return self.outcome(number, asked)
 
 
 @pytest.fixture
-def asking():
+def asking() -> Asking:
     return Asking()
 
 
-def test_what_comes_meanwhile_goes_together_with_the_next_request(asking):
+def test_what_comes_meanwhile_goes_together_with_the_next_request(asking: Asking) -> None:
     async def scenario() -> None:
         first = asyncio.ensure_future(asking.to.alter_isr(change(0)))
         await asyncio.sleep(0)
@@ -89,10 +93,12 @@ NO_ANSWERS = (KafkaConnectionError, ValueError)
 
 @pytest.mark.parametrize("error", [NotControllerError, StaleBrokerEpochError, *NO_ANSWERS])
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_was_not_done_is_asked_of_who_is_controller_then(asking, error, is_whole):
+def test_what_was_not_done_is_asked_of_who_is_controller_then(
+    asking: Asking, error: NotControllerError | type[ValueError], is_whole: bool
+) -> None:
     """Whether it says so of the whole request, or of one partition, or what is no answer."""
 
-    def outcome(number, asked):
+    def outcome(number: int, asked: IsrChange) -> Any:
         if number > 1 or (asked.partition == 1 and not is_whole):
             return granted(asked)
         asking.cache.controller_id = 3
@@ -114,7 +120,7 @@ def test_what_was_not_done_is_asked_of_who_is_controller_then(asking, error, is_
     asyncio.run(scenario())
 
 
-def test_what_is_refused_is_said_and_the_others_are_done(asking):
+def test_what_is_refused_is_said_and_the_others_are_done(asking: Asking) -> None:
     refused = {0: IneligibleReplicaError, 2: UnknownTopicIdError}
     asking.outcome = lambda number, asked: refused.get(asked.partition, lambda: granted(asked))()
 
@@ -132,7 +138,9 @@ def test_what_is_refused_is_said_and_the_others_are_done(asking):
     asyncio.run(scenario())
 
 
-def test_a_partition_that_is_asked_for_otherwise_meanwhile_is_in_a_request_once(asking):
+def test_a_partition_that_is_asked_for_otherwise_meanwhile_is_in_a_request_once(
+    asking: Asking,
+) -> None:
     """Else the answer to the one would be taken for that to the other."""
 
     def outcome(number, asked):
@@ -158,7 +166,7 @@ def test_a_partition_that_is_asked_for_otherwise_meanwhile_is_in_a_request_once(
     asyncio.run(scenario())
 
 
-def test_without_a_controller_it_waits_for_one(asking):
+def test_without_a_controller_it_waits_for_one(asking: Asking) -> None:
     asking.cache.controller_id = -1
 
     async def scenario() -> None:

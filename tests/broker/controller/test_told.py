@@ -3,23 +3,30 @@ brokers of Apache Kafka's have left to it."""
 
 import asyncio
 import uuid
+from asyncio import Future
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from kafka.errors import TopicAlreadyExistsError
 
 from broker.cluster import znodes
+from broker.cluster.control import LeaderAndIsr, StopReplica, UpdateMetadata
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode, PartitionMetadata, TopicMetadata, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.cluster.store import ANY_VERSION, Create, Delete
 from broker.controller.controller import Controller
 
+_T = TypeVar("_T")
+
 
 class Cluster:
     """Controller 1 and broker 2, which do all that they are told. `told`: kinds of requests and how
     many partitions each has, by the broker."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory: Path) -> None:
         self.store = LocalStore(directory)
         self.records = MetadataRecords(self.store)
         self.records.prepare()
@@ -29,21 +36,21 @@ class Cluster:
             self.register(node_id)
         self.controller = Controller(1, self.records, self._channel, _blocking)
 
-    def register(self, node_id) -> None:
+    def register(self, node_id: int) -> None:
         self.records.register(BrokerNode(node_id, "host", 9090 + node_id))
 
-    def end_session(self, node_id) -> None:
+    def end_session(self, node_id: int) -> None:
         self.store.commit([Delete(znodes.broker(node_id), ANY_VERSION)])
 
-    def _channel(self, node):
+    def _channel(self, node: BrokerNode) -> "_Channel":
         return _Channel(self.told[node.node_id])
 
 
 class _Channel:
-    def __init__(self, told) -> None:
+    def __init__(self, told: list[tuple[str, int]]) -> None:
         self._told = told
 
-    def send(self, request):
+    def send(self, request: LeaderAndIsr | StopReplica | UpdateMetadata) -> Future[Any]:
         self._told.append((type(request).__name__, len(request.partitions)))
         answer = asyncio.get_running_loop().create_future()
         answer.set_result({})
@@ -53,18 +60,18 @@ class _Channel:
         pass
 
 
-async def _blocking(function):
+async def _blocking(function: Callable[[], _T]) -> _T:
     return function()
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     yield made
     made.store.close()
 
 
-def test_who_is_there_comes_before_whom_to_follow(cluster):
+def test_who_is_there_comes_before_whom_to_follow(cluster: Cluster) -> None:
     """Apache Kafka's brokers follow nobody of whom they have not heard, and ask nobody."""
 
     async def scenario() -> None:
@@ -88,7 +95,7 @@ def test_who_is_there_comes_before_whom_to_follow(cluster):
     asyncio.run(scenario())
 
 
-def test_who_is_there_comes_before_the_leaders_that_are_back(cluster):
+def test_who_is_there_comes_before_the_leaders_that_are_back(cluster: Cluster) -> None:
     async def scenario() -> None:
         await cluster.controller.start()
         await cluster.controller.create_topic("t", [(2, 1)], {})
@@ -109,7 +116,7 @@ def test_who_is_there_comes_before_the_leaders_that_are_back(cluster):
     asyncio.run(scenario())
 
 
-def write_topic_alone(cluster, name, replicas):
+def write_topic_alone(cluster: Cluster, name: str, replicas: list[Any]) -> uuid.UUID:
     """As a broker of Apache Kafka's that is not the controller; its topic id."""
     states = [PartitionMetadata(tuple(each), -1, -1, (), -1) for each in replicas]
     topic = TopicMetadata(name, uuid.uuid4(), tuple(states))
@@ -119,7 +126,9 @@ def write_topic_alone(cluster, name, replicas):
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["by the controller", "by the next one"])
-def test_partitions_of_a_topic_that_another_broker_has_written_down_are_made(cluster, is_there):
+def test_partitions_of_a_topic_that_another_broker_has_written_down_are_made(
+    cluster: Cluster, is_there: bool
+) -> None:
     async def scenario() -> None:
         if is_there:
             await cluster.controller.start()
@@ -140,7 +149,7 @@ def test_partitions_of_a_topic_that_another_broker_has_written_down_are_made(clu
     asyncio.run(scenario())
 
 
-def test_partitions_that_were_made_in_part_are_completed(cluster):
+def test_partitions_that_were_made_in_part_are_completed(cluster: Cluster) -> None:
     async def scenario() -> None:
         topic = new_topic("t", 250, 1)
         cluster.records.create_topic(topic, {})
@@ -157,7 +166,7 @@ def test_partitions_that_were_made_in_part_are_completed(cluster):
     asyncio.run(scenario())
 
 
-def test_configs_without_a_topic_do_not_stand_in_its_way(cluster):
+def test_configs_without_a_topic_do_not_stand_in_its_way(cluster: Cluster) -> None:
     async def scenario() -> None:
         await cluster.controller.start()
         cluster.store.commit([Create(znodes.topic_config("t"), znodes.dump_config({}))])
@@ -169,7 +178,9 @@ def test_configs_without_a_topic_do_not_stand_in_its_way(cluster):
 
 
 @pytest.mark.parametrize("removed", range(6))
-def test_a_deletion_that_another_controller_has_begun_is_carried_on(cluster, removed):
+def test_a_deletion_that_another_controller_has_begun_is_carried_on(
+    cluster: Cluster, removed: int
+) -> None:
     """Apache Kafka's remove the nodes one by one."""
 
     async def scenario() -> None:

@@ -5,6 +5,7 @@ Apache Kafka passes too.
 """
 
 import time
+from collections.abc import Callable
 
 import pytest
 from kafka.errors import (
@@ -41,19 +42,20 @@ from tests.broker.coordinator.consumer_in_memory import (
 )
 from tests.broker.coordinator.in_memory import GROUP
 from tests.support.patience import BUSY_S
+from tests.support.present import present
 
 SESSION_S = 45.0
 PLACE = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def coordinated():
+def coordinated() -> ConsumerCoordinated:
     made = ConsumerCoordinated()
     made.topics.put("t", 4)
     return made
 
 
-def two(coordinated):
+def two(coordinated: ConsumerCoordinated) -> tuple[Member, Member]:
     """Members a and b, each with half of the partitions."""
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
@@ -64,14 +66,14 @@ def two(coordinated):
     return a, b
 
 
-def test_a_partition_is_given_only_when_it_was_given_up(coordinated):
+def test_a_partition_is_given_only_when_it_was_given_up(coordinated: ConsumerCoordinated) -> None:
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
     assert a.numbers == [0, 1, 2, 3]
     assert b.join().assigned == {}
     assert (b.epoch, a.epoch) == (3, 2)
     told = a.ask()
-    assert sorted(each.partition for each in told.assigned) == [0, 1]
+    assert sorted(each.partition for each in present(present(told).assigned)) == [0, 1]
     assert told.epoch == 2
     assert coordinated.group().state is ConsumerGroupState.RECONCILING
     for _ in range(3):  # it has not said so yet
@@ -84,12 +86,14 @@ def test_a_partition_is_given_only_when_it_was_given_up(coordinated):
     assert coordinated.group().state is ConsumerGroupState.STABLE
 
 
-def test_who_says_nothing_of_its_partitions_has_not_given_them_up(coordinated):
+def test_who_says_nothing_of_its_partitions_has_not_given_them_up(
+    coordinated: ConsumerCoordinated,
+) -> None:
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
     b.join()
     told = a.ask()
-    assert sorted(each.partition for each in told.assigned) == [0, 1]
+    assert sorted(each.partition for each in present(present(told).assigned)) == [0, 1]
     for _ in range(3):
         assert a.ask(owned=None).epoch == a.epoch
         assert b.beat().assigned is None
@@ -98,7 +102,7 @@ def test_who_says_nothing_of_its_partitions_has_not_given_them_up(coordinated):
     assert (a.numbers, b.numbers) == ([0, 1], [2, 3])
 
 
-def test_a_member_that_does_not_give_up_is_fenced(coordinated):
+def test_a_member_that_does_not_give_up_is_fenced(coordinated: ConsumerCoordinated) -> None:
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
     b.join()
@@ -113,7 +117,9 @@ def test_a_member_that_does_not_give_up_is_fenced(coordinated):
     assert b.numbers == [0, 1, 2, 3]
 
 
-def test_a_member_that_cannot_be_fenced_yet_is_fenced_later(coordinated):
+def test_a_member_that_cannot_be_fenced_yet_is_fenced_later(
+    coordinated: ConsumerCoordinated,
+) -> None:
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
     b.join()
@@ -128,14 +134,14 @@ def test_a_member_that_cannot_be_fenced_yet_is_fenced_later(coordinated):
     assert set(coordinated.group().members) == {"b"}
 
 
-def test_giving_up_in_time_ends_the_limit(coordinated):
+def test_giving_up_in_time_ends_the_limit(coordinated: ConsumerCoordinated) -> None:
     a, _ = two(coordinated)
     coordinated.time.advance(REBALANCE_MS / 1000 + 1)
     a.beat()
     assert set(coordinated.group().members) == {"a", "b"}
 
 
-def test_a_session_ends_without_heartbeats(coordinated):
+def test_a_session_ends_without_heartbeats(coordinated: ConsumerCoordinated) -> None:
     a, b = two(coordinated)
     coordinated.time.advance(SESSION_S - 1)
     a.beat()
@@ -150,7 +156,7 @@ def test_a_session_ends_without_heartbeats(coordinated):
     assert len(coordinated.timers) == 0
 
 
-def test_a_session_that_cannot_be_ended_yet_ends_later(coordinated):
+def test_a_session_that_cannot_be_ended_yet_ends_later(coordinated: ConsumerCoordinated) -> None:
     Member(coordinated, "a").join()
     coordinated.log.error = CoordinatorNotAvailableError()
     coordinated.time.advance(SESSION_S + 5)
@@ -160,15 +166,16 @@ def test_a_session_that_cannot_be_ended_yet_ends_later(coordinated):
     assert coordinated.group().members == {}
 
 
-def test_what_cannot_be_written_did_not_happen(coordinated):
+def test_what_cannot_be_written_did_not_happen(coordinated: ConsumerCoordinated) -> None:
     a, b = two(coordinated)
     before = coordinated.group()
     coordinated.log.error = CoordinatorNotAvailableError()
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: Member(coordinated, "c").join(),
         lambda: a.beat(topics=("other",)),
         b.leave,
-    ):
+    ]
+    for change in changes:
         with pytest.raises(CoordinatorNotAvailableError):
             change()
         assert coordinated.group() is before
@@ -177,7 +184,7 @@ def test_what_cannot_be_written_did_not_happen(coordinated):
     assert coordinated.group() is before
 
 
-def test_a_heartbeat_without_news_writes_nothing(coordinated):
+def test_a_heartbeat_without_news_writes_nothing(coordinated: ConsumerCoordinated) -> None:
     a, b = two(coordinated)
     appends = len(coordinated.log.appends)
     settle(a, b)
@@ -186,7 +193,7 @@ def test_a_heartbeat_without_news_writes_nothing(coordinated):
     assert a.numbers == [0, 1]
 
 
-def test_groups_survive_a_restart(coordinated):
+def test_groups_survive_a_restart(coordinated: ConsumerCoordinated) -> None:
     a, b = two(coordinated)
     before = coordinated.group()
     coordinated.restart()
@@ -200,7 +207,7 @@ def test_groups_survive_a_restart(coordinated):
     assert coordinated.group().members == {}
 
 
-def test_a_revocation_is_limited_after_a_restart_too(coordinated):
+def test_a_revocation_is_limited_after_a_restart_too(coordinated: ConsumerCoordinated) -> None:
     a, b = Member(coordinated, "a"), Member(coordinated, "b")
     a.join()
     b.join()
@@ -213,7 +220,7 @@ def test_a_revocation_is_limited_after_a_restart_too(coordinated):
     assert b.numbers == [0, 1, 2, 3]
 
 
-def test_a_lost_answer_may_be_asked_for_again(coordinated):
+def test_a_lost_answer_may_be_asked_for_again(coordinated: ConsumerCoordinated) -> None:
     a, b = two(coordinated)
     b.leave()
     lost = a.ask()
@@ -229,7 +236,7 @@ def test_a_lost_answer_may_be_asked_for_again(coordinated):
         a.ask()
 
 
-def test_targets_are_not_computed_more_often_than_wanted():
+def test_targets_are_not_computed_more_often_than_wanted() -> None:
     coordinated = ConsumerCoordinated({"group.consumer.assignment.interval.ms": "1000"})
     coordinated.topics.put("t", 4)
     a, b, c = (Member(coordinated, name) for name in "abc")
@@ -247,7 +254,7 @@ def test_targets_are_not_computed_more_often_than_wanted():
 # Topics.
 
 
-def test_topics_that_come_grow_and_go_are_noticed(coordinated):
+def test_topics_that_come_grow_and_go_are_noticed(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a", topics=("t", "later"))
     a.join()
     coordinated.topics.put("t", 6)
@@ -267,7 +274,9 @@ def test_topics_that_come_grow_and_go_are_noticed(coordinated):
 
 
 @pytest.mark.parametrize("partition_count", [2, 4])
-def test_a_topic_made_anew_is_another_one(coordinated, partition_count):
+def test_a_topic_made_anew_is_another_one(
+    coordinated: ConsumerCoordinated, partition_count: int
+) -> None:
     a = Member(coordinated, "a")
     a.join()
     coordinated.topics.delete("t")
@@ -276,7 +285,9 @@ def test_a_topic_made_anew_is_another_one(coordinated, partition_count):
     assert a.owned == coordinated.topics.all_partitions()
 
 
-def test_a_member_that_has_given_up_hears_of_as_many_others(coordinated):
+def test_a_member_that_has_given_up_hears_of_as_many_others(
+    coordinated: ConsumerCoordinated,
+) -> None:
     a = Member(coordinated, "a")
     a.join()
     coordinated.topics.delete("t")
@@ -285,7 +296,7 @@ def test_a_member_that_has_given_up_hears_of_as_many_others(coordinated):
     assert a.owned == coordinated.topics.all_partitions()
 
 
-def test_topics_that_changed_while_the_broker_was_down(coordinated):
+def test_topics_that_changed_while_the_broker_was_down(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a")
     a.join()
     coordinated.topics.put("t", 5)
@@ -294,7 +305,7 @@ def test_topics_that_changed_while_the_broker_was_down(coordinated):
     assert a.numbers == [0, 1, 2, 3, 4]
 
 
-def test_another_subscription_is_given_up_at_once():
+def test_another_subscription_is_given_up_at_once() -> None:
     coordinated = ConsumerCoordinated({"group.consumer.assignment.interval.ms": "60000"})
     coordinated.topics.put("t", 2)
     coordinated.topics.put("u", 2)
@@ -312,7 +323,7 @@ def test_another_subscription_is_given_up_at_once():
 # Expressions.
 
 
-def test_an_expression_is_resolved_aside_and_followed(coordinated):
+def test_an_expression_is_resolved_aside_and_followed(coordinated: ConsumerCoordinated) -> None:
     coordinated.topics.put("tick", 1)
     coordinated.topics.put("attic", 1)
     a = Member(coordinated, "a", topics=None, regex="t.*")
@@ -336,7 +347,9 @@ def test_an_expression_is_resolved_aside_and_followed(coordinated):
     assert coordinated.group().regexes == {}
 
 
-def test_a_clock_that_is_set_back_keeps_no_expression_waiting(coordinated):
+def test_a_clock_that_is_set_back_keeps_no_expression_waiting(
+    coordinated: ConsumerCoordinated,
+) -> None:
     coordinated.topics.put("u", 1)
     a, b = (Member(coordinated, name, topics=None, regex=name) for name in ("t", "u"))
     a.join()
@@ -348,7 +361,7 @@ def test_a_clock_that_is_set_back_keeps_no_expression_waiting(coordinated):
     assert b.owned == coordinated.topics.all_partitions(["u"])
 
 
-def test_names_and_an_expression_add_up(coordinated):
+def test_names_and_an_expression_add_up(coordinated: ConsumerCoordinated) -> None:
     coordinated.topics.put("u", 1)
     a = Member(coordinated, "a", topics=("t",), regex="u")
     a.join()
@@ -360,7 +373,7 @@ def test_names_and_an_expression_add_up(coordinated):
     assert a.owned == coordinated.topics.all_partitions(["t"])
 
 
-def test_a_known_expression_needs_no_resolving(coordinated):
+def test_a_known_expression_needs_no_resolving(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a", topics=None, regex="t")
     a.join()
     coordinated.finish_aside()
@@ -372,7 +385,9 @@ def test_a_known_expression_needs_no_resolving(coordinated):
     assert sorted(a.numbers + b.numbers) == [0, 1, 2, 3]
 
 
-def test_an_expression_that_is_resolved_too_late_is_dropped(coordinated):
+def test_an_expression_that_is_resolved_too_late_is_dropped(
+    coordinated: ConsumerCoordinated,
+) -> None:
     a = Member(coordinated, "a", topics=None, regex="t")
     a.join()
     a.beat(regex="u")
@@ -388,14 +403,16 @@ def test_an_expression_that_is_resolved_too_late_is_dropped(coordinated):
     "regex",
     ["(", r"(a)\1", "a(?=b)", "(((a{100}){100}){100})", "a" * 5000, "(?:" * 2000, "[[:x:]]"],
 )
-def test_bad_and_hostile_expressions_are_refused(coordinated, regex):
+def test_bad_and_hostile_expressions_are_refused(
+    coordinated: ConsumerCoordinated, regex: str
+) -> None:
     with pytest.raises(InvalidRegularExpressionError):
         Member(coordinated, "a", topics=None, regex=regex).join()
     with pytest.raises(GroupIdNotFoundError):
         coordinated.group()
 
 
-def test_an_expression_that_hangs_others_is_just_matched(coordinated):
+def test_an_expression_that_hangs_others_is_just_matched(coordinated: ConsumerCoordinated) -> None:
     coordinated.topics.put("a" * 200 + "!", 1)
     a = Member(coordinated, "a", topics=None, regex="(a|aa|a*)+$")
     a.join()
@@ -404,7 +421,7 @@ def test_an_expression_that_hangs_others_is_just_matched(coordinated):
     assert a.owned == frozenset()
 
 
-def test_a_slow_expression_is_given_up(coordinated):
+def test_a_slow_expression_is_given_up(coordinated: ConsumerCoordinated) -> None:
     for number in range(1000):
         coordinated.topics.put("a" * 240 + str(number), 1)
     a = Member(coordinated, "a", topics=None, regex="(?:a?){300}(?:a?){300}(?:a?){300}b")
@@ -419,7 +436,7 @@ def test_a_slow_expression_is_given_up(coordinated):
 # Static members.
 
 
-def test_a_static_member_takes_its_place_again(coordinated):
+def test_a_static_member_takes_its_place_again(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a", instance_id="one")
     b = Member(coordinated, "b")
     a.join()
@@ -445,7 +462,7 @@ def test_a_static_member_takes_its_place_again(coordinated):
     assert set(coordinated.group().members) == {"a2", "b"}
 
 
-def test_a_static_member_that_stays_away_loses_its_place(coordinated):
+def test_a_static_member_that_stays_away_loses_its_place(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a", instance_id="one")
     b = Member(coordinated, "b")
     a.join()
@@ -459,7 +476,7 @@ def test_a_static_member_that_stays_away_loses_its_place(coordinated):
     assert b.numbers == [0, 1, 2, 3]
 
 
-def test_administrators_remove_static_members_by_instance(coordinated):
+def test_administrators_remove_static_members_by_instance(coordinated: ConsumerCoordinated) -> None:
     Member(coordinated, "a", instance_id="one").join()
     Member(coordinated, "b").join()
     errors = coordinated.consumers.remove_members(GROUP, [("", "one"), ("", "two"), ("b", None)])
@@ -474,7 +491,7 @@ def test_administrators_remove_static_members_by_instance(coordinated):
 # Limits.
 
 
-def test_a_full_group_takes_nobody(coordinated):
+def test_a_full_group_takes_nobody(coordinated: ConsumerCoordinated) -> None:
     small = ConsumerCoordinated({"group.consumer.max.size": "1"})
     small.topics.put("t", 1)
     a = Member(small, "a")
@@ -489,14 +506,16 @@ def test_a_full_group_takes_nobody(coordinated):
 # Offsets, and the group as a whole.
 
 
-def commit(coordinated, member, epoch=None, partition=0):
+def commit(
+    coordinated: ConsumerCoordinated, member: Member, epoch: int | None = None, partition: int = 0
+) -> None:
     topic = coordinated.topics.topic("t")
-    place = TopicIdPartition(topic.topic_id, partition)
-    group = coordinated.groups.find(GROUP).consumer
+    place = TopicIdPartition(present(topic).topic_id, partition)
+    group = present(present(coordinated.groups.find(GROUP)).consumer)
     group.check_may_commit(member.member_id, member.epoch if epoch is None else epoch, [place])
 
 
-def test_a_commit_is_good_in_the_epoch_of_its_partition(coordinated):
+def test_a_commit_is_good_in_the_epoch_of_its_partition(coordinated: ConsumerCoordinated) -> None:
     a, b = two(coordinated)
     commit(coordinated, a)
     b.leave()
@@ -511,7 +530,9 @@ def test_a_commit_is_good_in_the_epoch_of_its_partition(coordinated):
         commit(coordinated, b)
 
 
-def test_a_commit_is_good_from_the_epoch_on_in_which_its_partition_was_given(coordinated):
+def test_a_commit_is_good_from_the_epoch_on_in_which_its_partition_was_given(
+    coordinated: ConsumerCoordinated,
+) -> None:
     a = Member(coordinated, "a")
     a.join()
     given = a.epoch
@@ -529,12 +550,12 @@ def test_a_commit_is_good_from_the_epoch_on_in_which_its_partition_was_given(coo
         commit(coordinated, a, given, partition=3)  # given up since
 
 
-def test_commits_in_transactions(coordinated):
+def test_commits_in_transactions(coordinated: ConsumerCoordinated) -> None:
     a, _ = two(coordinated)
     producer = ProducerIdAndEpoch(7, 0)
 
-    def ask(member_id, epoch):
-        topic_id = coordinated.topics.topic("t").topic_id
+    def ask(member_id: str, epoch: int) -> CommitAsk:
+        topic_id = present(coordinated.topics.topic("t")).topic_id
         offset = CommittedOffset(5, -1, "", 0, topic_id=topic_id)
         return CommitAsk(GROUP, member_id, None, epoch, [(PLACE, offset)])
 
@@ -547,7 +568,7 @@ def test_commits_in_transactions(coordinated):
     assert coordinated.groups.unstable(GROUP) == {PLACE}
 
 
-def test_offsets_expire_when_nobody_subscribes(coordinated):
+def test_offsets_expire_when_nobody_subscribes(coordinated: ConsumerCoordinated) -> None:
     week_s = 7 * 24 * 3600
     coordinated.commit({PLACE: 1, TopicPartition("old", 0): 1})
     a = Member(coordinated, "a")
@@ -565,7 +586,7 @@ def test_offsets_expire_when_nobody_subscribes(coordinated):
     assert coordinated.groups.groups() == []
 
 
-def test_an_empty_group_can_be_deleted_without_a_trace(coordinated):
+def test_an_empty_group_can_be_deleted_without_a_trace(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a", topics=("t",), regex="u.*")
     a.join()
     coordinated.finish_aside()
@@ -585,7 +606,7 @@ def test_an_empty_group_can_be_deleted_without_a_trace(coordinated):
 # From one protocol to the other.
 
 
-def test_an_empty_classic_group_becomes_a_consumer_group(coordinated):
+def test_an_empty_classic_group_becomes_a_consumer_group(coordinated: ConsumerCoordinated) -> None:
     joined = coordinated.stable_member()
     coordinated.commit({PLACE: 5}, joined.member_id, joined.generation)
     a = Member(coordinated, "a")
@@ -600,7 +621,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group(coordinated):
         settle(a)
 
 
-def test_an_empty_consumer_group_becomes_a_classic_one(coordinated):
+def test_an_empty_consumer_group_becomes_a_classic_one(coordinated: ConsumerCoordinated) -> None:
     a = Member(coordinated, "a")
     a.join()
     (refused,) = coordinated.join()

@@ -4,6 +4,8 @@ What every request is answered in every state is in tests/broker/api/test_group_
 test_group_offsets.py, which Apache Kafka passes too.
 """
 
+from typing import Any
+
 import pytest
 from kafka.errors import (
     CoordinatorLoadInProgressError,
@@ -19,7 +21,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.coordinator.group import NEW_MEMBER_JOIN_TIMEOUT_MS
-from broker.coordinator.group_metadata import GroupState, subscribed_topics
+from broker.coordinator.group_metadata import GroupMetadata, GroupState, subscribed_topics
 from broker.coordinator.state_topic import java_hash_magnitude
 from tests.broker.coordinator.in_memory import GROUP, Coordinated
 
@@ -30,16 +32,16 @@ MINUTE_S = 60.0
 
 
 @pytest.fixture
-def coordinated():
+def coordinated() -> Coordinated:
     return Coordinated()
 
 
-def the_group(coordinated):
+def the_group(coordinated: Coordinated) -> GroupMetadata:
     (group,) = coordinated.groups.groups()
     return group
 
 
-def expire(coordinated):
+def expire(coordinated: Coordinated) -> None:
     for _ in coordinated.groups.expire():
         pass
 
@@ -47,7 +49,7 @@ def expire(coordinated):
 # Time.
 
 
-def test_a_new_group_waits_for_more_members():
+def test_a_new_group_waits_for_more_members() -> None:
     coordinated = Coordinated({"group.initial.rebalance.delay.ms": "3000"})
     first = coordinated.join()
     coordinated.time.advance(2)
@@ -61,7 +63,7 @@ def test_a_new_group_waits_for_more_members():
     assert len(first[0].members) + len(second[0].members) + len(third[0].members) == 3
 
 
-def test_the_initial_delay_is_no_longer_than_the_rebalance_timeout():
+def test_the_initial_delay_is_no_longer_than_the_rebalance_timeout() -> None:
     coordinated = Coordinated({"group.initial.rebalance.delay.ms": "3000"})
     answers = [coordinated.join(rebalance_timeout_ms=5000)]
     for _ in range(10):
@@ -71,7 +73,7 @@ def test_the_initial_delay_is_no_longer_than_the_rebalance_timeout():
     assert answers[0]
 
 
-def test_a_session_ends_when_nothing_is_heard(coordinated):
+def test_a_session_ends_when_nothing_is_heard(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member()
     coordinated.time.advance(9)
     coordinated.groups.heartbeat(GROUP, 1, joined.member_id, None)
@@ -83,7 +85,7 @@ def test_a_session_ends_when_nothing_is_heard(coordinated):
         coordinated.groups.heartbeat(GROUP, 1, joined.member_id, None)
 
 
-def test_who_is_told_to_join_again_has_kept_its_session(coordinated):
+def test_who_is_told_to_join_again_has_kept_its_session(coordinated: Coordinated) -> None:
     """It may finish what it is at, as long as it is heard of."""
     first = coordinated.stable_member(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
     second = coordinated.join(rebalance_timeout_ms=60_000)
@@ -96,7 +98,7 @@ def test_who_is_told_to_join_again_has_kept_its_session(coordinated):
     assert len(second) == 1
 
 
-def test_a_commit_keeps_the_session(coordinated):
+def test_a_commit_keeps_the_session(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member()
     for _ in range(5):
         coordinated.time.advance(9)
@@ -104,7 +106,7 @@ def test_a_commit_keeps_the_session(coordinated):
     assert the_group(coordinated).state is GroupState.STABLE
 
 
-def test_who_waits_for_others_keeps_its_session(coordinated):
+def test_who_waits_for_others_keeps_its_session(coordinated: Coordinated) -> None:
     first = coordinated.stable_member(session_timeout_ms=1_000_000, rebalance_timeout_ms=60_000)
     second = coordinated.join(session_timeout_ms=6000)
     coordinated.time.advance(50)
@@ -114,7 +116,7 @@ def test_who_waits_for_others_keeps_its_session(coordinated):
     assert second[0].error is None
 
 
-def test_a_known_member_that_waits_for_others_keeps_its_session(coordinated):
+def test_a_known_member_that_waits_for_others_keeps_its_session(coordinated: Coordinated) -> None:
     first = coordinated.stable_member(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
     second = coordinated.join(session_timeout_ms=1_000_000, rebalance_timeout_ms=60_000)
     coordinated.join(first.member_id, session_timeout_ms=6000, rebalance_timeout_ms=60_000)
@@ -127,7 +129,7 @@ def test_a_known_member_that_waits_for_others_keeps_its_session(coordinated):
     assert (again[0].error, again[0].generation) == (None, 3)
 
 
-def test_a_session_begins_with_the_generation(coordinated):
+def test_a_session_begins_with_the_generation(coordinated: Coordinated) -> None:
     """Of who has joined for the first time, and of who has waited for longer than a session."""
     first = coordinated.stable_member(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
     second = coordinated.join(session_timeout_ms=6000, rebalance_timeout_ms=60_000)
@@ -140,7 +142,7 @@ def test_a_session_begins_with_the_generation(coordinated):
     assert the_group(coordinated).state is GroupState.EMPTY
 
 
-def test_a_new_member_whose_join_is_never_answered_is_given_up(coordinated):
+def test_a_new_member_whose_join_is_never_answered_is_given_up(coordinated: Coordinated) -> None:
     first = coordinated.stable_member(
         session_timeout_ms=1_800_000, rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS
     )
@@ -150,7 +152,9 @@ def test_a_new_member_whose_join_is_never_answered_is_given_up(coordinated):
     assert list(the_group(coordinated).members) == [first.member_id]
 
 
-def test_an_id_that_is_not_used_delays_a_rebalance_for_a_session_at_most(coordinated):
+def test_an_id_that_is_not_used_delays_a_rebalance_for_a_session_at_most(
+    coordinated: Coordinated,
+) -> None:
     first = coordinated.stable_member(session_timeout_ms=60_000, rebalance_timeout_ms=60_000)
     coordinated.join(needs_id=True, session_timeout_ms=6000)
     assert the_group(coordinated).state is GroupState.STABLE
@@ -160,7 +164,7 @@ def test_an_id_that_is_not_used_delays_a_rebalance_for_a_session_at_most(coordin
     assert again[0].generation == 2
 
 
-def test_an_id_that_is_not_used_disturbs_nobody(coordinated):
+def test_an_id_that_is_not_used_disturbs_nobody(coordinated: Coordinated) -> None:
     coordinated.stable_member(session_timeout_ms=60_000)
     coordinated.join(needs_id=True, session_timeout_ms=6000)
     coordinated.time.advance(10)
@@ -168,7 +172,9 @@ def test_an_id_that_is_not_used_disturbs_nobody(coordinated):
     assert the_group(coordinated).generation == 1
 
 
-def test_static_members_that_do_not_join_again_keep_their_place_for_a_session(coordinated):
+def test_static_members_that_do_not_join_again_keep_their_place_for_a_session(
+    coordinated: Coordinated,
+) -> None:
     coordinated.stable_member(
         instance_id="one", session_timeout_ms=30_000, rebalance_timeout_ms=10_000
     )
@@ -179,7 +185,9 @@ def test_static_members_that_do_not_join_again_keep_their_place_for_a_session(co
     assert the_group(coordinated).state is GroupState.STABLE
 
 
-def test_a_group_of_static_members_none_of_which_joins_waits_for_their_sessions(coordinated):
+def test_a_group_of_static_members_none_of_which_joins_waits_for_their_sessions(
+    coordinated: Coordinated,
+) -> None:
     coordinated.stable_member(
         instance_id="one", session_timeout_ms=25_000, rebalance_timeout_ms=10_000
     )
@@ -190,13 +198,13 @@ def test_a_group_of_static_members_none_of_which_joins_waits_for_their_sessions(
     coordinated.time.advance(11)
     assert group.state is GroupState.PREPARING_REBALANCE
     coordinated.time.advance(20)
-    assert group.state is GroupState.EMPTY
+    assert group.state is GroupState.EMPTY  # type: ignore[comparison-overlap]
 
 
 # Size.
 
 
-def test_a_group_has_a_most_of_members():
+def test_a_group_has_a_most_of_members() -> None:
     coordinated = Coordinated({"group.max.size": "2"})
     answers = [coordinated.join() for _ in range(3)]
     coordinated.time.advance(0.01)
@@ -207,7 +215,7 @@ def test_a_group_has_a_most_of_members():
     assert isinstance(late.error, GroupMaxSizeReachedError)
 
 
-def test_a_group_that_is_loaded_too_large_becomes_smaller():
+def test_a_group_that_is_loaded_too_large_becomes_smaller() -> None:
     coordinated = Coordinated()
     first = coordinated.join()
     second = coordinated.join()
@@ -227,7 +235,7 @@ def test_a_group_that_is_loaded_too_large_becomes_smaller():
 # The log.
 
 
-def test_members_go_on_after_a_restart_of_the_coordinator(coordinated):
+def test_members_go_on_after_a_restart_of_the_coordinator(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member(instance_id="one", protocols=[("range", ORDERS)])
     coordinated.commit({PLACE: 7}, joined.member_id, 1, "one")
     coordinated.restart()
@@ -242,7 +250,7 @@ def test_members_go_on_after_a_restart_of_the_coordinator(coordinated):
     assert group.state is GroupState.EMPTY
 
 
-def test_a_rebalance_that_a_restart_interrupts_begins_again(coordinated):
+def test_a_rebalance_that_a_restart_interrupts_begins_again(coordinated: Coordinated) -> None:
     first = coordinated.stable_member()
     second = coordinated.join()
     coordinated.join(first.member_id)
@@ -256,7 +264,7 @@ def test_a_rebalance_that_a_restart_interrupts_begins_again(coordinated):
     assert coordinated.join(first.member_id)[0].generation == second[0].generation == 2
 
 
-def test_an_empty_group_is_empty_after_a_restart(coordinated):
+def test_an_empty_group_is_empty_after_a_restart(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member()
     coordinated.groups.leave(GROUP, [(joined.member_id, None)])
     coordinated.restart()
@@ -265,20 +273,22 @@ def test_an_empty_group_is_empty_after_a_restart(coordinated):
     assert group.state_timestamp_ms == coordinated.time.clock_ms()
 
 
-def test_what_is_deleted_in_parts_is_what_the_log_says(coordinated, monkeypatch):
+def test_what_is_deleted_in_parts_is_what_the_log_says(
+    coordinated: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk is full after the first part."""
     monkeypatch.setattr("broker.coordinator.group._PART_BYTES", 1)
     coordinated.commit({PLACE: 1, OTHER: 2})
     append = coordinated.log.append
 
-    def append_once(*args):
-        coordinated.log.append = append
+    def append_once(*args: Any) -> int:
+        coordinated.log.append = append  # type: ignore[method-assign]
         coordinated.log.error = None
         offset = append(*args)
         coordinated.log.error = CoordinatorNotAvailableError()
         return offset
 
-    coordinated.log.append = append_once
+    coordinated.log.append = append_once  # type: ignore[method-assign, assignment]
     with pytest.raises(CoordinatorNotAvailableError):
         coordinated.groups.delete_offsets(GROUP, [PLACE, OTHER])
     assert coordinated.committed() == {OTHER: 2}
@@ -287,14 +297,14 @@ def test_what_is_deleted_in_parts_is_what_the_log_says(coordinated, monkeypatch)
     assert coordinated.committed() == {OTHER: 2}
 
 
-def test_a_deleted_group_stays_away(coordinated):
+def test_a_deleted_group_stays_away(coordinated: Coordinated) -> None:
     coordinated.commit({PLACE: 1, OTHER: 2})
     coordinated.groups.delete(GROUP)
     coordinated.restart()
     assert coordinated.groups.groups() == []
 
 
-def test_nothing_is_assigned_that_could_not_be_written(coordinated):
+def test_nothing_is_assigned_that_could_not_be_written(coordinated: Coordinated) -> None:
     (joined,) = [coordinated.join()]
     coordinated.time.advance(0.01)
     member_id = joined[0].member_id
@@ -308,7 +318,7 @@ def test_nothing_is_assigned_that_could_not_be_written(coordinated):
     assert coordinated.sync(member_id, 2, {member_id: b"all"})[0].assignment == b"all"
 
 
-def test_nothing_is_committed_that_could_not_be_written(coordinated):
+def test_nothing_is_committed_that_could_not_be_written(coordinated: Coordinated) -> None:
     coordinated.log.error = NotCoordinatorError()
     with pytest.raises(NotCoordinatorError):
         coordinated.commit({PLACE: 1})
@@ -323,7 +333,9 @@ def test_nothing_is_committed_that_could_not_be_written(coordinated):
     assert coordinated.committed() == {PLACE: 1}
 
 
-def test_a_static_member_that_comes_back_and_cannot_be_written_takes_no_place(coordinated):
+def test_a_static_member_that_comes_back_and_cannot_be_written_takes_no_place(
+    coordinated: Coordinated,
+) -> None:
     joined = coordinated.stable_member(instance_id="one")
     coordinated.log.error = NotCoordinatorError()
     (refused,) = coordinated.join(instance_id="one")
@@ -334,14 +346,14 @@ def test_a_static_member_that_comes_back_and_cannot_be_written_takes_no_place(co
     assert the_group(coordinated).state is GroupState.EMPTY
 
 
-def test_a_new_group_that_cannot_be_written_is_none(coordinated):
+def test_a_new_group_that_cannot_be_written_is_none(coordinated: Coordinated) -> None:
     coordinated.log.error = CoordinatorNotAvailableError()
     (refused,) = coordinated.join()
     assert isinstance(refused.error, CoordinatorNotAvailableError)
     assert coordinated.groups.groups() == []
 
 
-def test_many_tombstones_go_in_several_batches(coordinated):
+def test_many_tombstones_go_in_several_batches(coordinated: Coordinated) -> None:
     places = [TopicPartition("t" * 200, number) for number in range(5000)]
     for start in range(0, 5000, 1000):
         coordinated.commit(dict.fromkeys(places[start : start + 1000], 1))
@@ -353,8 +365,10 @@ def test_many_tombstones_go_in_several_batches(coordinated):
     assert coordinated.groups.groups() == []
 
 
-def test_while_groups_are_loaded_clients_are_asked_for_patience(coordinated, monkeypatch):
-    def loading(group_id):
+def test_while_groups_are_loaded_clients_are_asked_for_patience(
+    coordinated: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loading(group_id: str) -> None:
         raise CoordinatorLoadInProgressError
 
     monkeypatch.setattr(coordinated.log, "check_coordinates", loading)
@@ -367,7 +381,7 @@ def test_while_groups_are_loaded_clients_are_asked_for_patience(coordinated, mon
         coordinated.groups.committed(GROUP)
 
 
-def test_who_waits_is_answered_when_the_coordinator_resigns(coordinated):
+def test_who_waits_is_answered_when_the_coordinator_resigns(coordinated: Coordinated) -> None:
     first = coordinated.stable_member()
     second = coordinated.join()
     coordinated.groups.resign(0)
@@ -378,7 +392,9 @@ def test_who_waits_is_answered_when_the_coordinator_resigns(coordinated):
     assert isinstance(unknown.error, UnknownMemberIdError)
 
 
-def test_who_waits_for_its_part_is_answered_when_the_coordinator_resigns(coordinated):
+def test_who_waits_for_its_part_is_answered_when_the_coordinator_resigns(
+    coordinated: Coordinated,
+) -> None:
     first = coordinated.stable_member()
     second = coordinated.join()
     again = coordinated.join(first.member_id)
@@ -389,7 +405,7 @@ def test_who_waits_for_its_part_is_answered_when_the_coordinator_resigns(coordin
     assert isinstance(waiting[0].error, NotCoordinatorError)
 
 
-def test_a_part_of_another_generation_is_not_given(coordinated):
+def test_a_part_of_another_generation_is_not_given(coordinated: Coordinated) -> None:
     first = coordinated.stable_member()
     coordinated.join()
     again = coordinated.join(first.member_id)
@@ -400,7 +416,7 @@ def test_a_part_of_another_generation_is_not_given(coordinated):
     assert synced.assignment == b"new"
 
 
-def test_a_group_id_that_fits_no_record_is_refused(coordinated):
+def test_a_group_id_that_fits_no_record_is_refused(coordinated: Coordinated) -> None:
     with pytest.raises(InvalidGroupIdError):
         coordinated.groups.committed("g" * 40_000)
 
@@ -408,7 +424,7 @@ def test_a_group_id_that_fits_no_record_is_refused(coordinated):
 # Expiry.
 
 
-def test_offsets_of_a_consumer_by_itself_expire_after_each_commit():
+def test_offsets_of_a_consumer_by_itself_expire_after_each_commit() -> None:
     coordinated = Coordinated({"offsets.retention.minutes": "10"})
     coordinated.commit({PLACE: 1})
     coordinated.time.advance(6 * MINUTE_S)
@@ -423,7 +439,7 @@ def test_offsets_of_a_consumer_by_itself_expire_after_each_commit():
     assert coordinated.groups.groups() == []
 
 
-def test_offsets_of_a_group_stay_while_it_has_members_and_for_the_retention_after():
+def test_offsets_of_a_group_stay_while_it_has_members_and_for_the_retention_after() -> None:
     coordinated = Coordinated({"offsets.retention.minutes": "10"})
     options = {"session_timeout_ms": 1_800_000, "protocols": [("range", ORDERS)]}
     joined = coordinated.stable_member(**options)
@@ -440,7 +456,7 @@ def test_offsets_of_a_group_stay_while_it_has_members_and_for_the_retention_afte
     assert coordinated.groups.groups() == []
 
 
-def test_offsets_of_members_that_are_no_consumers_stay():
+def test_offsets_of_members_that_are_no_consumers_stay() -> None:
     coordinated = Coordinated({"offsets.retention.minutes": "10"})
     joined = coordinated.stable_member(protocol_type="connect", session_timeout_ms=1_800_000)
     coordinated.commit({PLACE: 1}, joined.member_id, 1)
@@ -449,7 +465,7 @@ def test_offsets_of_members_that_are_no_consumers_stay():
     assert coordinated.committed() == {PLACE: 1}
 
 
-def test_a_client_may_set_the_retention(coordinated):
+def test_a_client_may_set_the_retention(coordinated: Coordinated) -> None:
     coordinated.commit({PLACE: 1}, retention_ms=60_000)
     coordinated.commit({OTHER: 1})
     coordinated.restart()
@@ -461,7 +477,7 @@ def test_a_client_may_set_the_retention(coordinated):
     assert coordinated.committed() == {OTHER: 1}
 
 
-def test_what_was_committed_of_a_topic_goes_with_it(coordinated):
+def test_what_was_committed_of_a_topic_goes_with_it(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member(protocols=[("range", ORDERS)])
     coordinated.commit({PLACE: 1, OTHER: 2}, joined.member_id, 1)
     coordinated.groups.topic_deleted("orders")
@@ -473,7 +489,7 @@ def test_what_was_committed_of_a_topic_goes_with_it(coordinated):
 # Static members that two processes claim.
 
 
-def test_two_that_claim_one_instance_fence_each_other(coordinated):
+def test_two_that_claim_one_instance_fence_each_other(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member(instance_id="one")
     waiting = coordinated.join()
     twin = coordinated.join(instance_id="one")
@@ -495,11 +511,11 @@ def test_two_that_claim_one_instance_fence_each_other(coordinated):
         ("😀", 1772899),  # two units of UTF-16
     ],
 )
-def test_groups_are_placed_by_javas_hash(text, magnitude):
+def test_groups_are_placed_by_javas_hash(text: str, magnitude: int) -> None:
     assert java_hash_magnitude(text) == magnitude
 
 
-def test_a_subscription_names_its_topics():
+def test_a_subscription_names_its_topics() -> None:
     assert subscribed_topics(ORDERS) == ["orders"]
     for end in range(14):
         with pytest.raises(ValueError, match="no subscription"):

@@ -4,6 +4,9 @@ What a request is answered is in tests/broker/api/test_group_transactions.py, wh
 passes too; any order of everything is in tests/property/test_group_transactions_property.py.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from kafka.errors import (
     FencedInstanceIdError,
@@ -26,21 +29,21 @@ MINUTE_S = 60.0
 
 
 @pytest.fixture
-def coordinated():
+def coordinated() -> Coordinated:
     return Coordinated()
 
 
 @pytest.fixture(params=[False, True], ids=["", "after a restart"])
-def maybe_restart(request, coordinated):
+def maybe_restart(request: pytest.FixtureRequest, coordinated: Coordinated) -> Callable[[], None]:
     """Every state is what it is, whether the coordinator lived through it or read it."""
     return coordinated.restart if request.param else lambda: None
 
 
-def unstable(coordinated, group_id=GROUP):
+def unstable(coordinated: Coordinated, group_id: str = GROUP) -> set[Any]:
     return set(coordinated.groups.unstable(group_id))
 
 
-def expire(coordinated):
+def expire(coordinated: Coordinated) -> None:
     for _ in coordinated.groups.expire():
         pass
 
@@ -48,7 +51,9 @@ def expire(coordinated):
 # When they count.
 
 
-def test_a_commit_counts_from_the_marker_on(coordinated, maybe_restart):
+def test_a_commit_counts_from_the_marker_on(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit({PLACE: 5})
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})
     maybe_restart()
@@ -60,7 +65,7 @@ def test_a_commit_counts_from_the_marker_on(coordinated, maybe_restart):
     assert unstable(coordinated) == set()
 
 
-def test_who_has_read_a_commit_hears_of_its_end(coordinated):
+def test_who_has_read_a_commit_hears_of_its_end(coordinated: Coordinated) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 9})
     coordinated.restart()
     coordinated.end_transaction(FIRST, is_commit=True)
@@ -68,7 +73,9 @@ def test_who_has_read_a_commit_hears_of_its_end(coordinated):
     assert unstable(coordinated) == set()
 
 
-def test_an_aborted_one_never_does(coordinated, maybe_restart):
+def test_an_aborted_one_never_does(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit({PLACE: 5})
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})
     maybe_restart()
@@ -78,7 +85,9 @@ def test_an_aborted_one_never_does(coordinated, maybe_restart):
     assert unstable(coordinated) == set()
 
 
-def test_a_producers_next_transaction_is_another_one(coordinated, maybe_restart):
+def test_a_producers_next_transaction_is_another_one(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.end_transaction(FIRST, is_commit=True)
     coordinated.commit_in_transaction(FIRST, {PLACE: 2})
@@ -89,7 +98,9 @@ def test_a_producers_next_transaction_is_another_one(coordinated, maybe_restart)
     assert coordinated.committed() == {PLACE: 1}
 
 
-def test_the_last_commit_of_a_transaction_is_the_one_that_counts(coordinated, maybe_restart):
+def test_the_last_commit_of_a_transaction_is_the_one_that_counts(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     for offset in (3, 9, 7):
         coordinated.commit_in_transaction(FIRST, {PLACE: offset})
     maybe_restart()
@@ -98,7 +109,9 @@ def test_the_last_commit_of_a_transaction_is_the_one_that_counts(coordinated, ma
     assert coordinated.committed() == {PLACE: 7}
 
 
-def test_a_later_plain_commit_is_not_undone_by_the_marker(coordinated, maybe_restart):
+def test_a_later_plain_commit_is_not_undone_by_the_marker(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 3})
     coordinated.commit({PLACE: 5})
     maybe_restart()
@@ -109,7 +122,11 @@ def test_a_later_plain_commit_is_not_undone_by_the_marker(coordinated, maybe_res
 
 
 @pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)])
-def test_of_two_transactions_the_later_commit_counts(coordinated, maybe_restart, order):
+def test_of_two_transactions_the_later_commit_counts(
+    coordinated: Coordinated,
+    maybe_restart: Callable[[], None],
+    order: tuple[ProducerIdAndEpoch, ProducerIdAndEpoch],
+) -> None:
     """Not the later marker."""
     coordinated.commit_in_transaction(FIRST, {PLACE: 1, OTHER: 1})
     coordinated.commit_in_transaction(SECOND, {PLACE: 2})
@@ -119,7 +136,9 @@ def test_of_two_transactions_the_later_commit_counts(coordinated, maybe_restart,
     assert coordinated.committed() == {PLACE: 2, OTHER: 1}
 
 
-def test_of_two_transactions_each_has_its_own_end(coordinated, maybe_restart):
+def test_of_two_transactions_each_has_its_own_end(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.commit_in_transaction(SECOND, {PLACE: 2})
     coordinated.end_transaction(SECOND, is_commit=False)
@@ -131,7 +150,9 @@ def test_of_two_transactions_each_has_its_own_end(coordinated, maybe_restart):
     assert coordinated.committed() == {PLACE: 1}
 
 
-def test_a_transaction_commits_for_several_groups(coordinated, maybe_restart):
+def test_a_transaction_commits_for_several_groups(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.commit_in_transaction(FIRST, {PLACE: 2}, group_id="others")
     maybe_restart()
@@ -141,10 +162,10 @@ def test_a_transaction_commits_for_several_groups(coordinated, maybe_restart):
     assert coordinated.committed("others") == {PLACE: 2}
 
 
-def test_a_marker_ends_it_in_its_own_partition_alone(coordinated):
+def test_a_marker_ends_it_in_its_own_partition_alone(coordinated: Coordinated) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.commit_in_transaction(FIRST, {PLACE: 2}, group_id="others")
-    coordinated.log.partition_of = lambda group_id: int(group_id == "others")
+    coordinated.log.partition_of = lambda group_id: int(group_id == "others")  # type: ignore[method-assign]
     coordinated.groups.complete_transaction(1, [1], is_commit=True)
     assert coordinated.committed() == {}
     assert coordinated.committed("others") == {PLACE: 2}
@@ -152,14 +173,16 @@ def test_a_marker_ends_it_in_its_own_partition_alone(coordinated):
     assert coordinated.committed() == {PLACE: 1}
 
 
-def test_a_marker_that_ends_nothing_changes_nothing(coordinated, maybe_restart):
+def test_a_marker_that_ends_nothing_changes_nothing(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit({PLACE: 1})
     coordinated.end_transaction(FIRST, is_commit=True)
     maybe_restart()
     assert coordinated.committed() == {PLACE: 1}
 
 
-def test_what_could_not_be_written_is_not_pending(coordinated):
+def test_what_could_not_be_written_is_not_pending(coordinated: Coordinated) -> None:
     coordinated.log.error = NotCoordinatorError()
     with pytest.raises(NotCoordinatorError):
         coordinated.commit_in_transaction(FIRST, {PLACE: 1})
@@ -169,7 +192,7 @@ def test_what_could_not_be_written_is_not_pending(coordinated):
     assert coordinated.committed() == {}
 
 
-def test_a_coordinator_that_resigned_knows_no_transaction(coordinated):
+def test_a_coordinator_that_resigned_knows_no_transaction(coordinated: Coordinated) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.groups.resign(0)
     assert not coordinated.groups._transactions
@@ -177,7 +200,9 @@ def test_a_coordinator_that_resigned_knows_no_transaction(coordinated):
     assert coordinated.committed() == {}
 
 
-def test_a_coordinator_keeps_the_groups_of_the_partitions_that_it_still_leads(coordinated):
+def test_a_coordinator_keeps_the_groups_of_the_partitions_that_it_still_leads(
+    coordinated: Coordinated,
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 1})
     coordinated.groups.resign(1)
     coordinated.groups.complete_transaction(FIRST.producer_id, [0], is_commit=True)
@@ -187,8 +212,13 @@ def test_a_coordinator_keeps_the_groups_of_the_partitions_that_it_still_leads(co
 # Who may commit.
 
 
-def refusal(coordinated, **identity):
-    named = {"group_id": GROUP, "member_id": "", "instance_id": None, "generation": -1}
+def refusal(coordinated: Coordinated, **identity: object) -> type[Exception] | None:
+    named: dict[str, Any] = {
+        "group_id": GROUP,
+        "member_id": "",
+        "instance_id": None,
+        "generation": -1,
+    }
     ask = CommitAsk(**(named | identity), offsets=[])
     try:
         coordinated.groups.commit_transactional(ask, FIRST)
@@ -197,7 +227,7 @@ def refusal(coordinated, **identity):
     return None
 
 
-def test_members_commit_in_their_generation(coordinated):
+def test_members_commit_in_their_generation(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member(instance_id="one")
     identity = {"member_id": joined.member_id, "instance_id": "one", "generation": 1}
     assert refusal(coordinated, **identity) is None
@@ -212,13 +242,13 @@ def test_members_commit_in_their_generation(coordinated):
     assert refusal(coordinated, instance_id="one") is FencedInstanceIdError
 
 
-def test_who_names_no_member_may_always_commit(coordinated):
+def test_who_names_no_member_may_always_commit(coordinated: Coordinated) -> None:
     assert refusal(coordinated) is None
     coordinated.stable_member()
     assert refusal(coordinated) is None
 
 
-def test_a_rebalance_hinders_nobody(coordinated):
+def test_a_rebalance_hinders_nobody(coordinated: Coordinated) -> None:
     joined = coordinated.join()
     coordinated.time.advance(0.001)
     (group,) = coordinated.groups.groups()
@@ -226,13 +256,13 @@ def test_a_rebalance_hinders_nobody(coordinated):
     assert refusal(coordinated, member_id=joined[0].member_id, generation=1) is None
 
 
-def test_groups_that_are_not_there(coordinated):
+def test_groups_that_are_not_there(coordinated: Coordinated) -> None:
     assert refusal(coordinated, member_id="x", generation=1) is IllegalGenerationError
     assert refusal(coordinated, member_id="x") is None  # as by a consumer on its own
     assert refusal(coordinated, group_id="") is InvalidGroupIdError
 
 
-def test_a_transactional_commit_does_not_keep_the_session(coordinated):
+def test_a_transactional_commit_does_not_keep_the_session(coordinated: Coordinated) -> None:
     joined = coordinated.stable_member()
     coordinated.time.advance(9)
     coordinated.commit_in_transaction(FIRST, {PLACE: 1}, joined.member_id, 1)
@@ -244,7 +274,9 @@ def test_a_transactional_commit_does_not_keep_the_session(coordinated):
 # What goes.
 
 
-def test_deleting_an_offset_takes_what_is_pending_with_it(coordinated, maybe_restart):
+def test_deleting_an_offset_takes_what_is_pending_with_it(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit({OTHER: 1})
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 9})
     assert coordinated.groups.delete_offsets(GROUP, [PLACE]) == [None]
@@ -255,7 +287,9 @@ def test_deleting_an_offset_takes_what_is_pending_with_it(coordinated, maybe_res
     assert coordinated.committed() == {OTHER: 9}
 
 
-def test_a_deleted_offset_may_be_committed_anew_in_the_same_transaction(coordinated, maybe_restart):
+def test_a_deleted_offset_may_be_committed_anew_in_the_same_transaction(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 9})
     coordinated.groups.delete_offsets(GROUP, [PLACE])
     coordinated.commit_in_transaction(FIRST, {PLACE: 10})
@@ -265,7 +299,9 @@ def test_a_deleted_offset_may_be_committed_anew_in_the_same_transaction(coordina
     assert coordinated.committed() == {PLACE: 10}
 
 
-def test_deleting_a_group_takes_what_is_pending_with_it(coordinated, maybe_restart):
+def test_deleting_a_group_takes_what_is_pending_with_it(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit({PLACE: 1})
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 9})
     coordinated.groups.delete(GROUP)
@@ -275,7 +311,9 @@ def test_deleting_a_group_takes_what_is_pending_with_it(coordinated, maybe_resta
     assert coordinated.groups.groups() == []
 
 
-def test_a_group_that_came_back_is_not_given_what_was_deleted(coordinated, maybe_restart):
+def test_a_group_that_came_back_is_not_given_what_was_deleted(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 9})
     coordinated.groups.delete(GROUP)
     coordinated.commit({OTHER: 1})
@@ -285,7 +323,9 @@ def test_a_group_that_came_back_is_not_given_what_was_deleted(coordinated, maybe
     assert coordinated.committed() == {OTHER: 1}
 
 
-def test_a_deleted_topic_takes_what_is_pending_with_it(coordinated, maybe_restart):
+def test_a_deleted_topic_takes_what_is_pending_with_it(
+    coordinated: Coordinated, maybe_restart: Callable[[], None]
+) -> None:
     coordinated.commit_in_transaction(FIRST, {PLACE: 9, OTHER: 9})
     coordinated.groups.topic_deleted(PLACE.topic)
     maybe_restart()
@@ -294,7 +334,7 @@ def test_a_deleted_topic_takes_what_is_pending_with_it(coordinated, maybe_restar
     assert coordinated.committed() == {OTHER: 9}
 
 
-def test_nothing_expires_that_a_transaction_may_still_change():
+def test_nothing_expires_that_a_transaction_may_still_change() -> None:
     coordinated = Coordinated({"offsets.retention.minutes": "10"})
     coordinated.commit({PLACE: 1, OTHER: 1})
     coordinated.commit_in_transaction(FIRST, {PLACE: 2})
@@ -306,7 +346,7 @@ def test_nothing_expires_that_a_transaction_may_still_change():
     assert coordinated.groups.groups() == []
 
 
-def test_a_group_is_kept_for_its_transaction_alone():
+def test_a_group_is_kept_for_its_transaction_alone() -> None:
     coordinated = Coordinated()
     coordinated.commit_in_transaction(FIRST, {PLACE: 2})
     expire(coordinated)

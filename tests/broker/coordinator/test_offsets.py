@@ -1,5 +1,8 @@
 """What is read of __consumer_offsets at start, from real logs."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from kafka.errors import CorruptRecordError
 from kafka.structs import TopicPartition
@@ -30,7 +33,7 @@ EMPTY = GroupSnapshot("consumer", 4, None, None, NOW_MS, ())
 
 
 @pytest.fixture
-def log(tmp_path):
+def log(tmp_path: Path) -> Iterator[Log]:
     opened = Log(tmp_path, LogConfig(segment_bytes=4000, index_interval_bytes=200), known=CLEAN)
     yield opened
     opened.close()
@@ -45,11 +48,11 @@ def commit(group: str, partition: int, offset: int) -> StateRecord:
     return commit_record(key, CommittedOffset(offset, -1, "", NOW_MS))
 
 
-def test_an_empty_log_has_no_groups(log):
+def test_an_empty_log_has_no_groups(log: Log) -> None:
     assert read_groups(log) == {}
 
 
-def test_the_last_record_of_each_key_counts(log):
+def test_the_last_record_of_each_key_counts(log: Log) -> None:
     for offset in range(300):
         append(log, commit("g", offset % 3, offset), commit("h", 0, offset))
     assert log.segment_count > 3
@@ -59,7 +62,7 @@ def test_the_last_record_of_each_key_counts(log):
     assert groups["h"].offsets[TopicPartition("t", 0)].offset == 299
 
 
-def test_what_was_deleted_stays_away(log):
+def test_what_was_deleted_stays_away(log: Log) -> None:
     append(log, commit("g", 0, 1), commit("g", 1, 1), group_record("g", EMPTY))
     append(log, commit_tombstone(OffsetKey("g", TopicPartition("t", 0))))
     append(log, commit("gone", 0, 1), group_record("gone", EMPTY))
@@ -73,14 +76,14 @@ def test_what_was_deleted_stays_away(log):
     assert list(groups) == ["g"]
 
 
-def test_offsets_outlive_the_record_of_their_group(log):
+def test_offsets_outlive_the_record_of_their_group(log: Log) -> None:
     append(log, commit("g", 0, 1), group_record("g", EMPTY))
     append(log, group_tombstone("g"))
     group = read_groups(log)["g"]
     assert (group.state, group.protocol_type, len(group.offsets)) == (GroupState.EMPTY, None, 1)
 
 
-def test_a_group_is_what_its_last_record_says(log):
+def test_a_group_is_what_its_last_record_says(log: Log) -> None:
     append(log, group_record("g", EMPTY))
     append(log, group_record("g", STABLE))
     append(log, commit("g", 0, 1))
@@ -91,7 +94,7 @@ def test_a_group_is_what_its_last_record_says(log):
     assert len(group.offsets) == 1
 
 
-def test_records_of_other_kinds_are_passed_over(log):
+def test_records_of_other_kinds_are_passed_over(log: Log) -> None:
     append(log, commit("g", 0, 1), StateRecord(b"\x00\x0b\x00\x01g", b"\x00\x00"))
     assert list(read_groups(log)) == ["g"]
 
@@ -105,7 +108,7 @@ def end(log: Log, producer_id: int, *, is_commit: bool) -> None:
     log.append_end_marker(producer_id, 0, TransactionMarker(is_commit, coordinator_epoch=0), 0)
 
 
-def test_transactions_are_committed_aborted_or_still_open(log):
+def test_transactions_are_committed_aborted_or_still_open(log: Log) -> None:
     append(log, *(commit("g", index, 0) for index in range(4)))
     for producer_id in (1, 2, 3):
         append_in_transaction(log, producer_id, commit("g", producer_id, 10 + producer_id))
@@ -122,7 +125,7 @@ def test_transactions_are_committed_aborted_or_still_open(log):
     assert read_groups(log)["g"].offsets[TopicPartition("t", 3)].offset == 13
 
 
-def test_a_numbered_batch_of_a_transaction_counts_too(log):
+def test_a_numbered_batch_of_a_transaction_counts_too(log: Log) -> None:
     """No coordinator writes one, but what is in the log is what it is."""
     batch = encode_batch([commit("g", 0, 9)], NOW_MS, ProducerIdAndEpoch(5, 0))
     seal(batch, 5, 0, 0)
@@ -132,7 +135,7 @@ def test_a_numbered_batch_of_a_transaction_counts_too(log):
     assert read_groups(log)["g"].offsets[TopicPartition("t", 0)].offset == 9
 
 
-def test_a_flipped_bit_is_noticed(log, tmp_path):
+def test_a_flipped_bit_is_noticed(log: Log, tmp_path: Path) -> None:
     append(log, commit("g", 0, 1))
     path = tmp_path / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
@@ -142,7 +145,7 @@ def test_a_flipped_bit_is_noticed(log, tmp_path):
         read_groups(log)
 
 
-def test_reading_begins_where_the_log_begins(log):
+def test_reading_begins_where_the_log_begins(log: Log) -> None:
     for offset in range(100):
         append(log, commit("g", offset, offset))
     log.advance_log_start_offset(50)

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +48,7 @@ class Told:
 class World:
     """Two partitions of a state topic that this broker leads; the second has three records."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory: Path) -> None:
         config = BrokerConfig.from_properties({"log.dirs": str(directory)})
         self.logs = LogManager(config)
         self.logs.open()
@@ -74,7 +75,7 @@ class World:
     async def create(self, *_: object) -> None:
         raise AssertionError("it is there")
 
-    def read(self, log) -> int:
+    def read(self, log: Log) -> int:
         if self.error is not None:
             raise self.error
         return log.log_end_offset if self.on_read is None else self.on_read(log)
@@ -84,13 +85,13 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.logs.close()
 
 
-def test_an_empty_partition_is_served_at_once_and_another_once_it_is_read(world):
+def test_an_empty_partition_is_served_at_once_and_another_once_it_is_read(world: World) -> None:
     async def scenario() -> None:
         with pytest.raises(NotCoordinatorError):
             world.check(0)
@@ -109,7 +110,7 @@ def test_an_empty_partition_is_served_at_once_and_another_once_it_is_read(world)
     asyncio.run(scenario())
 
 
-def test_a_new_epoch_of_the_same_leader_reads_nothing_again(world):
+def test_a_new_epoch_of_the_same_leader_reads_nothing_again(world: World) -> None:
     async def scenario() -> None:
         world.loader.lead(1, 5)
         await eventually(lambda: not world.state.is_loading_any)
@@ -126,7 +127,7 @@ def test_a_new_epoch_of_the_same_leader_reads_nothing_again(world):
     assert world.told.states == [3, 2]
 
 
-def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world):
+def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world: World) -> None:
     async def scenario() -> None:
         world.loader.lead(1, 5)
         await asyncio.sleep(0)
@@ -141,11 +142,11 @@ def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world):
     assert (world.told.states, world.told.resigned) == ([3], [1])
 
 
-def test_what_is_led_again_and_no_more_while_it_is_read_is_for_nobody_either(world):
+def test_what_is_led_again_and_no_more_while_it_is_read_is_for_nobody_either(world: World) -> None:
     """The read that was broken off first is over before the second one is."""
     reading, gate = threading.Event(), threading.Event()
 
-    def read(log) -> int:
+    def read(log: Log) -> int:
         reading.set()
         assert gate.wait(EVENT_S)
         return int(log.log_end_offset)
@@ -170,7 +171,7 @@ def test_what_is_led_again_and_no_more_while_it_is_read_is_for_nobody_either(wor
     assert world.told.states == [2]
 
 
-def test_a_partition_that_cannot_be_read_is_not_served(world):
+def test_a_partition_that_cannot_be_read_is_not_served(world: World) -> None:
     async def scenario() -> None:
         world.error = CorruptRecordError("bad")
         world.loader.lead(1, 5)
@@ -182,7 +183,7 @@ def test_a_partition_that_cannot_be_read_is_not_served(world):
     assert world.told.states == []
 
 
-def test_all_is_given_up_at_the_end(world):
+def test_all_is_given_up_at_the_end(world: World) -> None:
     async def scenario() -> None:
         world.loader.lead(0, 1)
         world.loader.lead(1, 1)
@@ -196,7 +197,7 @@ def test_all_is_given_up_at_the_end(world):
     assert world.told.resigned == [0, 1]
 
 
-def test_partitions_that_are_added_leave_keys_where_they_are(world):
+def test_partitions_that_are_added_leave_keys_where_they_are(world: World) -> None:
     before = {key: world.state.partition_of(key) for key in "abcdefgh"}
     more = new_topic(NAME, 5, 1).partitions
     world.know(TopicMetadata(NAME, world.topic.topic_id, more))

@@ -1,6 +1,8 @@
 """What is appended to a state topic counts when all replicas in sync have it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -11,9 +13,11 @@ from kafka.errors import (
 
 from broker.cluster.metadata import TRANSACTION_STATE, PartitionMetadata
 from broker.coordinator.state_records import StateRecord
+from broker.coordinator.state_topic import StateTopic
 from tests.support.patience import eventually
 from tests.support.replicated_broker import (
     TRANSACTIONS,
+    ReplicatedBroker,
     replicated_broker,
     settle,
 )
@@ -22,15 +26,17 @@ KEY = "key"
 RECORD = StateRecord(b"k", b"v")
 
 
-def run(scenario, **properties):
-    async def main():
+def run(
+    scenario: Callable[[ReplicatedBroker, StateTopic[Any]], Awaitable[None]], **properties: str
+) -> None:
+    async def main() -> None:
         with replicated_broker(properties) as broker:
             await scenario(broker, broker.transactions_topic)
 
     asyncio.run(main())
 
 
-def no_suspension(waiting):
+def no_suspension(waiting: Coroutine[Any, Any, None]) -> bool:
     """Whether awaiting it takes no turn of the loop."""
     try:
         waiting.send(None)
@@ -40,15 +46,15 @@ def no_suspension(waiting):
     return False
 
 
-def set_isr(broker, *isr):
+def set_isr(broker: ReplicatedBroker, *isr: int) -> None:
     """Those in sync with the partition of transactions."""
     partition = broker.replicas.partition(TRANSACTIONS)
     replicas = isr or (1, 2)
     partition.lead(PartitionMetadata(replicas, 1, 0, isr, partition.partition_epoch + 1))
 
 
-def test_it_is_waited_for_until_the_other_replica_has_it():
-    async def scenario(broker, topic):
+def test_it_is_waited_for_until_the_other_replica_has_it() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         assert not topic.awaits_commit(KEY)
         topic.append(KEY, [RECORD])
         assert topic.awaits_commit(KEY)
@@ -63,8 +69,8 @@ def test_it_is_waited_for_until_the_other_replica_has_it():
     run(scenario)
 
 
-def test_who_waits_does_not_wait_for_what_comes_later():
-    async def scenario(broker, topic):
+def test_who_waits_does_not_wait_for_what_comes_later() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         waiting = asyncio.ensure_future(topic.wait_committed(KEY))
         await settle()
@@ -79,8 +85,8 @@ def test_who_waits_does_not_wait_for_what_comes_later():
     run(scenario)
 
 
-def test_alone_nothing_is_waited_for():
-    async def scenario(broker, topic):
+def test_alone_nothing_is_waited_for() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         set_isr(broker, 1)
         topic.append(KEY, [RECORD])
         assert no_suspension(topic.wait_committed(KEY))
@@ -92,8 +98,8 @@ def test_alone_nothing_is_waited_for():
     run(scenario)
 
 
-def test_who_waited_too_long_is_to_ask_again():
-    async def scenario(broker, topic):
+def test_who_waited_too_long_is_to_ask_again() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         with pytest.raises(CoordinatorNotAvailableError):
             await topic.wait_committed(KEY)
@@ -102,8 +108,8 @@ def test_who_waited_too_long_is_to_ask_again():
     run(scenario, **{"request.timeout.ms": "30"})
 
 
-def test_the_offsets_topic_has_a_time_of_its_own():
-    async def scenario(broker, _):
+def test_the_offsets_topic_has_a_time_of_its_own() -> None:
+    async def scenario(broker: ReplicatedBroker, _: object) -> None:
         broker.offsets_topic.append(KEY, [RECORD])
         with pytest.raises(CoordinatorNotAvailableError):
             await broker.offsets_topic.wait_committed(KEY)
@@ -111,8 +117,8 @@ def test_the_offsets_topic_has_a_time_of_its_own():
     run(scenario, **{"offsets.commit.timeout.ms": "30"})
 
 
-def test_who_waits_when_the_partition_goes_asks_its_next_leader():
-    async def scenario(broker, topic):
+def test_who_waits_when_the_partition_goes_asks_its_next_leader() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         waiting = asyncio.ensure_future(topic.wait_committed(KEY))
         await settle()
@@ -126,8 +132,8 @@ def test_who_waits_when_the_partition_goes_asks_its_next_leader():
     run(scenario)
 
 
-def test_replicas_that_become_too_few_are_no_success():
-    async def scenario(broker, topic):
+def test_replicas_that_become_too_few_are_no_success() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         waiting = asyncio.ensure_future(topic.wait_committed(KEY))
         await settle()
@@ -140,8 +146,8 @@ def test_replicas_that_become_too_few_are_no_success():
     run(scenario)
 
 
-def test_replicas_that_are_too_few_are_told_before_the_append():
-    async def scenario(broker, topic):
+def test_replicas_that_are_too_few_are_told_before_the_append() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         set_isr(broker)
         with pytest.raises(CoordinatorNotAvailableError):
             topic.append(KEY, [RECORD])
@@ -150,18 +156,18 @@ def test_replicas_that_are_too_few_are_told_before_the_append():
     run(scenario)
 
 
-def test_a_record_that_is_too_large_is_the_clients_fault():
-    async def scenario(_, topic):
+def test_a_record_that_is_too_large_is_the_clients_fault() -> None:
+    async def scenario(_: object, topic: StateTopic[Any]) -> None:
         with pytest.raises(UnknownError):
             topic.append(KEY, [StateRecord(b"k", bytes(2 << 20))])
 
     run(scenario)
 
 
-def test_what_acts_when_it_is_committed_waits_as_long_as_it_takes():
+def test_what_acts_when_it_is_committed_waits_as_long_as_it_takes() -> None:
     ran = []
 
-    async def scenario(broker, topic):
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         topic.when_committed(KEY, lambda: ran.append(1))
         await asyncio.sleep(0.1)  # several times as long as a client would wait
@@ -172,10 +178,10 @@ def test_what_acts_when_it_is_committed_waits_as_long_as_it_takes():
     run(scenario, **{"request.timeout.ms": "20"})
 
 
-def test_what_acts_when_it_is_committed_does_not_where_the_partition_goes():
+def test_what_acts_when_it_is_committed_does_not_where_the_partition_goes() -> None:
     ran = []
 
-    async def scenario(broker, topic):
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         topic.when_committed(KEY, lambda: ran.append(1))
         await settle()

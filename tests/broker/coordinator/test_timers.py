@@ -4,12 +4,12 @@ from broker.coordinator.timers import Timers
 from tests.broker.coordinator.in_memory import FakeTime
 
 
-def timers():
+def timers() -> tuple[FakeTime, Timers]:
     time = FakeTime()
     return time, Timers(time.call_later, time.clock_s)
 
 
-def test_a_timer_runs_once_when_its_time_has_come():
+def test_a_timer_runs_once_when_its_time_has_come() -> None:
     time, under_test = timers()
     runs = []
     under_test.schedule("a", 1000, lambda: runs.append(time.now_s))
@@ -20,9 +20,9 @@ def test_a_timer_runs_once_when_its_time_has_come():
     assert "a" not in under_test
 
 
-def test_a_timer_that_is_set_anew_runs_at_its_new_time_alone():
+def test_a_timer_that_is_set_anew_runs_at_its_new_time_alone() -> None:
     time, under_test = timers()
-    runs = []
+    runs: list[object] = []
     under_test.schedule("a", 1000, lambda: runs.append("old"))
     time.advance(0.5)
     under_test.schedule("a", 1000, lambda: runs.append(time.now_s))
@@ -31,16 +31,16 @@ def test_a_timer_that_is_set_anew_runs_at_its_new_time_alone():
     assert runs == [2.5]
 
 
-def test_a_timer_may_be_set_to_an_earlier_time():
+def test_a_timer_may_be_set_to_an_earlier_time() -> None:
     time, under_test = timers()
-    runs = []
+    runs: list[object] = []
     under_test.schedule("a", 9000, lambda: runs.append("old"))
     under_test.schedule("a", 1000, lambda: runs.append(time.now_s))
     time.advance(20)
     assert runs == [1.0]
 
 
-def test_a_cancelled_timer_never_runs():
+def test_a_cancelled_timer_never_runs() -> None:
     time, under_test = timers()
     runs = []
     under_test.schedule("a", 1000, lambda: runs.append("a"))
@@ -51,11 +51,11 @@ def test_a_cancelled_timer_never_runs():
     assert runs == ["b"]
 
 
-def test_a_timer_may_set_itself_again():
+def test_a_timer_may_set_itself_again() -> None:
     time, under_test = timers()
     runs = []
 
-    def again():
+    def again() -> None:
         runs.append(time.now_s)
         if len(runs) < 3:
             under_test.schedule("a", 1000, again)
@@ -66,7 +66,7 @@ def test_a_timer_may_set_itself_again():
     assert len(under_test) == 0
 
 
-def test_moving_a_timer_costs_no_operation_on_the_queue():
+def test_moving_a_timer_costs_no_operation_on_the_queue() -> None:
     time, under_test = timers()
     for _ in range(1000):
         under_test.schedule("a", 1000, lambda: None)

@@ -3,7 +3,7 @@
 from broker.coordinator.topic_regex import resolve
 
 
-def test_an_expression_means_whole_names():
+def test_an_expression_means_whole_names() -> None:
     names = ["t", "tick", "attic", "at"]
     assert resolve(["t", "t.*", ".*t", "none"], names) == {
         "t": {"t"},

@@ -1,10 +1,13 @@
 """Markers that go to the brokers that lead the partitions, and count when they are committed."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kafka.errors import (
+    BrokerResponseError,
     InvalidProducerEpochError,
     KafkaConnectionError,
     KafkaStorageError,
@@ -20,6 +23,8 @@ from kafka.protocol.producer import WriteTxnMarkersRequest, WriteTxnMarkersRespo
 from kafka.structs import TopicPartition
 
 from broker.api import write_txn_markers
+from broker.api.contexts import TransactionContext
+from broker.api.request import Api
 from broker.cluster.control import LEADER_DURING_DELETE, NO_LEADER
 from broker.cluster.metadata import BrokerNode, new_topic
 from broker.cluster.to_brokers import ToBrokers
@@ -28,7 +33,13 @@ from broker.coordinator.state_records import ProducerIdAndEpoch
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.support.patience import eventually
 from tests.support.replicas import lead
-from tests.support.replicated_broker import OTHER, TOPIC, replicated_broker, settle
+from tests.support.replicated_broker import (
+    OTHER,
+    TOPIC,
+    ReplicatedBroker,
+    replicated_broker,
+    settle,
+)
 
 HERE = TopicPartition(TOPIC, 0)
 FAR = "far"
@@ -37,8 +48,8 @@ _RESULT = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _TOPIC = _RESULT.WritableTxnMarkerTopicResult
 
 
-def run(scenario, **properties):
-    async def main():
+def run(scenario: Callable[[ReplicatedBroker], Awaitable[None]], **properties: str) -> None:
+    async def main() -> None:
         with replicated_broker(properties) as broker:
             far = new_topic(FAR, len(THERE), OTHER.node_id)
             broker.topics[FAR] = far
@@ -48,26 +59,31 @@ def run(scenario, **properties):
     asyncio.run(main())
 
 
-def end_of(producer_id=7, epoch=0, is_commit=True):
+def end_of(producer_id: int = 7, epoch: int = 0, is_commit: bool = True) -> EndOfTransaction:
     producer = ProducerIdAndEpoch(producer_id, epoch)
     return EndOfTransaction(producer, TransactionMarker(is_commit, 4), 0)
 
 
-def write(broker, places, end=None, **options):
+def write(
+    broker: ReplicatedBroker,
+    places: Sequence[TopicPartition],
+    end: EndOfTransaction | None = None,
+    **options: Callable[[], bool],
+) -> list[int]:
     """A list that gets longer when all are written."""
     done = []
     broker.markers.write(places, end or end_of(), lambda: done.append(1), **options)
     return done
 
 
-def lead_there(broker, leader, name=FAR):
+def lead_there(broker: ReplicatedBroker, leader: int, name: str = FAR) -> None:
     """Another broker leads all of the topic now."""
     topic = broker.topics[name]
     partitions = tuple(replace(each, leader=leader) for each in topic.partitions)
     broker.tell(replace(topic, partitions=partitions))
 
 
-def asked(broker, number=-1):
+def asked(broker: ReplicatedBroker, number: int = -1) -> list[Any]:
     """(broker, producer id, partitions) of each marker of a request."""
     node_id, message, version = broker.brokers.asked[number]
     assert version == 1
@@ -81,7 +97,12 @@ def asked(broker, number=-1):
     ]
 
 
-def answer(broker, error=None, number=-1, only=None):
+def answer(
+    broker: ReplicatedBroker,
+    error: BrokerResponseError | None = None,
+    number: int = -1,
+    only: Collection[int] | None = None,
+) -> None:
     """To a request: the same for all of its partitions, or for those named."""
     _, message, _ = broker.brokers.asked[number]
     broker.brokers.answers[number].set_result(
@@ -109,12 +130,12 @@ def answer(broker, error=None, number=-1, only=None):
     )
 
 
-async def asked_again(broker, times):
+async def asked_again(broker: ReplicatedBroker, times: int) -> None:
     await eventually(lambda: len(broker.brokers.asked) == times)
 
 
-def test_a_marker_counts_when_all_replicas_in_sync_have_it():
-    async def scenario(broker):
+def test_a_marker_counts_when_all_replicas_in_sync_have_it() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, [HERE])
         assert broker.replicas.partition(HERE).log.log_end_offset == 1
         await settle()
@@ -126,8 +147,8 @@ def test_a_marker_counts_when_all_replicas_in_sync_have_it():
     run(scenario)
 
 
-def test_a_marker_that_is_not_replicated_in_time_is_written_again():
-    async def scenario(broker):
+def test_a_marker_that_is_not_replicated_in_time_is_written_again() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, [HERE])
         log = broker.replicas.partition(HERE).log
         await eventually(lambda: log.log_end_offset == 2)
@@ -137,16 +158,16 @@ def test_a_marker_that_is_not_replicated_in_time_is_written_again():
     run(scenario, **{"request.timeout.ms": "20"})
 
 
-def be_in_sync(broker, *nodes):
+def be_in_sync(broker: ReplicatedBroker, *nodes: int) -> None:
     topic = broker.topics[TOPIC]
     states = tuple(replace(state, isr=nodes) for state in topic.partitions)
     lead(broker.replicas, replace(topic, partitions=states), make_logs=False)
 
 
-def test_a_marker_waits_for_enough_replicas_in_sync():
+def test_a_marker_waits_for_enough_replicas_in_sync() -> None:
     """As any record of acks=all: it would be in one copy, and committed by no rule."""
 
-    async def scenario(broker):
+    async def scenario(broker: ReplicatedBroker) -> None:
         be_in_sync(broker, 1)
         done = write(broker, [HERE])
         refused = marker_errors(await broker.ask(*ask_for(HERE)))[7, HERE]
@@ -161,8 +182,8 @@ def test_a_marker_waits_for_enough_replicas_in_sync():
     run(scenario, **{"min.insync.replicas": "2"})
 
 
-def test_the_leader_of_other_partitions_is_asked_once_for_all():
-    async def scenario(broker):
+def test_the_leader_of_other_partitions_is_asked_once_for_all() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, [*THERE, HERE])
         broker.replicate(HERE)
         await settle()
@@ -180,8 +201,8 @@ def test_the_leader_of_other_partitions_is_asked_once_for_all():
     run(scenario)
 
 
-def test_a_broker_is_asked_one_thing_after_the_other():
-    async def scenario(broker):
+def test_a_broker_is_asked_one_thing_after_the_other() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         first = write(broker, THERE[:1])
         await settle()
         others = [write(broker, THERE[1:], end_of(number)) for number in (8, 9)]
@@ -198,10 +219,10 @@ def test_a_broker_is_asked_one_thing_after_the_other():
     run(scenario)
 
 
-def test_two_ends_of_one_producer_are_asked_for_apart():
+def test_two_ends_of_one_producer_are_asked_for_apart() -> None:
     """An answer names the producer's id alone."""
 
-    async def scenario(broker):
+    async def scenario(broker: ReplicatedBroker) -> None:
         write(broker, THERE[:1], end_of(5))
         await settle()
         ends = [write(broker, THERE[:1], end_of(7, epoch)) for epoch in (0, 1)]
@@ -225,8 +246,10 @@ def test_two_ends_of_one_producer_are_asked_for_apart():
         UnknownTopicOrPartitionError,
     ],
 )
-def test_what_passes_is_tried_again_where_the_leader_is_then(error):
-    async def scenario(broker):
+def test_what_passes_is_tried_again_where_the_leader_is_then(
+    error: type[BrokerResponseError],
+) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, THERE)
         await settle()
         broker.metadata.brokers.append(BrokerNode(3, "third", 9092))
@@ -251,8 +274,10 @@ def test_what_passes_is_tried_again_where_the_leader_is_then(error):
         UnsupportedVersionError,
     ],
 )
-def test_where_a_partition_can_have_no_marker_any_more_it_is_not_tried_again(error):
-    async def scenario(broker):
+def test_where_a_partition_can_have_no_marker_any_more_it_is_not_tried_again(
+    error: type[BrokerResponseError],
+) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, THERE)
         await settle()
         answer(broker, error())
@@ -262,8 +287,8 @@ def test_where_a_partition_can_have_no_marker_any_more_it_is_not_tried_again(err
     run(scenario)
 
 
-def test_only_what_failed_is_asked_for_again():
-    async def scenario(broker):
+def test_only_what_failed_is_asked_for_again() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, THERE)
         await settle()
         answer(broker, only=[0, 2])  # and not a word of the other
@@ -276,8 +301,8 @@ def test_only_what_failed_is_asked_for_again():
     run(scenario)
 
 
-def test_who_is_not_reached_is_tried_again():
-    async def scenario(broker):
+def test_who_is_not_reached_is_tried_again() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, THERE)
         await settle()
         broker.brokers.answers[0].set_exception(KafkaConnectionError("gone"))
@@ -289,8 +314,8 @@ def test_who_is_not_reached_is_tried_again():
     run(scenario)
 
 
-def test_without_a_leader_it_waits_for_one():
-    async def scenario(broker):
+def test_without_a_leader_it_waits_for_one() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         lead_there(broker, NO_LEADER)
         done = write(broker, THERE)
         await asyncio.sleep(0.15)
@@ -305,8 +330,8 @@ def test_without_a_leader_it_waits_for_one():
 
 
 @pytest.mark.parametrize("is_at_once", [True, False])
-def test_a_topic_that_is_gone_holds_nobody_up(is_at_once):
-    async def scenario(broker):
+def test_a_topic_that_is_gone_holds_nobody_up(is_at_once: bool) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         if is_at_once:
             lead_there(broker, LEADER_DURING_DELETE)
         done = write(broker, THERE)
@@ -319,10 +344,10 @@ def test_a_topic_that_is_gone_holds_nobody_up(is_at_once):
     run(scenario)
 
 
-def test_what_this_broker_leads_it_writes_whatever_it_has_been_told():
+def test_what_this_broker_leads_it_writes_whatever_it_has_been_told() -> None:
     """A topic that is so new that only its leader has heard of it."""
 
-    async def scenario(broker):
+    async def scenario(broker: ReplicatedBroker) -> None:
         lead_there(broker, LEADER_DURING_DELETE, TOPIC)
         done = write(broker, [HERE])
         broker.replicate(HERE)
@@ -333,10 +358,10 @@ def test_what_this_broker_leads_it_writes_whatever_it_has_been_told():
     run(scenario)
 
 
-def test_what_nobody_wants_any_more_is_not_sent():
+def test_what_nobody_wants_any_more_is_not_sent() -> None:
     """Another broker coordinates the transaction."""
 
-    async def scenario(broker):
+    async def scenario(broker: ReplicatedBroker) -> None:
         is_ours = True
         busy = write(broker, THERE[:1], end_of(5))
         await settle()
@@ -353,10 +378,12 @@ def test_what_nobody_wants_any_more_is_not_sent():
     run(scenario)
 
 
-def test_more_markers_than_fit_one_request_go_one_after_the_other(monkeypatch):
+def test_more_markers_than_fit_one_request_go_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("broker.coordinator.transaction_markers._MARKERS_A_REQUEST", 2)
 
-    async def scenario(broker):
+    async def scenario(broker: ReplicatedBroker) -> None:
         done = write(broker, THERE)
         for number in range(2):
             await settle()
@@ -368,7 +395,7 @@ def test_more_markers_than_fit_one_request_go_one_after_the_other(monkeypatch):
     run(scenario)
 
 
-def test_the_message_is_kafkas():
+def test_the_message_is_kafkas() -> None:
     ends = [(end_of(), [*THERE, HERE]), (end_of(8, 3, is_commit=False), THERE[:1])]
     message = markers_message(ends)
     read = WriteTxnMarkersRequest.decode(message.encode(version=1), version=1)
@@ -381,19 +408,19 @@ def test_the_message_is_kafkas():
     assert told == (8, 3, False)
 
 
-def test_an_answer_without_anything_says_nothing():
+def test_an_answer_without_anything_says_nothing() -> None:
     assert marker_errors(WriteTxnMarkersResponse(markers=[])) == {}
 
 
 # The other side.
 
 
-def ask_for(*places):
+def ask_for(*places: TopicPartition) -> tuple[Api[TransactionContext], Any, int]:
     return write_txn_markers.API, markers_message([(end_of(), places)]), 1
 
 
-def test_markers_are_answered_when_they_are_committed():
-    async def scenario(broker):
+def test_markers_are_answered_when_they_are_committed() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         unknown = TopicPartition("nowhere", 0)
         task = await broker.begin(*ask_for(HERE, unknown))
         assert not task.done()
@@ -406,8 +433,8 @@ def test_markers_are_answered_when_they_are_committed():
     run(scenario)
 
 
-def test_markers_that_are_not_committed_in_time_are_to_be_asked_for_again():
-    async def scenario(broker):
+def test_markers_that_are_not_committed_in_time_are_to_be_asked_for_again() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         answered = await broker.ask(*ask_for(HERE))
         assert isinstance(marker_errors(answered)[7, HERE], RequestTimedOutError)
 
@@ -420,21 +447,23 @@ def test_markers_that_are_not_committed_in_time_are_to_be_asked_for_again():
 class Connected:
     """A connection that says what it was asked; `others` are those made so far."""
 
-    def __init__(self, node, others):
+    def __init__(self, node: BrokerNode, others: list[Any]) -> None:
         self.node = node
         self.is_closed = False
         others.append(self)
 
-    async def request(self, message, version, response_class):
+    async def request(
+        self, message: object, version: int, response_class: object
+    ) -> tuple[BrokerNode, object, int, object]:
         return self.node, message, version, response_class
 
-    def close(self):
+    def close(self) -> None:
         self.is_closed = True
 
 
-def test_each_broker_has_a_connection_to_its_newest_address():
-    async def scenario(broker):
-        made = []
+def test_each_broker_has_a_connection_to_its_newest_address() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
+        made: list[Connected] = []
         brokers = ToBrokers(broker.metadata, lambda node: Connected(node, made))
         for _ in range(2):
             assert await brokers.ask(2, "message", 1, dict) == (OTHER, "message", 1, dict)
@@ -451,9 +480,9 @@ def test_each_broker_has_a_connection_to_its_newest_address():
     run(scenario)
 
 
-def test_nobody_is_asked_after_the_end():
-    async def scenario(broker):
-        made = []
+def test_nobody_is_asked_after_the_end() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
+        made: list[Connected] = []
         brokers = ToBrokers(broker.metadata, lambda node: Connected(node, made))
         await brokers.ask(2, "message", 1, dict)
         brokers.close()

@@ -5,7 +5,9 @@ Apache Kafka passes too.
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kafka.errors import ConcurrentTransactionsError, ProducerFencedError
@@ -19,15 +21,15 @@ PLACE = frozenset((TopicPartition("t", 0),))
 
 
 @pytest.fixture
-def take_id():
+def take_id() -> Callable[[], int]:
     return itertools.count(100).__next__
 
 
-def at_epoch(epoch, **fields):
+def at_epoch(epoch: int, **fields: Any) -> TransactionMetadata:
     return replace(TransactionMetadata(7, 1000, 5, producer_epoch=epoch), **fields)
 
 
-def test_the_last_epoch_is_followed_by_a_new_id(take_id):
+def test_the_last_epoch_is_followed_by_a_new_id(take_id: Callable[[], int]) -> None:
     exhausted = at_epoch(LAST - 1).initialized(None, 1000, 6, take_id)
     assert exhausted.producer == (7, LAST)
     renewed = exhausted.initialized(None, 1000, 7, take_id)
@@ -35,7 +37,7 @@ def test_the_last_epoch_is_followed_by_a_new_id(take_id):
     assert renewed.previous_producer_id == 7
 
 
-def test_who_goes_on_at_the_last_epoch_may_ask_twice(take_id):
+def test_who_goes_on_at_the_last_epoch_may_ask_twice(take_id: Callable[[], int]) -> None:
     """KIP-360: the answer with the new id may have been lost."""
     old = ProducerIdAndEpoch(7, LAST)
     renewed = at_epoch(LAST).initialized(old, 1000, 6, take_id)
@@ -47,7 +49,9 @@ def test_who_goes_on_at_the_last_epoch_may_ask_twice(take_id):
         again.initialized(old, 1000, 9, take_id)
 
 
-def test_who_goes_on_after_an_error_may_ask_until_it_is_answered(take_id):
+def test_who_goes_on_after_an_error_may_ask_until_it_is_answered(
+    take_id: Callable[[], int],
+) -> None:
     """KIP-360: each retry is of the one request that gave the new epoch."""
     old = ProducerIdAndEpoch(7, 5)
     transaction = at_epoch(5)
@@ -62,13 +66,15 @@ def test_who_goes_on_after_an_error_may_ask_until_it_is_answered(take_id):
         other.initialized(old, 1000, 12, take_id)
 
 
-def test_who_is_behind_the_last_epoch_is_fenced(take_id):
+def test_who_is_behind_the_last_epoch_is_fenced(take_id: Callable[[], int]) -> None:
     with pytest.raises(ProducerFencedError):
         at_epoch(LAST).initialized(ProducerIdAndEpoch(7, 3), 1000, 6, take_id)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_an_end_at_the_last_epoch_gives_a_new_id(take_id, is_commit):
+def test_an_end_at_the_last_epoch_gives_a_new_id(
+    take_id: Callable[[], int], is_commit: bool
+) -> None:
     ongoing = at_epoch(LAST).added(PLACE, 2, 6)
     producer = ongoing.producer
     prepared = ongoing.ended(producer, 2, 7, take_id, is_commit=is_commit)
@@ -84,20 +90,20 @@ def test_an_end_at_the_last_epoch_gives_a_new_id(take_id, is_commit):
     complete.check_may_add(ProducerIdAndEpoch(100, 0))
 
 
-def test_an_abort_by_the_coordinator_at_the_last_epoch(take_id):
+def test_an_abort_by_the_coordinator_at_the_last_epoch(take_id: Callable[[], int]) -> None:
     aborted = at_epoch(LAST).added(PLACE, 0, 6).aborted_by_coordinator(7, take_id)
     assert aborted.producer == (7, LAST + 1)
     assert aborted.completed(8).producer == (100, 0)
 
 
-def test_what_was_added_already_changes_nothing():
+def test_what_was_added_already_changes_nothing() -> None:
     ongoing = at_epoch(0).added(PLACE, 0, 6)
     assert ongoing.added(PLACE, 0, 7) is ongoing
     more = ongoing.added(frozenset((TopicPartition("t", 1),)), 0, 8)
     assert (len(more.partitions), more.start_ms, more.last_update_ms) == (2, 6, 8)
 
 
-def test_an_empty_transaction_may_be_aborted_by_version_2(take_id):
+def test_an_empty_transaction_may_be_aborted_by_version_2(take_id: Callable[[], int]) -> None:
     prepared = at_epoch(4).ended(ProducerIdAndEpoch(7, 4), 2, 9, take_id, is_commit=False)
     assert prepared is not None
     assert prepared.state is TransactionState.PREPARE_ABORT

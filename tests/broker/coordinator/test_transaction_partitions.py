@@ -1,10 +1,14 @@
 """Transactions that another broker coordinates: what it is asked, and a transaction over two."""
 
 import asyncio
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from kafka.errors import (
+    BrokerResponseError,
     ClusterAuthorizationFailedError,
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
@@ -21,6 +25,8 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, AddPartitionsToTx
 from kafka.structs import TopicPartition
 
 from broker.api import add_partitions_to_txn
+from broker.api.contexts import TransactionContext
+from broker.api.request import Api
 from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import CONSUMER_OFFSETS, TRANSACTION_STATE, new_topic
 from broker.coordinator.state_records import ProducerIdAndEpoch
@@ -48,6 +54,7 @@ from tests.support.replicated_broker import (
     OTHER,
     TOPIC,
     TRANSACTIONS,
+    ReplicatedBroker,
     replicated_broker,
     settle,
 )
@@ -60,28 +67,42 @@ _TOPIC = _RESULT.AddPartitionsToTxnTopicResult
 _PARTITION = _TOPIC.AddPartitionsToTxnPartitionResult
 
 
-def ask_of(transactional_id=ID, support=TransactionSupport.VERIFIED, places=PLACES):
+def ask_of(
+    transactional_id: str = ID,
+    support: TransactionSupport = TransactionSupport.VERIFIED,
+    places: list[TopicPartition] = PLACES,
+) -> JoinAsk:
     return JoinAsk(transactional_id, PRODUCER, places, support)
 
 
-def run(scenario, properties=None):
+def run(
+    scenario: Callable[[ReplicatedBroker], Awaitable[None]],
+    properties: dict[str, str] | None = None,
+) -> None:
     """With a broker whose transactions the other one coordinates."""
 
-    async def main():
+    async def main() -> None:
         with replicated_broker(properties, led_by={TRANSACTION_STATE: OTHER}) as broker:
             await scenario(broker)
 
     asyncio.run(main())
 
 
-async def begin(broker, ask):
+async def begin(
+    broker: ReplicatedBroker, ask: JoinAsk
+) -> Task[Mapping[TopicPartition, BrokerResponseError | None]]:
     assert broker.transaction_partitions.join_at_once(ask) is None
     joining = asyncio.ensure_future(broker.transaction_partitions.join(ask))
     await settle()
     return joining
 
 
-def answer(broker, *errors, number=-1, error_code=0):
+def answer(
+    broker: ReplicatedBroker,
+    *errors: BrokerResponseError | None,
+    number: int = -1,
+    error_code: int = 0,
+) -> None:
     """To each transaction of a request: one error for each of its partitions."""
     _, message, _ = broker.brokers.asked[number]
     broker.brokers.answers[number].set_result(
@@ -110,13 +131,14 @@ def answer(broker, *errors, number=-1, error_code=0):
     )
 
 
-def kinds(errors):
+def kinds(errors: Mapping[TopicPartition, BrokerResponseError | None] | None) -> list[Any]:
+    assert errors is not None
     return [None if errors[place] is None else type(errors[place]) for place in PLACES]
 
 
 @pytest.mark.parametrize("support", TransactionSupport)
-def test_the_coordinator_is_asked_to_verify_or_to_add(support):
-    async def scenario(broker):
+def test_the_coordinator_is_asked_to_verify_or_to_add(support: TransactionSupport) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         joining = await begin(broker, ask_of(support=support))
         ((node_id, message, version),) = broker.brokers.asked
         assert (node_id, version) == (OTHER.node_id, 5)
@@ -141,8 +163,12 @@ def test_the_coordinator_is_asked_to_verify_or_to_add(support):
         (NotCoordinatorError, NotCoordinatorError, NotCoordinatorError),
     ],
 )
-def test_errors_are_those_that_the_client_knows(told, heard, heard_by_newer):
-    async def scenario(broker):
+def test_errors_are_those_that_the_client_knows(
+    told: type[BrokerResponseError],
+    heard: type[BrokerResponseError],
+    heard_by_newer: type[BrokerResponseError],
+) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         newer = TransactionSupport.KNOWS_ABORTABLE
         for support, expected in ((TransactionSupport.VERIFIED, heard), (newer, heard_by_newer)):
             joining = await begin(broker, ask_of(support=support))
@@ -160,8 +186,10 @@ def test_errors_are_those_that_the_client_knows(told, heard, heard_by_newer):
         (UnknownError, UnknownError),
     ],
 )
-def test_an_error_of_the_whole_request_is_everybodys(told, heard):
-    async def scenario(broker):
+def test_an_error_of_the_whole_request_is_everybodys(
+    told: type[BrokerResponseError], heard: type[Exception]
+) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         joining = await begin(broker, ask_of())
         answer(broker, error_code=told.errno)
         assert kinds(await joining) == [heard, heard]
@@ -169,8 +197,8 @@ def test_an_error_of_the_whole_request_is_everybodys(told, heard):
     run(scenario)
 
 
-def test_what_is_not_answered_is_not_known():
-    async def scenario(broker):
+def test_what_is_not_answered_is_not_known() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         joining = await begin(broker, ask_of())
         answer(broker, None)
         assert kinds(await joining) == [None, NetworkExceptionError]
@@ -181,8 +209,8 @@ def test_what_is_not_answered_is_not_known():
     run(scenario)
 
 
-def test_all_that_waits_is_asked_at_once_and_one_transaction_once():
-    async def scenario(broker):
+def test_all_that_waits_is_asked_at_once_and_one_transaction_once() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         first = await begin(broker, ask_of("a"))
         others = [await begin(broker, ask_of(name)) for name in ("b", "b", "c")]
         assert len(broker.brokers.asked) == 1
@@ -203,8 +231,8 @@ def test_all_that_waits_is_asked_at_once_and_one_transaction_once():
     run(scenario)
 
 
-def test_who_has_gone_is_not_asked_for():
-    async def scenario(broker):
+def test_who_has_gone_is_not_asked_for() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         first = await begin(broker, ask_of("a"))
         gone = await begin(broker, ask_of("b"))
         gone.cancel()
@@ -217,8 +245,8 @@ def test_who_has_gone_is_not_asked_for():
     run(scenario)
 
 
-def test_without_verification_nobody_is_asked_but_to_add():
-    async def scenario(broker):
+def test_without_verification_nobody_is_asked_but_to_add() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         joined = broker.transaction_partitions.join_at_once(ask_of())
         assert joined is not None
         assert kinds(joined) == [None, None]
@@ -228,8 +256,8 @@ def test_without_verification_nobody_is_asked_but_to_add():
     run(scenario, {"transaction.partition.verification.enable": "false"})
 
 
-def test_without_a_coordinator_it_is_to_be_asked_again():
-    async def scenario(broker):
+def test_without_a_coordinator_it_is_to_be_asked_again() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         topic = new_topic(TRANSACTION_STATE, 1, NO_LEADER)
         broker.tell(topic)
         joined = broker.transaction_partitions.join_at_once(ask_of())
@@ -244,8 +272,8 @@ def test_without_a_coordinator_it_is_to_be_asked_again():
 
 
 @pytest.mark.parametrize("version", [9, 12])
-def test_a_producer_sends_again_what_cannot_be_verified_now(version):
-    async def scenario(broker):
+def test_a_producer_sends_again_what_cannot_be_verified_now(version: int) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         task = await broker.begin(*record(PRODUCER, version))
         broker.brokers.answers[0].set_exception(KafkaConnectionError("gone"))
         (produced,) = (await task).partitions
@@ -259,8 +287,8 @@ def test_a_producer_sends_again_what_cannot_be_verified_now(version):
     ("version", "code"),
     [(1, COORDINATOR_NOT_AVAILABLE), (3, COORDINATOR_LOAD_IN_PROGRESS)],
 )
-def test_offsets_are_committed_again_that_cannot_be_verified_now(version, code):
-    async def scenario(broker):
+def test_offsets_are_committed_again_that_cannot_be_verified_now(version: int, code: int) -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = Producer(7, 2)
         task = await broker.begin(*commit_offsets(producer, version))
         broker.brokers.answers[0].set_exception(KafkaConnectionError("gone"))
@@ -269,8 +297,8 @@ def test_offsets_are_committed_again_that_cannot_be_verified_now(version, code):
     run(scenario)
 
 
-def test_a_record_whose_transaction_ends_while_another_broker_verifies_it_is_refused():
-    async def scenario(broker):
+def test_a_record_whose_transaction_ends_while_another_broker_verifies_it_is_refused() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         task = await broker.begin(*record(PRODUCER, 9))
         end_marker(broker, PLACE, PRODUCER)
         answer(broker, None)
@@ -281,8 +309,8 @@ def test_a_record_whose_transaction_ends_while_another_broker_verifies_it_is_ref
     run(scenario)
 
 
-def test_a_partition_that_goes_meanwhile_takes_no_record():
-    async def scenario(broker):
+def test_a_partition_that_goes_meanwhile_takes_no_record() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         task = await broker.begin(*record(PRODUCER, 9))
         broker.lose(TOPIC)
         answer(broker, None)
@@ -295,7 +323,7 @@ def test_a_partition_that_goes_meanwhile_takes_no_record():
 # What other brokers ask.
 
 
-def ask_for(*asks):
+def ask_for(*asks: tuple[str, int, bool]) -> tuple[Api[TransactionContext], Any, int]:
     """`asks`: transactional id, whether only to verify."""
     request = AddPartitionsToTxnRequest
     return (
@@ -316,8 +344,8 @@ def ask_for(*asks):
     )
 
 
-def test_several_transactions_are_answered_together_when_all_are_committed():
-    async def scenario(broker):
+def test_several_transactions_are_answered_together_when_all_are_committed() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         first = broker.transactions.initialize("one", 1000)
         second = broker.transactions.initialize("two", 1000)
         asked = [
@@ -336,20 +364,20 @@ def test_several_transactions_are_answered_together_when_all_are_committed():
         found = {name: each.partition_error_code for name, each in told.items()}
         assert found == {"one": 0, "two": TransactionAbortableError.errno, "three": 49}
 
-    async def main():
+    async def main() -> None:
         with replicated_broker() as broker:
             await scenario(broker)
 
     asyncio.run(main())
 
 
-def test_transactions_that_are_not_committed_in_time_are_not_verified():
-    async def scenario(broker):
+def test_transactions_that_are_not_committed_in_time_are_not_verified() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
         producer = broker.transactions.initialize("one", 1000)
         answered = await broker.ask(*ask_for(("one", producer.producer_id, False)))
         assert codes(answered) == [COORDINATOR_NOT_AVAILABLE]
 
-    async def main():
+    async def main() -> None:
         with replicated_broker({"request.timeout.ms": "20"}) as broker:
             await scenario(broker)
 
@@ -360,7 +388,7 @@ def test_transactions_that_are_not_committed_in_time_are_not_verified():
 
 
 @contextmanager
-def two_brokers():
+def two_brokers() -> Iterator[tuple[ReplicatedBroker, ReplicatedBroker]]:
     led_by = {TRANSACTION_STATE: ME, TOPIC: OTHER, CONSUMER_OFFSETS: OTHER}
     with (
         replicated_broker(node=ME, led_by=led_by) as coordinator,
@@ -371,7 +399,7 @@ def two_brokers():
         yield coordinator, leader
 
 
-async def replicating(asked, *brokers):
+async def replicating(asked: Coroutine[Any, Any, Any], *brokers: ReplicatedBroker) -> Any:
     task = asyncio.ensure_future(asked)
     while not task.done():
         for broker in brokers:
@@ -380,12 +408,14 @@ async def replicating(asked, *brokers):
     return await task
 
 
-async def ended(coordinator, leader, producer):
+async def ended(
+    coordinator: ReplicatedBroker, leader: ReplicatedBroker, producer: Producer
+) -> None:
     """Until the transaction is complete."""
     answered = await replicating(coordinator.ask(*end(producer)), coordinator)
     assert codes(answered) == []
 
-    def is_complete():
+    def is_complete() -> bool:
         coordinator.replicate_all()
         leader.replicate_all()
         return coordinator.transactions.transaction(ID).state.text == "CompleteCommit"
@@ -394,8 +424,8 @@ async def ended(coordinator, leader, producer):
 
 
 @pytest.mark.parametrize("version", [9, 12])
-def test_a_transaction_over_two_brokers(version):
-    async def main():
+def test_a_transaction_over_two_brokers(version: int) -> None:
+    async def main() -> None:
         with two_brokers() as both:
             coordinator, leader = both
             producer = await producer_of(coordinator)
@@ -419,8 +449,8 @@ def test_a_transaction_over_two_brokers(version):
     asyncio.run(main())
 
 
-def test_a_record_for_what_was_not_added_is_refused():
-    async def main():
+def test_a_record_for_what_was_not_added_is_refused() -> None:
+    async def main() -> None:
         with two_brokers() as both:
             coordinator, leader = both
             producer = await producer_of(coordinator)
@@ -432,10 +462,10 @@ def test_a_record_for_what_was_not_added_is_refused():
     asyncio.run(main())
 
 
-def test_the_next_coordinator_ends_what_was_decided():
+def test_the_next_coordinator_ends_what_was_decided() -> None:
     """The first one dies when its decision is committed, and before anybody has the marker."""
 
-    async def main():
+    async def main() -> None:
         with two_brokers() as both:
             coordinator, leader = both
             producer = await producer_of(coordinator)
@@ -450,7 +480,7 @@ def test_the_next_coordinator_ends_what_was_decided():
             coordinator.transaction_loader.lead(0, 1)
             leader.replicate_all()
 
-            def is_stable():
+            def is_stable() -> bool:
                 leader.replicate_all()
                 return leader.replicas.partition(PLACE).last_stable_offset == 2
 
@@ -465,8 +495,8 @@ def test_the_next_coordinator_ends_what_was_decided():
     asyncio.run(main())
 
 
-def test_a_late_marker_of_a_coordinator_of_the_past_is_fenced():
-    async def main():
+def test_a_late_marker_of_a_coordinator_of_the_past_is_fenced() -> None:
+    async def main() -> None:
         with two_brokers() as both:
             _, leader = both
             producer = ProducerIdAndEpoch(1, 0)

@@ -59,7 +59,7 @@ transactions = st.builds(
 )
 
 
-def test_the_golden_bytes():
+def test_the_golden_bytes() -> None:
     key, value = transaction_record("mine", ONGOING)
     assert key == b"\x00\x00\x00\x04mine"
     assert value == GOLDEN
@@ -68,13 +68,13 @@ def test_the_golden_bytes():
     assert transaction_tombstone("mine") == (key, None)
 
 
-def test_version_0_has_no_tags():
+def test_version_0_has_no_tags() -> None:
     found = decode_transaction(VERSION_0)
     assert found.partitions == {TopicPartition("a", 2)}
     assert (found.previous_producer_id, found.next_producer_id, found.client_version) == (-1, -1, 0)
 
 
-def test_an_empty_one_has_no_partitions():
+def test_an_empty_one_has_no_partitions() -> None:
     empty = TransactionMetadata(7, 1000, 5, producer_epoch=0)
     _, value = transaction_record("mine", empty)
     assert value is not None
@@ -82,7 +82,7 @@ def test_an_empty_one_has_no_partitions():
 
 
 @given(st.text(max_size=20), transactions)
-def test_what_is_written_is_read(transactional_id, transaction):
+def test_what_is_written_is_read(transactional_id: str, transaction: TransactionMetadata) -> None:
     key, value = transaction_record(transactional_id, transaction)
     assert decode_key(key) == transactional_id
     assert value is not None
@@ -90,7 +90,7 @@ def test_what_is_written_is_read(transactional_id, transaction):
 
 
 @given(st.data())
-def test_damage_is_noticed_or_harmless(data):
+def test_damage_is_noticed_or_harmless(data: st.DataObject) -> None:
     value = bytearray(GOLDEN)
     position = data.draw(st.integers(0, len(value) - 1))
     value[position] = data.draw(st.integers(0, 255))
@@ -99,7 +99,7 @@ def test_damage_is_noticed_or_harmless(data):
             decode_transaction(damaged)
 
 
-def test_what_cannot_be_a_record():
+def test_what_cannot_be_a_record() -> None:
     for value in (b"", b"\x00\x02" + GOLDEN[2:], GOLDEN[:-1], GOLDEN[:16] + b"\x09" + GOLDEN[17:]):
         with pytest.raises(CorruptRecordError):
             decode_transaction(value)

@@ -21,6 +21,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.control import LEADER_DURING_DELETE
 from broker.cluster.metadata import CONSUMER_OFFSETS, new_topic
+from broker.coordinator.state_records import ProducerIdAndEpoch
 from broker.coordinator.transaction_metadata import TransactionState
 from tests.broker.coordinator.transactions_in_memory import TOPIC, Crashed, TransactionBroker
 from tests.support.records import batch_of
@@ -31,11 +32,13 @@ DAY_S = 24 * 3600.0
 
 
 @pytest.fixture
-def broker():
+def broker() -> TransactionBroker:
     return TransactionBroker()
 
 
-def begin(broker, *places, timeout_ms=60_000):
+def begin(
+    broker: TransactionBroker, *places: TopicPartition, timeout_ms: int = 60_000
+) -> ProducerIdAndEpoch:
     """A producer with a record in each place."""
     producer = broker.coordinator.initialize(ID, timeout_ms)
     broker.coordinator.add_partitions(ID, producer, frozenset(places or (PLACE, OTHER)), 0)
@@ -44,11 +47,11 @@ def begin(broker, *places, timeout_ms=60_000):
     return producer
 
 
-def state(broker):
+def state(broker: TransactionBroker) -> TransactionState:
     return broker.coordinator.transaction(ID).state
 
 
-def test_a_transaction_that_lasts_too_long_is_aborted(broker):
+def test_a_transaction_that_lasts_too_long_is_aborted(broker: TransactionBroker) -> None:
     producer = begin(broker, timeout_ms=10_000)
     broker.time.advance(9.9)
     assert state(broker) is TransactionState.ONGOING
@@ -62,7 +65,9 @@ def test_a_transaction_that_lasts_too_long_is_aborted(broker):
 
 
 @pytest.mark.parametrize("jump_s", [-DAY_S, -5, 5, DAY_S])
-def test_a_clock_that_is_set_changes_no_transactions_time(broker, jump_s):
+def test_a_clock_that_is_set_changes_no_transactions_time(
+    broker: TransactionBroker, jump_s: float
+) -> None:
     """Timers run by a clock that never jumps, times are written down by one that may."""
     begin(broker, timeout_ms=10_000)
     broker.coordinator._clock = lambda: broker.time.clock_ms() + int(jump_s * 1000)
@@ -72,7 +77,9 @@ def test_a_clock_that_is_set_changes_no_transactions_time(broker, jump_s):
     assert state(broker) is TransactionState.COMPLETE_ABORT
 
 
-def test_a_clock_that_was_set_back_before_a_restart_holds_nobody_back(broker):
+def test_a_clock_that_was_set_back_before_a_restart_holds_nobody_back(
+    broker: TransactionBroker,
+) -> None:
     begin(broker, timeout_ms=10_000)
     broker.time.now_s -= DAY_S
     broker.restart()
@@ -82,7 +89,7 @@ def test_a_clock_that_was_set_back_before_a_restart_holds_nobody_back(broker):
     assert state(broker) is TransactionState.COMPLETE_ABORT
 
 
-def test_each_transaction_has_its_own_time(broker):
+def test_each_transaction_has_its_own_time(broker: TransactionBroker) -> None:
     producer = begin(broker, PLACE, timeout_ms=10_000)
     broker.time.advance(8)
     broker.coordinator.end(ID, producer, 0, is_commit=True)
@@ -94,7 +101,7 @@ def test_each_transaction_has_its_own_time(broker):
     assert state(broker) is TransactionState.COMPLETE_ABORT
 
 
-def test_a_timeout_goes_on_after_a_restart(broker):
+def test_a_timeout_goes_on_after_a_restart(broker: TransactionBroker) -> None:
     begin(broker, timeout_ms=10_000)
     broker.time.advance(6)
     broker.restart()
@@ -104,7 +111,7 @@ def test_a_timeout_goes_on_after_a_restart(broker):
     assert state(broker) is TransactionState.COMPLETE_ABORT
 
 
-def test_a_timeout_that_the_log_refuses_is_tried_again(broker):
+def test_a_timeout_that_the_log_refuses_is_tried_again(broker: TransactionBroker) -> None:
     begin(broker, timeout_ms=1000)
     broker.state.error = CoordinatorNotAvailableError()
     broker.time.advance(5)
@@ -114,7 +121,7 @@ def test_a_timeout_that_the_log_refuses_is_tried_again(broker):
     assert state(broker) is TransactionState.COMPLETE_ABORT
 
 
-def test_what_the_log_refuses_has_not_happened(broker):
+def test_what_the_log_refuses_has_not_happened(broker: TransactionBroker) -> None:
     producer = begin(broker)
     before = broker.coordinator.transaction(ID)
     broker.state.error = CoordinatorNotAvailableError()
@@ -132,7 +139,7 @@ def test_what_the_log_refuses_has_not_happened(broker):
     assert broker.committed(PLACE) == [b"x"]
 
 
-def test_no_marker_is_written_before_the_decision_is_safe(broker):
+def test_no_marker_is_written_before_the_decision_is_safe(broker: TransactionBroker) -> None:
     producer = begin(broker)
     broker.state.uncommitted = []
     broker.coordinator.end(ID, producer, 0, is_commit=True)
@@ -145,7 +152,7 @@ def test_no_marker_is_written_before_the_decision_is_safe(broker):
     assert state(broker) is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_disk_that_refuses_a_marker_is_tried_again(broker):
+def test_a_disk_that_refuses_a_marker_is_tried_again(broker: TransactionBroker) -> None:
     producer = begin(broker)
     broker.replicas.refused, broker.replicas.error = {OTHER}, KafkaStorageError("full")
     broker.coordinator.end(ID, producer, 0, is_commit=True)
@@ -164,7 +171,9 @@ def test_a_disk_that_refuses_a_marker_is_tried_again(broker):
 @pytest.mark.parametrize(
     "error", [UnknownTopicOrPartitionError(), TransactionCoordinatorFencedError()]
 )
-def test_a_partition_that_can_have_no_marker_holds_nobody_up(broker, error):
+def test_a_partition_that_can_have_no_marker_holds_nobody_up(
+    broker: TransactionBroker, error: UnknownTopicOrPartitionError
+) -> None:
     """Its topic was deleted, or somebody ended the transaction by hand."""
     producer = begin(broker)
     broker.replicas.refused, broker.replicas.error = {PLACE}, error
@@ -175,7 +184,7 @@ def test_a_partition_that_can_have_no_marker_holds_nobody_up(broker, error):
     assert broker.committed(OTHER) == [b"x"]
 
 
-def test_a_transaction_of_many_partitions_lets_others_have_their_turn():
+def test_a_transaction_of_many_partitions_lets_others_have_their_turn() -> None:
     broker = TransactionBroker(100)
     producer = begin(broker, *broker.places(TOPIC))
     broker.coordinator.end(ID, producer, 0, is_commit=True)
@@ -185,7 +194,7 @@ def test_a_transaction_of_many_partitions_lets_others_have_their_turn():
     assert all(broker.committed(place) == [b"x"] for place in broker.places(TOPIC))
 
 
-def test_the_completion_is_tried_again(broker):
+def test_the_completion_is_tried_again(broker: TransactionBroker) -> None:
     producer = begin(broker)
     broker.state.uncommitted = []
     broker.coordinator.end(ID, producer, 0, is_commit=True)
@@ -197,7 +206,7 @@ def test_the_completion_is_tried_again(broker):
     assert state(broker) is TransactionState.COMPLETE_COMMIT
 
 
-def test_groups_are_told_and_waited_for(broker):
+def test_groups_are_told_and_waited_for(broker: TransactionBroker) -> None:
     broker.add_topic(new_topic(CONSUMER_OFFSETS, 1, 1))
     offsets = TopicPartition(CONSUMER_OFFSETS, 0)
     producer = broker.coordinator.initialize(ID, 60_000)
@@ -213,10 +222,10 @@ def test_groups_are_told_and_waited_for(broker):
     assert state(broker) is TransactionState.COMPLETE_COMMIT
 
 
-def test_ids_are_forgotten_in_the_end(broker):
+def test_ids_are_forgotten_in_the_end(broker: TransactionBroker) -> None:
     producer = begin(broker)
 
-    def expire():
+    def expire() -> None:
         for _ in broker.coordinator.expire():
             pass
 
@@ -232,7 +241,7 @@ def test_ids_are_forgotten_in_the_end(broker):
     assert list(broker.coordinator.transactions()) == ["busy"]
 
 
-def test_what_is_decided_and_not_done_is_not_forgotten():
+def test_what_is_decided_and_not_done_is_not_forgotten() -> None:
     """A disk that has refused a marker for longer than ids are kept has it written in the end."""
     broker = TransactionBroker(properties={"transactional.id.expiration.ms": "60000"})
     producer = begin(broker)
@@ -246,7 +255,7 @@ def test_what_is_decided_and_not_done_is_not_forgotten():
     assert broker.committed(OTHER) == [b"x"]
 
 
-def test_who_coordinates_no_more_writes_no_end(broker):
+def test_who_coordinates_no_more_writes_no_end(broker: TransactionBroker) -> None:
     """A marker is refused, and then this broker resigns: another one may have read the log."""
     producer = begin(broker)
     broker.replicas.refused, broker.replicas.error = {OTHER}, KafkaStorageError("full")
@@ -260,7 +269,7 @@ def test_who_coordinates_no_more_writes_no_end(broker):
     assert not broker.coordinator.transactions()
 
 
-def test_a_deleted_topic_of_transactions_leaves_none_open(broker):
+def test_a_deleted_topic_of_transactions_leaves_none_open(broker: TransactionBroker) -> None:
     producer = begin(broker)
     broker.coordinator.topic_deleted()
     assert not broker.coordinator.transactions()
@@ -271,7 +280,9 @@ def test_a_deleted_topic_of_transactions_leaves_none_open(broker):
     broker.time.advance(100)
 
 
-def test_who_was_in_a_transaction_when_its_topic_was_deleted_is_fenced(broker):
+def test_who_was_in_a_transaction_when_its_topic_was_deleted_is_fenced(
+    broker: TransactionBroker,
+) -> None:
     """No coordinator knows it any more: the partitions have to."""
     producer = begin(broker)
     broker.coordinator.topic_deleted()
@@ -280,7 +291,9 @@ def test_who_was_in_a_transaction_when_its_topic_was_deleted_is_fenced(broker):
         broker.logs[PLACE].append(late, 0)
 
 
-def test_a_decision_that_was_not_safe_yet_is_carried_out_when_its_topic_is_deleted(broker):
+def test_a_decision_that_was_not_safe_yet_is_carried_out_when_its_topic_is_deleted(
+    broker: TransactionBroker,
+) -> None:
     producer = begin(broker)
     broker.state.uncommitted = []
     broker.coordinator.end(ID, producer, 0, is_commit=True)
@@ -289,8 +302,10 @@ def test_a_decision_that_was_not_safe_yet_is_carried_out_when_its_topic_is_delet
         assert broker.committed(place) == [b"x"]
 
 
-def test_ids_that_are_being_loaded(broker, monkeypatch):
-    def check(transactional_id):
+def test_ids_that_are_being_loaded(
+    broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(transactional_id: str) -> None:
         raise CoordinatorLoadInProgressError()
 
     producer = begin(broker, PLACE)
@@ -302,7 +317,7 @@ def test_ids_that_are_being_loaded(broker, monkeypatch):
     assert broker.produce("other", producer, OTHER, b"x", 0, version=12) == 19
 
 
-def test_every_crash_of_a_commit_ends_it_wholly_or_not_at_all():
+def test_every_crash_of_a_commit_ends_it_wholly_or_not_at_all() -> None:
     for steps in range(5):
         broker = TransactionBroker()
         producer = begin(broker)

@@ -1,8 +1,8 @@
 """Compacting a log in a test: without threads, processes and waiting."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
@@ -17,9 +17,12 @@ from broker.log.cleaner import (
     Throttler,
 )
 from broker.log.cleaner_manager import LogCleaner
+from broker.log.files import DiskFiles
 from broker.log.log import Log
 from pyspark_kafkalog.record.batch import batches
 from tests.broker.log.batches import bytes_of
+from tests.broker.log.cut_files import CutFiles
+from tests.broker.log.memory_files import MemoryFiles
 
 TP = TopicPartition("orders", 0)
 SETTINGS = CleanerSettings(1 << 20, 0.9, 1 << 12, float("inf"))
@@ -35,7 +38,12 @@ class Row(NamedTuple):
 class InlineWorker:
     """A CleanerWorker in this thread."""
 
-    def __init__(self, files, settings=SETTINGS, check=lambda: None) -> None:
+    def __init__(
+        self,
+        files: MemoryFiles | DiskFiles | CutFiles,
+        settings: CleanerSettings = SETTINGS,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.cleaner = Cleaner(settings, files, Throttler(float("inf")), check)
         self.jobs: list[CleaningJob] = []
         self.is_open = True
@@ -51,7 +59,12 @@ class InlineWorker:
         self.is_open = False
 
 
-def cleaner_of(logs, files, clock, **properties: str) -> LogCleaner:
+def cleaner_of(
+    logs: dict[Any, Any] | Mapping[Any, Log],
+    files: MemoryFiles | DiskFiles | CutFiles,
+    clock: Callable[[], int],
+    **properties: str,
+) -> LogCleaner:
     """A LogCleaner over `logs`, not started."""
     given = {name.replace("_", "."): value for name, value in properties.items()}
     return LogCleaner(
@@ -65,7 +78,12 @@ def cleaner_of(logs, files, clock, **properties: str) -> LogCleaner:
     )
 
 
-def compact(log: Log, files, clock, settings=SETTINGS) -> int:
+def compact(
+    log: Log,
+    files: MemoryFiles | DiskFiles,
+    clock: Callable[[], int],
+    settings: CleanerSettings = SETTINGS,
+) -> int:
     """Rolls and cleans until nothing is due; how often it was cleaned."""
     log.roll()
     cleaner = cleaner_of({TP: log}, files, clock)
@@ -101,5 +119,7 @@ def rows(log: Log) -> list[Row]:
     return [row for row in found if row.offset >= log.log_start_offset]
 
 
-def names(files, directory: Path, suffixes: Sequence[str] = (".cleaned", ".swap")) -> list[str]:
+def names(
+    files: MemoryFiles | DiskFiles, directory: Path, suffixes: Sequence[str] = (".cleaned", ".swap")
+) -> list[str]:
     return [name for name in files.list(directory) if name.endswith(tuple(suffixes))]

@@ -17,17 +17,17 @@ class Clock:
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def files():
+def files() -> MemoryFiles:
     return MemoryFiles()
 
 
 @pytest.fixture
-def directory(files):
+def directory(files: MemoryFiles) -> Path:
     path = Path("/data/orders-0")
     files.make_directory(path)
     return path

@@ -1,18 +1,23 @@
 """Compaction of a log: what stays, what goes, and that a crash at any step loses nothing."""
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.config.log import LogConfig
 from broker.log.checkpoint import CLEAN, LogCheckpoint
 from broker.log.cleaner import (
+    CleaningResult,
     SegmentExtent,
     Throttler,
     group_segments,
 )
+from broker.log.cleaner_manager import CleanableLog, LogCleaner
 from broker.log.files import DiskFiles
-from broker.log.log import Log
+from broker.log.log import Log, LogAppendInfo
 from pyspark_kafkalog.record.batch import DELETE_HORIZON_BIT, batches
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
@@ -26,8 +31,10 @@ from tests.broker.log.compaction import (
     rows,
     stored,
 )
+from tests.broker.log.conftest import Clock
 from tests.broker.log.cut_files import CutFiles, PowerCut
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.present import present
 
 CONFIG = LogConfig(
     segment_bytes=1000,
@@ -41,22 +48,24 @@ COMMIT, ABORT = TransactionMarker(True, 0), TransactionMarker(False, 0)
 
 
 @pytest.fixture
-def log(directory, files, clock):
+def log(directory: Path, files: MemoryFiles, clock: Clock) -> Log:
     return Log(directory, CONFIG, clock, files, CLEAN)
 
 
-def put(log, *pairs, **options):
+def put(log: Log, *pairs: tuple[bytes | None, bytes | None], **options: Any) -> LogAppendInfo:
     keys, values = zip(*pairs, strict=True)
     transactional = bool(options.get("transactional"))
     return log.append(batch(values, keys=keys, **options), 0, transactional=transactional)
 
 
-def pairs(log):
+def pairs(log: Log) -> list[Any]:
     return [(row.offset, row.key, row.value) for row in rows(log)]
 
 
 class TestWhatStays:
-    def test_the_latest_record_of_each_key_at_its_offset(self, log, files, clock):
+    def test_the_latest_record_of_each_key_at_its_offset(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(60):
             put(log, (b"k%d" % (number % 5), b"%d" % number))
         assert compact(log, files, clock) == 1
@@ -64,7 +73,9 @@ class TestWhatStays:
         assert (log.log_start_offset, log.log_end_offset) == (0, 60)
         assert log.first_dirty_offset == 60
 
-    def test_the_active_segment_is_not_touched(self, log, files, clock):
+    def test_the_active_segment_is_not_touched(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(5):
             put(log, (b"k", b"%d" % number))
         cleaner = cleaner_of({TP: log}, files, clock)
@@ -73,8 +84,8 @@ class TestWhatStays:
 
     @pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
     def test_a_batch_kept_in_part_has_the_same_codec_offsets_and_timestamps(
-        self, log, files, clock, codec
-    ):
+        self, log: Log, files: MemoryFiles, clock: Clock, codec: int
+    ) -> None:
         pairs_given = [(b"k%d" % (n % 7), b"v%d" % n + bytes(70)) for n in range(10)]
         put(log, *pairs_given, codec=codec, step_ms=3)
         put(log, (b"k9", bytes(99)), codec=codec)
@@ -88,7 +99,7 @@ class TestWhatStays:
         expected = [(n, NOW_MS + 3 * n) for n in range(3, 10)]
         assert [(r.offset, r.timestamp_ms) for r in rows(log)][:-1] == expected
 
-    def test_headers_of_records_survive(self, log, files, clock):
+    def test_headers_of_records_survive(self, log: Log, files: MemoryFiles, clock: Clock) -> None:
         from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
         builder = MemoryRecordsBuilder(2, 0, 1 << 20)
@@ -100,14 +111,16 @@ class TestWhatStays:
         kept = [record.headers for record in MemoryRecords(stored(log)).next_batch()]
         assert kept == [[("h", b"3")], [("h", None)]]
 
-    def test_records_without_a_key_go(self, log, files, clock):
+    def test_records_without_a_key_go(self, log: Log, files: MemoryFiles, clock: Clock) -> None:
         log.config = dataclasses.replace(CONFIG, cleanup_policy=("delete",))
         put(log, (b"a", b"1"), (None, b"2"), (b"b", b"3"))
         log.config = CONFIG
         compact(log, files, clock)
         assert pairs(log) == [(0, b"a", b"1"), (2, b"b", b"3")]
 
-    def test_append_time_stays_what_it_was(self, directory, files, clock):
+    def test_append_time_stays_what_it_was(
+        self, directory: Path, files: MemoryFiles, clock: Clock
+    ) -> None:
         config = dataclasses.replace(CONFIG, message_timestamp_type="LogAppendTime")
         log = Log(directory, config, clock, files, CLEAN)
         put(log, (b"a", b"1"), (b"a", b"2"), (b"b", None), timestamp_ms=5)
@@ -115,22 +128,26 @@ class TestWhatStays:
         assert [(r.offset, r.timestamp_ms) for r in rows(log)] == [(1, NOW_MS), (2, NOW_MS)]
         assert log.offset_for_timestamp(NOW_MS) == (1, NOW_MS)
 
-    def test_what_the_map_cannot_hold_is_cleaned_in_further_passes(self, log, files, clock):
+    def test_what_the_map_cannot_hold_is_cleaned_in_further_passes(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(300):
             put(log, (b"k%d" % (number % 100), b"%d" % number))
         settings = dataclasses.replace(SETTINGS, dedupe_buffer_bytes=24 * 40, load_factor=0.75)
         assert compact(log, files, clock, settings) > 3
         assert pairs(log) == [(n, b"k%d" % (n % 100), b"%d" % n) for n in range(200, 300)]
 
-    def test_a_map_that_fills_within_a_batch_ends_the_pass_there(self, log, files, clock):
+    def test_a_map_that_fills_within_a_batch_ends_the_pass_there(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, *[(b"k%d" % (n % 30), b"%d" % n) for n in range(90)], codec=GZIP)
         settings = dataclasses.replace(SETTINGS, dedupe_buffer_bytes=24 * 20, load_factor=0.75)
         assert compact(log, files, clock, settings) > 3
         assert pairs(log) == [(n, b"k%d" % (n % 30), b"%d" % n) for n in range(60, 90)]
 
     def test_an_aborted_record_counts_for_nothing_in_a_pass_that_begins_after_its_first_one(
-        self, log, files, clock
-    ):
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"x", b"aborted"), producer=(7, 0, 0), transactional=True)
         put(log, (b"a", b"kept"))
         for number in range(40):
@@ -142,7 +159,9 @@ class TestWhatStays:
         assert [row.value for row in rows(log) if row.key == b"a"] == [b"kept"]
         assert len(rows(log)) == 41
 
-    def test_an_emptied_batch_has_no_newest_record(self, log, files, clock):
+    def test_an_emptied_batch_has_no_newest_record(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"a", b"1"), producer=(7, 0, 0), timestamp_ms=NOW_MS + 100)
         put(log, (b"a", b"2"), timestamp_ms=NOW_MS)
         log.roll()
@@ -151,7 +170,9 @@ class TestWhatStays:
         assert [header.record_count for header in batches(stored(log))] == [0, 1, 1]
         assert log.offset_of_max_timestamp() == (1, NOW_MS)
 
-    def test_batches_larger_than_the_read_buffer(self, directory, files, clock):
+    def test_batches_larger_than_the_read_buffer(
+        self, directory: Path, files: MemoryFiles, clock: Clock
+    ) -> None:
         config = dataclasses.replace(CONFIG, segment_bytes=10**6)
         log = Log(directory, config, clock, files, CLEAN)
         for number in range(4):
@@ -161,7 +182,9 @@ class TestWhatStays:
 
 
 class TestTombstones:
-    def test_stay_for_the_retention_after_the_first_pass_and_then_go(self, log, files, clock):
+    def test_stay_for_the_retention_after_the_first_pass_and_then_go(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"a", b"1"), (b"b", b"1"), step_ms=7)
         put(log, (b"a", None), (b"c", b"1"), step_ms=7)
         compact(log, files, clock)
@@ -180,7 +203,9 @@ class TestTombstones:
         compact(log, files, clock)
         assert pairs(log) == [(1, b"b", b"1"), (3, b"c", b"1"), (5, b"d", b"2")]
 
-    def test_an_older_value_never_comes_back(self, log, files, clock):
+    def test_an_older_value_never_comes_back(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(40):
             put(log, (b"k%d" % number, b"old"))
         compact(log, files, clock)
@@ -195,7 +220,9 @@ class TestTombstones:
 
 
 class TestProducers:
-    def test_the_last_batch_of_a_known_producer_stays_empty(self, log, files, clock, directory):
+    def test_the_last_batch_of_a_known_producer_stays_empty(
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path
+    ) -> None:
         put(log, (b"a", b"1"), (b"a", b"2"), producer=(7, 0, 0))
         put(log, (b"a", b"3"), producer=(8, 0, 0))
         put(log, (b"a", b"4"))
@@ -213,7 +240,9 @@ class TestProducers:
         assert again.append(retry, 0).is_duplicate
         assert not put(again, (b"a", b"5"), producer=(7, 0, 2)).is_duplicate
 
-    def test_of_a_forgotten_producer_nothing_stays(self, log, files, clock):
+    def test_of_a_forgotten_producer_nothing_stays(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"a", b"1"), producer=(7, 0, 0))
         put(log, (b"a", b"2"))
         clock.now_ms += 10
@@ -223,7 +252,9 @@ class TestProducers:
 
 
 class TestTransactions:
-    def test_aborted_records_go_and_their_marker_later(self, log, files, clock, directory):
+    def test_aborted_records_go_and_their_marker_later(
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path
+    ) -> None:
         put(log, (b"a", b"kept"))
         put(log, (b"a", b"aborted"), producer=(7, 0, 0), transactional=True)
         log.append_end_marker(7, 0, ABORT, 0)
@@ -253,8 +284,8 @@ class TestTransactions:
         assert [p for p in pairs(log) if p[1] == b"b"] == [(3, b"b", b"committed")]
 
     def test_a_marker_goes_though_another_transaction_of_its_producer_stays(
-        self, log, files, clock
-    ):
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"b", b"stays"), producer=(8, 0, 0), transactional=True)
         log.append_end_marker(8, 0, COMMIT, 0)
         put(log, (b"c", b"goes"), producer=(8, 0, 1), transactional=True)
@@ -269,8 +300,8 @@ class TestTransactions:
         assert [h.base_offset for h in batches(stored(log)) if h.is_control] == [1]
 
     def test_a_marker_that_waits_for_its_horizon_is_understood_by_recovery(
-        self, log, files, clock, directory
-    ):
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path
+    ) -> None:
         put(log, (b"a", b"1"), producer=(7, 0, 0), transactional=True)
         log.append_end_marker(7, 0, COMMIT, 0)
         put(log, (b"a", b"2"), producer=(7, 0, 1), transactional=True)
@@ -287,7 +318,9 @@ class TestTransactions:
         again = Log(directory, CONFIG, clock, disk)
         assert again.last_stable_offset(again.log_end_offset) == again.log_end_offset
 
-    def test_nothing_of_an_open_transaction_is_touched(self, log, files, clock):
+    def test_nothing_of_an_open_transaction_is_touched(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"a", b"0"))
         put(log, (b"a", b"1"))
         log.roll()
@@ -300,7 +333,9 @@ class TestTransactions:
 
 
 class TestSegments:
-    def test_small_ones_become_one(self, log, files, clock, directory):
+    def test_small_ones_become_one(
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path
+    ) -> None:
         for number in range(100):
             put(log, (b"k%d" % (number % 3), b"%d" % number))
         log.roll()
@@ -317,25 +352,31 @@ class TestSegments:
             f"{101:020d}.log",
         ]
 
-    def test_a_reader_of_the_old_segments_reads_on(self, log, files, clock):
+    def test_a_reader_of_the_old_segments_reads_on(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(60):
             put(log, (b"k", b"%d" % number))
         piece = log.read(0, 10_000, 60)
-        before = piece.read()
+        before = present(piece).read()
         compact(log, files, clock)
         clock.now_ms += 11
         log.remove_deleted_files()
-        assert piece.read() == before
+        assert present(piece).read() == before
 
-    def test_offsets_in_gaps_are_read_from_the_next_batch_on(self, log, files, clock):
+    def test_offsets_in_gaps_are_read_from_the_next_batch_on(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(60):
             put(log, (b"k", b"%d" % number))
         compact(log, files, clock)
         for offset in range(60):
-            data = log.read(offset, 10_000, 60).read()
+            data = present(log.read(offset, 10_000, 60)).read()
             assert next(batches(data)).last_offset >= offset
 
-    def test_timestamps_are_found_among_what_is_left(self, log, files, clock):
+    def test_timestamps_are_found_among_what_is_left(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         for number in range(60):
             put(log, (b"k%d" % (number % 4), b"v"), timestamp_ms=NOW_MS + number)
         compact(log, files, clock)
@@ -343,7 +384,7 @@ class TestSegments:
         assert log.offset_of_max_timestamp() == (59, NOW_MS + 59)
         assert log.offset_for_timestamp(NOW_MS + 60) is None
 
-    def test_groups_keep_to_size_index_and_offset_span(self):
+    def test_groups_keep_to_size_index_and_offset_span(self) -> None:
         config = LogConfig(segment_bytes=100, segment_index_bytes=24)
         sizes = [(0, 60, 8, 12), (10, 40, 8, 12), (20, 1, 8, 0), (30, 1, 16, 0), (40, 90, 8, 0)]
         extents = [SegmentExtent(*each) for each in sizes]
@@ -357,11 +398,17 @@ class TestSegments:
 class TestWithOthers:
     """A log that changes while it is cleaned."""
 
-    def cleaned_while(self, log, files, clock, act):
+    def cleaned_while(
+        self,
+        log: Log,
+        files: MemoryFiles,
+        clock: Clock,
+        act: Callable[[], LogAppendInfo | int | None],
+    ) -> LogCleaner:
         log.roll()
-        done = []
+        done: list[bool] = []
 
-        def act_once():
+        def act_once() -> None:
             if not done:
                 done.append(True)
                 act()
@@ -372,16 +419,18 @@ class TestWithOthers:
         assert cleaner.figures().failures == 0
         return cleaner
 
-    def filled(self, log):
+    def filled(self, log: Log) -> None:
         for number in range(60):
             put(log, (b"k%d" % (number % 4), b"%d" % number), timestamp_ms=NOW_MS - 60 + number)
 
-    def test_appends_go_on(self, log, files, clock):
+    def test_appends_go_on(self, log: Log, files: MemoryFiles, clock: Clock) -> None:
         self.filled(log)
         self.cleaned_while(log, files, clock, lambda: put(log, (b"k0", b"new")))
         assert [row.offset for row in rows(log)] == [56, 57, 58, 59, 60]
 
-    def test_a_truncation_ends_it(self, log, files, clock, directory):
+    def test_a_truncation_ends_it(
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path
+    ) -> None:
         self.filled(log)
         before = rows(log)
         self.cleaned_while(log, files, clock, lambda: log.truncate_to(30))
@@ -391,13 +440,15 @@ class TestWithOthers:
         compact(log, files, clock)
         assert [row.offset for row in rows(log)] == [86, 87, 88, 89]
 
-    def test_a_truncation_within_a_batch_makes_what_takes_its_place_dirty(self, log):
+    def test_a_truncation_within_a_batch_makes_what_takes_its_place_dirty(self, log: Log) -> None:
         put(log, *[(b"k", b"%d" % number) for number in range(4)])
         log.mark_clean(4, log.truncations)
         log.truncate_to(3)
         assert (log.log_end_offset, log.first_dirty_offset) == (0, 0)
 
-    def test_a_truncation_makes_what_comes_next_dirty(self, log, files, clock):
+    def test_a_truncation_makes_what_comes_next_dirty(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         self.filled(log)
         compact(log, files, clock)
         log.truncate_to(58)
@@ -406,7 +457,9 @@ class TestWithOthers:
         compact(log, files, clock)
         assert [row.key for row in rows(log)].count(b"k1") == 1
 
-    def test_a_truncation_at_its_end_leaves_what_comes_next_dirty(self, log, files, clock):
+    def test_a_truncation_at_its_end_leaves_what_comes_next_dirty(
+        self, log: Log, files: MemoryFiles, clock: Clock
+    ) -> None:
         put(log, (b"k", b"old"), (b"z", b"1"))
         log.roll()
         put(log, (b"z", b"2"))
@@ -414,13 +467,15 @@ class TestWithOthers:
         cleaner = cleaner_of({TP: log}, files, clock)
         finished = cleaner._finished
 
-        def truncated_before(*arguments):
+        def truncated_before(
+            chosen: CleanableLog, result: CleaningResult, duration_ms: int
+        ) -> None:
             log.truncate_to(2)
             put(log, (b"k", None))
             log.roll()
-            finished(*arguments)
+            finished(chosen, result, duration_ms)
 
-        cleaner._finished = truncated_before
+        cleaner._finished = truncated_before  # type: ignore[method-assign]
         cleaner.clean_next(InlineWorker(files))
         for _ in range(3):
             put(log, (b"z", b"end"))
@@ -428,7 +483,7 @@ class TestWithOthers:
             clock.now_ms += 1001
         assert b"k" not in [row.key for row in rows(log)]
 
-    def test_retention_ends_it(self, directory, files, clock):
+    def test_retention_ends_it(self, directory: Path, files: MemoryFiles, clock: Clock) -> None:
         config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=30)
         log = Log(directory, config, clock, files, CLEAN)
         self.filled(log)
@@ -441,17 +496,19 @@ class TestWithOthers:
         assert [row.offset for row in rows(log)] == [56, 57, 58, 59]
 
     def test_retention_between_the_steps_of_a_swap_ends_it(
-        self, directory, files, clock, monkeypatch
-    ):
+        self, directory: Path, files: MemoryFiles, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The new segment is named, the old ones are not gone: neither comes back in a crash."""
         config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=30)
         log = Log(directory, config, clock, files, CLEAN)
         for number in range(60):
             put(log, (b"k%d" % min(number, 55), b""), timestamp_ms=NOW_MS - 60 + number)
         log.roll()
-        sync_directory, deleted, disks = files.sync_directory, [], []
+        sync_directory = files.sync_directory
+        deleted: list[int] = []
+        disks = []
 
-        def act_once(path):
+        def act_once(path: Path) -> None:
             sync_directory(path)
             if not deleted and names(files, directory, (".swap",)):
                 deleted.append(log.delete_old_segments(60))
@@ -468,7 +525,9 @@ class TestWithOthers:
             again = Log(directory, config, clock, disk, LogCheckpoint(recovery_point=0))
             assert [row.offset for row in rows(again)] == list(range(start, 60))
 
-    def test_retention_counts_an_emptied_segment_by_the_time_of_its_records(self, tmp_path, clock):
+    def test_retention_counts_an_emptied_segment_by_the_time_of_its_records(
+        self, tmp_path: Path, clock: Clock
+    ) -> None:
         policies = ("compact", "delete")
         config = dataclasses.replace(CONFIG, cleanup_policy=policies, retention_ms=1000)
         log = Log(tmp_path, config, clock, known=CLEAN)
@@ -483,13 +542,17 @@ class TestWithOthers:
         assert log.delete_old_segments(3) > 1
         assert rows(log) == []
 
-    def test_the_end_of_the_log_ends_it(self, log, files, clock, directory):
+    def test_the_end_of_the_log_ends_it(
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path
+    ) -> None:
         self.filled(log)
         self.cleaned_while(log, files, clock, log.close)
         assert names(files, directory) == []
         assert len(rows(Log(directory, CONFIG, clock, files, CLEAN))) == 60
 
-    def test_compact_alone_is_deleted_only_below_the_log_start(self, directory, files, clock):
+    def test_compact_alone_is_deleted_only_below_the_log_start(
+        self, directory: Path, files: MemoryFiles, clock: Clock
+    ) -> None:
         config = dataclasses.replace(CONFIG, retention_ms=1, retention_bytes=1)
         log = Log(directory, config, clock, files, CLEAN)
         self.filled(log)
@@ -501,7 +564,14 @@ class TestWithOthers:
 
 
 class TestDamage:
-    def test_a_damaged_log_is_left_alone_with_one_line(self, log, files, clock, directory, caplog):
+    def test_a_damaged_log_is_left_alone_with_one_line(
+        self,
+        log: Log,
+        files: MemoryFiles,
+        clock: Clock,
+        directory: Path,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
         for number in range(60):
             put(log, (b"k", b"%d" % number))
         log.roll()
@@ -519,8 +589,8 @@ class TestDamage:
 
     @pytest.mark.parametrize("operation", ["pwrite", "sync"])
     def test_a_disk_that_refuses_leaves_the_old_segments(
-        self, log, files, clock, directory, operation
-    ):
+        self, log: Log, files: MemoryFiles, clock: Clock, directory: Path, operation: str
+    ) -> None:
         for number in range(60):
             put(log, (b"k", b"%d" % number))
         log.roll()
@@ -537,7 +607,9 @@ class TestDamage:
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_a_crash_at_every_step_loses_nothing(directory, clock, power_loss):
+def test_a_crash_at_every_step_loses_nothing(
+    directory: Path, clock: Clock, power_loss: bool
+) -> None:
     """After each the log opens and says the same of every key, and the next pass compacts it."""
     before = MemoryFiles()
     before.make_directory(directory)
@@ -574,10 +646,10 @@ def test_a_crash_at_every_step_loses_nothing(directory, clock, power_loss):
 
 
 class TestThrottle:
-    def test_sleeps_for_what_is_above_the_rate(self):
+    def test_sleeps_for_what_is_above_the_rate(self) -> None:
         now, slept = [0.0], []
 
-        def sleep(seconds):
+        def sleep(seconds: float) -> None:
             slept.append(seconds)
             now[0] += seconds
 

@@ -6,13 +6,17 @@ after the last flush, and only from the end. The step that was under way happene
 
 import dataclasses
 import itertools
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from broker.config.log import LogConfig
 from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
+from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import batch, contents
+from tests.broker.log.conftest import Clock
 from tests.broker.log.cut_files import CutFiles, PowerCut
 from tests.broker.log.memory_files import MemoryFiles
 from tests.broker.log.test_transactions import ABORT, COMMIT
@@ -44,17 +48,17 @@ class State:
         return cls(log.log_start_offset, values, log.log_end_offset, log.recovery_point)
 
 
-def append(count):
+def append(count: int) -> Callable[[Log], None]:
     values = [b"%050d" % next(NUMBERS) for _ in range(count)]
 
-    def step(log):
+    def step(log: Log) -> None:
         log.append(batch(values), 0)
 
     return step
 
 
-def transaction(marker, first_sequence):
-    def step(log):
+def transaction(marker: TransactionMarker, first_sequence: int) -> list[Callable[[Log], object]]:
+    def step(log: Log) -> None:
         records = batch([b"t"] * 2, producer=(1, 0, first_sequence), transactional=True)
         log.append(records, 0, transactional=True)
 
@@ -80,7 +84,9 @@ LIFE = [
 
 
 @pytest.mark.parametrize("kept_bytes", [None, 0, 100_000])
-def test_what_is_promised_holds_wherever_it_is_cut(directory, clock, kept_bytes):
+def test_what_is_promised_holds_wherever_it_is_cut(
+    directory: Path, clock: Clock, kept_bytes: int | None
+) -> None:
     """`kept_bytes`: None for the death of the process, else the unsynced bytes that a power loss
     leaves of each file."""
     steps = 0
@@ -101,7 +107,14 @@ def test_what_is_promised_holds_wherever_it_is_cut(directory, clock, kept_bytes)
         steps += 1
 
 
-def check(files, states, directory, clock, kept_bytes, steps):
+def check(
+    files: MemoryFiles,
+    states: list[State],
+    directory: Path,
+    clock: Clock,
+    kept_bytes: int | None,
+    steps: int,
+) -> None:
     last = states[-1]
     after = next_state(states)
     power_loss = kept_bytes is not None
@@ -123,7 +136,7 @@ def check(files, states, directory, clock, kept_bytes, steps):
     assert contents(log)[found.end] == b"goes on", where
 
 
-def next_state(states):
+def next_state(states: list[State]) -> State:
     """What the step under way would have led to: of a life without a cut."""
     return WHOLE[len(states)] if len(states) < len(WHOLE) else states[-1]
 
@@ -132,7 +145,7 @@ WHOLE: list[State] = []
 
 
 @pytest.fixture(autouse=True)
-def whole_life(directory, clock):
+def whole_life(directory: Path, clock: Clock) -> None:
     files = MemoryFiles()
     files.make_directory(directory)
     log = Log(directory, CONFIG, clock, files)

@@ -3,6 +3,9 @@
 import errno
 import shutil
 import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaStorageError
@@ -13,6 +16,7 @@ from broker.log.files import DiskFiles
 from broker.log.manager import CLEAN_SHUTDOWN_FILE, LogManager
 from tests.broker.log.batches import batch, contents
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.present import present
 
 FIRST, SECOND, THIRD = (TopicPartition("t", index) for index in range(3))
 
@@ -20,30 +24,30 @@ FIRST, SECOND, THIRD = (TopicPartition("t", index) for index in range(3))
 class Disks:
     """Two directories, the second of which can be lost."""
 
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path: Path) -> None:
         self.first, self.second = tmp_path / "first", tmp_path / "second"
         self.aside = tmp_path / "aside"
-        self.told = []
+        self.told: list[str] = []
 
-    def open(self, is_member=True):
+    def open(self, is_member: bool = True) -> LogManager:
         config = BrokerConfig.from_properties({"log.dirs": f"{self.first},{self.second}"})
         on_failed = (lambda: self.told.append("failed")) if is_member else None
         manager = LogManager(config, files=DiskFiles(), on_failed=on_failed)
         manager.open()
         return manager
 
-    def lose(self, path):
+    def lose(self, path: Path) -> None:
         """Descriptors of its files stay good, as where a network file system is away."""
         path.rename(self.aside / path.name)
         path.write_text("no directory")
 
-    def bring_back(self, path):
+    def bring_back(self, path: Path) -> None:
         path.unlink()
         (self.aside / path.name).rename(path)
 
 
 @pytest.fixture
-def disks(tmp_path):
+def disks(tmp_path: Path) -> Disks:
     made = Disks(tmp_path)
     made.aside.mkdir()
     manager = made.open()
@@ -57,12 +61,12 @@ def disks(tmp_path):
     return made
 
 
-def test_one_that_is_lost_at_start_is_done_without(disks):
+def test_one_that_is_lost_at_start_is_done_without(disks: Disks) -> None:
     """Nothing that may lie there is made anew elsewhere, or said to be gone."""
     disks.lose(disks.second)
     manager = disks.open()
     assert disks.told == ["failed"]
-    assert contents(manager.get(FIRST)) == {0: b"a"}
+    assert contents(present(manager.get(FIRST))) == {0: b"a"}
     for ask in (lambda: manager.create(SECOND, is_new=False), lambda: manager.delete(SECOND)):
         with pytest.raises(KafkaStorageError, match="may be in a data directory that is offline"):
             ask()
@@ -75,12 +79,12 @@ def test_one_that_is_lost_at_start_is_done_without(disks):
     manager.close()
     disks.bring_back(disks.second)
     again = disks.open()
-    assert contents(again.get(SECOND)) == {0: b"a"}
+    assert contents(present(again.get(SECOND))) == {0: b"a"}
     assert again.offline_directory_count == 0
     again.close()
 
 
-def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks):
+def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks: Disks) -> None:
     manager = disks.open()
     disks.lose(disks.second)
     for _ in range(2):
@@ -89,7 +93,7 @@ def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks):
     assert manager.high_watermarks() == {FIRST: 1}
     with pytest.raises(KafkaStorageError):
         manager.get(SECOND)
-    assert contents(manager.get(FIRST)) == {0: b"a"}
+    assert contents(present(manager.get(FIRST))) == {0: b"a"}
     assert (manager.offline_count, manager.offline_directory_count) == (1, 1)
     # What is done for all logs is done for those that are left.
     for upkeep in (manager.flush_pass, manager.retention_pass, manager.delete_pass):
@@ -102,7 +106,9 @@ def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks):
 
 
 @pytest.mark.parametrize("is_member", [True, False])
-def test_a_log_whose_directory_is_away_is_not_said_to_be_deleted(disks, is_member):
+def test_a_log_whose_directory_is_away_is_not_said_to_be_deleted(
+    disks: Disks, is_member: bool
+) -> None:
     """Else its topic is forgotten, and made anew elsewhere, and there are two when it is back."""
     manager = disks.open(is_member)
     disks.lose(disks.second)
@@ -119,11 +125,13 @@ def test_a_log_whose_directory_is_away_is_not_said_to_be_deleted(disks, is_membe
     manager.close()
 
 
-def test_what_is_left_of_a_log_that_could_not_be_made_has_no_twin(disks, monkeypatch):
+def test_what_is_left_of_a_log_that_could_not_be_made_has_no_twin(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the next start the one that comes first counts, and the other's records would be lost."""
     manager = disks.open()
 
-    def refuse(*_):
+    def refuse(*_: Path | DiskFiles) -> None:
         raise OSError(errno.EIO, "the disk has failed")
 
     with monkeypatch.context() as failing:
@@ -135,14 +143,14 @@ def test_what_is_left_of_a_log_that_could_not_be_made_has_no_twin(disks, monkeyp
     manager.close()
 
 
-def test_a_log_is_made_where_there_is_a_directory_that_takes_it(disks):
+def test_a_log_is_made_where_there_is_a_directory_that_takes_it(disks: Disks) -> None:
     manager = disks.open(is_member=False)
     (disks.first / "t-2").write_text("in its way")
     assert manager.create(THIRD).directory.parent == disks.second
     manager.close()
 
 
-def test_a_log_in_two_directories_is_nobodys_to_choose(disks):
+def test_a_log_in_two_directories_is_nobodys_to_choose(disks: Disks) -> None:
     """Either may be the one with the newer records. Apache Kafka starts neither."""
     shutil.copytree(disks.second / "t-1", disks.first / "t-1")
     for is_member in (True, False):
@@ -150,11 +158,11 @@ def test_a_log_in_two_directories_is_nobodys_to_choose(disks):
             disks.open(is_member)
     shutil.rmtree(disks.first / "t-1")
     manager = disks.open()
-    assert contents(manager.get(SECOND)) == {0: b"a"}
+    assert contents(present(manager.get(SECOND))) == {0: b"a"}
     manager.close()
 
 
-def test_without_any_no_broker_starts_and_one_alone_needs_all(disks):
+def test_without_any_no_broker_starts_and_one_alone_needs_all(disks: Disks) -> None:
     disks.lose(disks.second)
     with pytest.raises(OSError, match="second"):
         disks.open(is_member=False)
@@ -173,7 +181,9 @@ def test_without_any_no_broker_starts_and_one_alone_needs_all(disks):
         lambda log: log.offset_of_max_timestamp(),
     ],
 )
-def test_a_log_that_cannot_be_read_is_offline_where_others_have_it(is_member, read):
+def test_a_log_that_cannot_be_read_is_offline_where_others_have_it(
+    is_member: bool, read: Callable[[Any], Any]
+) -> None:
     told = []
     files = MemoryFiles()
     on_failed = (lambda: told.append("failed")) if is_member else None

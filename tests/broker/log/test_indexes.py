@@ -1,5 +1,6 @@
 """OffsetIndex and TimeIndex against dict models, and on files that are not theirs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ BASE = 1000
 PATH = Path("/data/t-0/x.index")
 
 
-def offset_index(entries=(), max_bytes=10**6, files=None):
+def offset_index(
+    entries: Sequence[tuple[int, int]] = (),
+    max_bytes: int = 10**6,
+    files: MemoryFiles | None = None,
+) -> OffsetIndex:
     index = OffsetIndex(PATH, BASE, max_bytes, files or MemoryFiles())
     index.create()
     for offset, position in entries:
@@ -22,7 +27,11 @@ def offset_index(entries=(), max_bytes=10**6, files=None):
     return index
 
 
-def time_index(entries=(), max_bytes=10**6, files=None):
+def time_index(
+    entries: Sequence[tuple[int, int]] = (),
+    max_bytes: int = 10**6,
+    files: MemoryFiles | None = None,
+) -> TimeIndex:
     index = TimeIndex(PATH, BASE, max_bytes, files or MemoryFiles())
     index.create()
     for timestamp_ms, offset in entries:
@@ -39,7 +48,9 @@ ROWS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=30).ma
 
 
 @given(ROWS, st.integers(BASE - 5, BASE + 300), st.booleans())
-def test_offset_lookup_equals_a_model(rows, target, sealed):
+def test_offset_lookup_equals_a_model(
+    rows: list[tuple[int, int]], target: int, sealed: bool
+) -> None:
     index = offset_index(rows)
     if sealed:
         index.seal()
@@ -49,7 +60,9 @@ def test_offset_lookup_equals_a_model(rows, target, sealed):
 
 @example([(BASE + 1, 1), (BASE + 5, 5)], BASE + 5, False)
 @given(ROWS, st.integers(BASE - 5, BASE + 300), st.booleans())
-def test_offset_truncation_equals_a_model(rows, target, sealed):
+def test_offset_truncation_equals_a_model(
+    rows: list[tuple[int, int]], target: int, sealed: bool
+) -> None:
     index = offset_index(rows)
     if sealed:
         index.seal()
@@ -62,7 +75,9 @@ def test_offset_truncation_equals_a_model(rows, target, sealed):
 
 
 @given(ROWS, st.integers(0, 300), st.booleans())
-def test_time_lookup_and_truncation_equal_a_model(rows, target, sealed):
+def test_time_lookup_and_truncation_equal_a_model(
+    rows: list[tuple[int, int]], target: int, sealed: bool
+) -> None:
     entries = [(timestamp_ms, offset) for offset, timestamp_ms in rows]
     index = time_index(entries)
     if sealed:
@@ -75,7 +90,7 @@ def test_time_lookup_and_truncation_equal_a_model(rows, target, sealed):
 
 
 @given(ROWS)
-def test_survive_their_file(rows):
+def test_survive_their_file(rows: list[tuple[int, int]]) -> None:
     files = MemoryFiles()
     offset_index(rows, files=files)
     again = OffsetIndex(PATH, BASE, 10**6, files)
@@ -84,27 +99,27 @@ def test_survive_their_file(rows):
     assert again.sanity_check(10**6)
 
 
-def test_offsets_only_grow():
+def test_offsets_only_grow() -> None:
     index = offset_index([(BASE + 5, 0)])
     with pytest.raises(ValueError, match="not above"):
         index.append(BASE + 5, 10)
 
 
-def test_a_sealed_index_takes_no_entry():
+def test_a_sealed_index_takes_no_entry() -> None:
     index = offset_index()
     index.seal()
     with pytest.raises(ValueError, match="sealed"):
         index.append(BASE, 0)
 
 
-def test_timestamps_that_do_not_grow_add_nothing():
+def test_timestamps_that_do_not_grow_add_nothing() -> None:
     index = time_index([(5, BASE), (5, BASE + 1), (4, BASE + 2), (6, BASE + 3)])
     assert [index.entry(slot) for slot in range(index.entry_count)] == [(5, BASE), (6, BASE + 3)]
     with pytest.raises(ValueError, match="below the last"):
         index.maybe_append(7, BASE)
 
 
-def test_a_full_index_takes_no_more_but_the_sealing_entry():
+def test_a_full_index_takes_no_more_but_the_sealing_entry() -> None:
     index = offset_index([(BASE + n, n) for n in range(9)], max_bytes=3 * 8 + 7)
     assert (index.entry_count, index.is_full) == (3, True)
     times = time_index([(n, BASE + n) for n in range(9)], max_bytes=3 * 12)
@@ -124,7 +139,7 @@ def test_a_full_index_takes_no_more_but_the_sealing_entry():
         (b"\x00" * 7, False),
     ],
 )
-def test_sanity_of_an_offset_index_over_ten_bytes(data, is_sane):
+def test_sanity_of_an_offset_index_over_ten_bytes(data: bytes, is_sane: bool) -> None:
     files = MemoryFiles()
     files.open(PATH, create=True).pwrite(data, 0)
     index = OffsetIndex(PATH, BASE, 10**6, files)
@@ -142,7 +157,7 @@ def test_sanity_of_an_offset_index_over_ten_bytes(data, is_sane):
         (bytes(8) + b"\xff" * 4, False),
     ],
 )
-def test_sanity_of_a_time_index(data, is_sane):
+def test_sanity_of_a_time_index(data: bytes, is_sane: bool) -> None:
     files = MemoryFiles()
     files.open(PATH, create=True).pwrite(data, 0)
     index = TimeIndex(PATH, BASE, 10**6, files)

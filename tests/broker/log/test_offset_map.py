@@ -14,9 +14,11 @@ from broker.log.offset_map import ENTRY_BYTES, OffsetMap
     slots=st.integers(2, 300),
     load_factor=st.floats(0.1, 1.0),
 )
-def test_equals_a_dict_until_it_is_full(puts, slots, load_factor):
+def test_equals_a_dict_until_it_is_full(
+    puts: list[tuple[bytes, int]], slots: int, load_factor: float
+) -> None:
     offsets = OffsetMap(slots * ENTRY_BYTES, load_factor, 10**6)
-    model = {}
+    model: dict[bytes, int] = {}
     for key, offset in puts:
         fits = key in model or len(model) < offsets.capacity
         assert offsets.put(key, offset) == fits
@@ -27,7 +29,7 @@ def test_equals_a_dict_until_it_is_full(puts, slots, load_factor):
         assert offsets.get(key) == model.get(key, -1)
 
 
-def test_memory_is_24_bytes_an_entry_and_no_more_than_the_buffer():
+def test_memory_is_24_bytes_an_entry_and_no_more_than_the_buffer() -> None:
     offsets = OffsetMap(100_000, 0.9, 10**9)
     assert offsets.size_bytes <= 100_000
     assert 0.85 * 100_000 / 24 < offsets.capacity <= 0.9 * 100_000 / 24
@@ -41,21 +43,21 @@ def test_memory_is_24_bytes_an_entry_and_no_more_than_the_buffer():
     assert offsets.get(b"7") == 10**6
 
 
-def test_a_large_buffer_costs_only_what_is_needed():
+def test_a_large_buffer_costs_only_what_is_needed() -> None:
     offsets = OffsetMap(1 << 40, 0.75, 1000)
     assert offsets.capacity >= 1000
     assert offsets.size_bytes < 50_000
 
 
 @pytest.mark.parametrize("buffer_bytes", [0, 1, 24, 48, 72])
-def test_there_is_always_room_for_one_key(buffer_bytes):
+def test_there_is_always_room_for_one_key(buffer_bytes: int) -> None:
     offsets = OffsetMap(buffer_bytes, 0.01, 10)
     assert offsets.put(b"a", 0)
     assert offsets.get(b"a") == 0
     assert offsets.get(b"b") == -1
 
 
-def test_keys_may_be_views_and_empty():
+def test_keys_may_be_views_and_empty() -> None:
     offsets = OffsetMap(1000, 0.9, 10)
     assert offsets.put(memoryview(b"xkeyx")[1:4], 5)
     assert offsets.put(b"", 6)

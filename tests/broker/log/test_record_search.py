@@ -14,7 +14,7 @@ MILLIONS = 2**31 - 1
 
 
 @pytest.mark.parametrize("length", [0x00, 0x01, 0x0A], ids=["none", "backwards", "too short"])
-def test_a_record_that_leads_nowhere_ends_the_search(length):
+def test_a_record_that_leads_nowhere_ends_the_search(length: int) -> None:
     """Without end: two thousand million records, each of which begins where the last one began."""
     deflate = zlib.compressobj(wbits=31)
     records = deflate.compress(bytes([length]) + bytes(40)) + deflate.flush()
@@ -24,6 +24,6 @@ def test_a_record_that_leads_nowhere_ends_the_search(length):
         first_record_at_or_after(bytes(data), NOW_MS + 1, 0)
 
 
-def test_the_smallest_record_is_one():
-    data = bytes(batch([None, None], step_ms=1))  # type: ignore[list-item]
+def test_the_smallest_record_is_one() -> None:
+    data = bytes(batch([None, None], step_ms=1))
     assert first_record_at_or_after(data, NOW_MS + 1, 0) == (1, NOW_MS + 1)

@@ -8,6 +8,8 @@ import logging
 import random
 import struct
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import UnsupportedForMessageFormatError
@@ -17,6 +19,7 @@ from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from tests.broker.log.batches import GZIP, batch, contents, values_in
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.present import present
 
 ONE = LogConfig(segment_bytes=10**6, index_interval_bytes=150)
 MANY = LogConfig(segment_bytes=1000, index_interval_bytes=150)
@@ -26,7 +29,9 @@ COMPACTED = dataclasses.replace(ONE, cleanup_policy=("compact",))
 class Golden:
     """A log's files, and the (offset, value, end position) of each of its records."""
 
-    def __init__(self, directory, files, config=ONE, count=12):
+    def __init__(
+        self, directory: Path, files: MemoryFiles, config: LogConfig = ONE, count: int = 12
+    ) -> None:
         self.directory = directory
         self.files = files
         self.ends = []
@@ -39,34 +44,34 @@ class Golden:
         self.contents = contents(log)
         self.end_offset = log.log_end_offset
 
-    def name(self, suffix=".log", base_offset=0):
+    def name(self, suffix: str = ".log", base_offset: int | None = 0) -> Path:
         return self.directory / f"{base_offset:020d}{suffix}"
 
-    def data(self):
+    def data(self) -> bytes:
         return bytes(self.files.names[self.name()].data)
 
-    def reopened(self, data, config=ONE, **known):
+    def reopened(self, data: bytes | bytearray, config: LogConfig = ONE, **known: Any) -> Log:
         """The log after a crash that left `data` in its first segment."""
         files = self.files.crash()
         files.names[self.name()].data[:] = data
         return Log(self.directory, config, files=files, known=LogCheckpoint(**known))
 
-    def first(self, batches_kept):
+    def first(self, batches_kept: int) -> dict[Any, Any]:
         """What the first batches hold."""
         count = sum(1 + number % 2 for number in range(batches_kept))
         return {offset: value for offset, value in self.contents.items() if offset < count}
 
 
 @pytest.fixture
-def golden(directory, files):
+def golden(directory: Path, files: MemoryFiles) -> Golden:
     return Golden(directory, files)
 
 
-def whole_batches(golden, size_bytes):
+def whole_batches(golden: Golden, size_bytes: int) -> int:
     return sum(end <= size_bytes for end in golden.ends)
 
 
-def test_every_prefix_of_a_segment_keeps_its_whole_batches(golden):
+def test_every_prefix_of_a_segment_keeps_its_whole_batches(golden: Golden) -> None:
     data = golden.data()
     for size_bytes in range(len(data) + 1):
         log = golden.reopened(data[:size_bytes])
@@ -76,7 +81,9 @@ def test_every_prefix_of_a_segment_keeps_its_whole_batches(golden):
 
 
 @pytest.mark.parametrize(("recovery_point", "level"), [(0, "WARNING"), (5, "ERROR")])
-def test_a_cut_into_what_was_synced_is_an_error(golden, caplog, recovery_point, level):
+def test_a_cut_into_what_was_synced_is_an_error(
+    golden: Golden, caplog: pytest.LogCaptureFixture, recovery_point: int, level: str
+) -> None:
     data = bytearray(golden.data())
     data[golden.ends[0] + 30] ^= 1  # in the second batch, of offsets 1 and 2
     golden.reopened(data, recovery_point=recovery_point)
@@ -85,7 +92,7 @@ def test_a_cut_into_what_was_synced_is_an_error(golden, caplog, recovery_point, 
     assert f"cut_synced_offsets={max(0, recovery_point - 1)} " in line.getMessage()
 
 
-def test_every_flipped_bit_ends_the_log_before_its_batch(golden):
+def test_every_flipped_bit_ends_the_log_before_its_batch(golden: Golden) -> None:
     """The leader epoch alone is neither under the checksum nor visible in a record."""
     data = golden.data()
     starts = [0, *golden.ends[:-1]]
@@ -115,7 +122,9 @@ def test_every_flipped_bit_ends_the_log_before_its_batch(golden):
         ("old magic", struct.pack(">qiIbb", 18, 60, 123, 1, 0) + bytes(80)),
     ],
 )
-def test_a_garbage_tail_is_cut(golden, name, garbage, caplog):
+def test_a_garbage_tail_is_cut(
+    golden: Golden, name: str, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         log = golden.reopened(golden.data() + garbage)
     assert contents(log) == golden.contents
@@ -125,7 +134,7 @@ def test_a_garbage_tail_is_cut(golden, name, garbage, caplog):
     assert log.append(batch([b"next"]), 9).first_offset == golden.end_offset
 
 
-def test_a_garbage_block_in_the_middle_cuts_all_behind_it(golden):
+def test_a_garbage_block_in_the_middle_cuts_all_behind_it(golden: Golden) -> None:
     data = bytearray(golden.data())
     start = golden.ends[4]
     data[start : start + 100] = random.Random(3).randbytes(100)
@@ -134,7 +143,7 @@ def test_a_garbage_block_in_the_middle_cuts_all_behind_it(golden):
     assert log.leader_epochs.latest_epoch == 0
 
 
-def test_a_batch_larger_than_a_read_is_recovered(directory):
+def test_a_batch_larger_than_a_read_is_recovered(directory: Path) -> None:
     files = MemoryFiles()
     config = LogConfig(max_message_bytes=10**8)
     log = Log(directory, config, files=files)
@@ -146,14 +155,14 @@ def test_a_batch_larger_than_a_read_is_recovered(directory):
 
 class TestManySegments:
     @pytest.fixture
-    def golden(self, directory, files):
+    def golden(self, directory: Path, files: MemoryFiles) -> Golden:
         return Golden(directory, files, MANY, 60)
 
-    def bases(self, golden):
+    def bases(self, golden: Golden) -> list[Any]:
         names = golden.files.list(golden.directory)
         return [int(name[:20]) for name in names if name.endswith(".log")]
 
-    def test_a_cut_drops_the_segments_behind(self, golden):
+    def test_a_cut_drops_the_segments_behind(self, golden: Golden) -> None:
         bases = self.bases(golden)
         files = golden.files.crash()
         files.names[golden.name(base_offset=bases[2])].data[-1] ^= 1
@@ -163,25 +172,25 @@ class TestManySegments:
         assert golden.name(base_offset=bases[3]) not in files.names
         assert log.append(batch([b"next"]), 20).first_offset == log.log_end_offset - 1
 
-    def test_a_segment_that_lost_whole_batches_ends_the_log(self, golden):
+    def test_a_segment_that_lost_whole_batches_ends_the_log(self, golden: Golden) -> None:
         bases = self.bases(golden)
         files = golden.files.crash()
         middle = files.names[golden.name(base_offset=bases[1])]
         whole = Log(golden.directory, MANY, files=golden.files.crash())
         last = whole.read(bases[2] - 1, 1, bases[2])
-        del middle.data[last.position :]
+        del middle.data[present(last).position :]
         log = Log(golden.directory, MANY, files=files)
         assert bases[1] < log.log_end_offset < bases[2]
         assert contents(log) == {o: v for o, v in golden.contents.items() if o < log.log_end_offset}
 
-    def test_a_missing_segment_ends_the_log(self, golden):
+    def test_a_missing_segment_ends_the_log(self, golden: Golden) -> None:
         bases = self.bases(golden)
         files = golden.files.crash()
         del files.names[golden.name(base_offset=bases[1])]
         log = Log(golden.directory, MANY, files=files)
         assert log.log_end_offset == bases[1]
 
-    def test_nothing_is_read_below_the_recovery_point(self, golden):
+    def test_nothing_is_read_below_the_recovery_point(self, golden: Golden) -> None:
         bases = self.bases(golden)
         files = golden.files.crash()
         files.names[golden.name(base_offset=bases[1])].data[-1] ^= 1
@@ -191,7 +200,9 @@ class TestManySegments:
 
     @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
     @pytest.mark.parametrize("was_clean", [True, False])
-    def test_every_index_may_be_missing_or_damaged(self, golden, suffix, was_clean):
+    def test_every_index_may_be_missing_or_damaged(
+        self, golden: Golden, suffix: str, was_clean: bool
+    ) -> None:
         damages = [None, b"", b"\x01\x02\x03", bytes(24), b"\xff" * 24, b"\x7f" * 96]
         for base_offset in self.bases(golden):
             for damage in damages:
@@ -205,7 +216,7 @@ class TestManySegments:
                 log = Log(golden.directory, MANY, files=files, known=known)
                 assert contents(log) == golden.contents
 
-    def test_rebuilt_indexes_equal_those_that_were_written(self, golden):
+    def test_rebuilt_indexes_equal_those_that_were_written(self, golden: Golden) -> None:
         files = golden.files.crash()
         before = {path: bytes(node.data) for path, node in files.names.items()}
         bases = self.bases(golden)
@@ -218,7 +229,7 @@ class TestManySegments:
                 path = golden.name(suffix, base_offset)
                 assert bytes(files.names[path].data) == before[path]
 
-    def test_leftovers_of_a_crash_are_cleared_away(self, golden):
+    def test_leftovers_of_a_crash_are_cleared_away(self, golden: Golden) -> None:
         files = golden.files.crash()
         leftovers = [
             golden.name(".log.deleted", 3),
@@ -235,7 +246,7 @@ class TestManySegments:
         assert contents(log) == golden.contents
         assert not set(leftovers) & set(files.names)
 
-    def test_a_swap_file_takes_the_place_of_the_segments_it_covers(self, golden):
+    def test_a_swap_file_takes_the_place_of_the_segments_it_covers(self, golden: Golden) -> None:
         files = golden.files.crash()
         bases = self.bases(golden)
         swap = files.open(golden.name(".log.swap"), create=True)
@@ -248,7 +259,9 @@ class TestManySegments:
         assert golden.name(base_offset=bases[1]) not in files.names
         assert len(files.names[golden.name()].data) == len(merged)
 
-    def swapped(self, golden, *, cleaned=None, damaged=False):
+    def swapped(
+        self, golden: Golden, *, cleaned: int | None = None, damaged: bool = False
+    ) -> tuple[Log, MemoryFiles]:
         """The log after a crash that left a swap file for the first two segments."""
         files = golden.files.crash()
         bases = self.bases(golden)
@@ -261,7 +274,7 @@ class TestManySegments:
         known = LogCheckpoint(recovery_point=golden.end_offset)
         return Log(golden.directory, MANY, files=files, known=known), files
 
-    def test_a_swap_file_does_not_get_the_index_of_the_segment_before(self, golden):
+    def test_a_swap_file_does_not_get_the_index_of_the_segment_before(self, golden: Golden) -> None:
         """Compaction has left out the first batch: all that follow lie elsewhere."""
         files = golden.files.crash()
         data = golden.data()[golden.ends[0] :]
@@ -270,10 +283,10 @@ class TestManySegments:
         log = Log(golden.directory, MANY, files=files, known=known)
         expected = {offset: value for offset, value in golden.contents.items() if offset}
         for offset in expected:
-            found = log.read(offset, 1, log.log_end_offset).read()
+            found = present(log.read(offset, 1, log.log_end_offset)).read()
             assert values_in(found)[offset] == expected[offset]
 
-    def test_a_swap_file_of_an_unfinished_split_is_given_up(self, golden):
+    def test_a_swap_file_of_an_unfinished_split_is_given_up(self, golden: Golden) -> None:
         bases = self.bases(golden)
         log, files = self.swapped(golden, cleaned=0)
         assert contents(log) == golden.contents
@@ -282,17 +295,17 @@ class TestManySegments:
         assert contents(log) == golden.contents
         assert self.bases_in(files, golden) == [bases[0], *bases[2:]]
 
-    def test_a_damaged_swap_file_is_given_up_for_the_old_segment(self, golden):
+    def test_a_damaged_swap_file_is_given_up_for_the_old_segment(self, golden: Golden) -> None:
         log, files = self.swapped(golden, damaged=True)
         assert contents(log) == golden.contents
         assert self.bases_in(files, golden) == self.bases(golden)
 
-    def bases_in(self, files, golden):
+    def bases_in(self, files: MemoryFiles, golden: Golden) -> list[Any]:
         names = files.list(golden.directory)
         assert not [name for name in names if name.endswith((".swap", ".cleaned"))]
         return [int(name[:20]) for name in names if name.endswith(".log")]
 
-    def test_snapshots_are_thinned_and_damaged_ones_replayed(self, golden):
+    def test_snapshots_are_thinned_and_damaged_ones_replayed(self, golden: Golden) -> None:
         files = golden.files.crash()
         snapshots = [path for path in files.names if path.suffix == ".snapshot"]
         assert len(snapshots) > 2
@@ -305,7 +318,7 @@ class TestManySegments:
         assert log.append(duplicate, 11).is_duplicate
         assert golden.name(".snapshot", 1) not in files.names
 
-    def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(self, golden):
+    def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(self, golden: Golden) -> None:
         expected = Log(golden.directory, MANY, files=golden.files.crash()).leader_epochs.entries
         assert len(expected) == 12
         for was_clean in (True, False):
@@ -324,7 +337,7 @@ class TestManySegments:
 class TestGaps:
     """Compaction makes gaps in the offsets; a flipped bit in a base offset looks like one."""
 
-    def moved(self, golden, batch_number, by):
+    def moved(self, golden: Golden, batch_number: int, by: int) -> bytearray:
         """The data with every base offset from one batch on moved up."""
         data = bytearray(golden.data())
         for start in [0, *golden.ends[:-1]][batch_number:]:
@@ -332,14 +345,14 @@ class TestGaps:
             struct.pack_into(">q", data, start, offset + by)
         return data
 
-    def test_a_gap_is_kept_when_what_follows_goes_on_from_it(self, golden):
+    def test_a_gap_is_kept_when_what_follows_goes_on_from_it(self, golden: Golden) -> None:
         found = contents(golden.reopened(self.moved(golden, 4, 100)))
         assert max(found) == golden.end_offset + 99
         assert len(found) == len(golden.contents)
 
     def test_a_gap_before_the_last_batch_of_a_segment_is_kept_where_the_next_goes_on(
-        self, directory, files
-    ):
+        self, directory: Path, files: MemoryFiles
+    ) -> None:
         golden = Golden(directory, files, MANY, 30)
         data = golden.data()
         count = whole_batches(golden, len(data))
@@ -350,19 +363,23 @@ class TestGaps:
         assert len(gone) in (1, 2)
         assert found == {at: value for at, value in golden.contents.items() if at not in gone}
 
-    def test_a_gap_before_the_last_batch_is_kept_in_a_compacted_log_only(self, golden):
+    def test_a_gap_before_the_last_batch_is_kept_in_a_compacted_log_only(
+        self, golden: Golden
+    ) -> None:
         data = self.moved(golden, 11, 100)
         assert contents(golden.reopened(data)) == golden.first(11)
         found = contents(golden.reopened(data, COMPACTED))
         assert len(found) == len(golden.contents)
 
-    def test_a_gap_followed_by_damage(self, golden):
+    def test_a_gap_followed_by_damage(self, golden: Golden) -> None:
         data = self.moved(golden, 10, 100)
         data[-1] ^= 1
         assert contents(golden.reopened(data)) == golden.first(10)
         assert len(contents(golden.reopened(data, COMPACTED))) == len(golden.first(11))
 
-    def test_a_segment_ends_before_offsets_that_its_indexes_cannot_say(self, golden):
+    def test_a_segment_ends_before_offsets_that_its_indexes_cannot_say(
+        self, golden: Golden
+    ) -> None:
         files = golden.files.crash()
         files.names[golden.name()].data[:] = self.moved(golden, 11, 2**31 - 30)
         log = Log(golden.directory, COMPACTED, files=files)
@@ -375,28 +392,30 @@ class TestGaps:
         assert again.log_end_offset == first + 90
         assert contents(again) == contents(log)
 
-    def test_offsets_beyond_what_a_segment_spans_are_no_batch(self, golden):
+    def test_offsets_beyond_what_a_segment_spans_are_no_batch(self, golden: Golden) -> None:
         found = contents(golden.reopened(self.moved(golden, 6, 2**31)))
         assert found == golden.first(6)
 
 
 class TestStartOffset:
-    def test_comes_from_the_checkpoint(self, golden):
+    def test_comes_from_the_checkpoint(self, golden: Golden) -> None:
         log = golden.reopened(golden.data(), log_start_offset=7)
         assert min(contents(log)) == 7
 
-    def test_beyond_the_end_restarts_the_log_there(self, golden):
+    def test_beyond_the_end_restarts_the_log_there(self, golden: Golden) -> None:
         log = golden.reopened(golden.data(), log_start_offset=1000)
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
         assert log.append(batch([b"next"]), 20).first_offset == 1000
 
 
-def test_a_clean_mark_over_a_torn_tail_is_not_believed(golden):
+def test_a_clean_mark_over_a_torn_tail_is_not_believed(golden: Golden) -> None:
     log = golden.reopened(golden.data()[:-5], was_clean=True)
     assert contents(log) == golden.first(11)
 
 
-def test_a_log_of_the_old_format_is_refused_and_not_cut(directory, files):
+def test_a_log_of_the_old_format_is_refused_and_not_cut(
+    directory: Path, files: MemoryFiles
+) -> None:
     body = struct.pack(">bbq", 1, 0, 1234) + struct.pack(">i", -1) + struct.pack(">i", 2) + b"hi"
     message = struct.pack(">I", zlib.crc32(body)) + body
     data = struct.pack(">qi", 0, len(message)) + message
@@ -408,7 +427,7 @@ def test_a_log_of_the_old_format_is_refused_and_not_cut(directory, files):
     assert bytes(files.names[path].data) == data
 
 
-def test_every_way_a_power_loss_may_tear_the_tail(directory, files):
+def test_every_way_a_power_loss_may_tear_the_tail(directory: Path, files: MemoryFiles) -> None:
     """Synced up to some batch, and any number of bytes of the rest on disk."""
     log = Log(directory, ONE, files=files)
     for number in range(3):

@@ -3,6 +3,9 @@
 import dataclasses
 import random
 import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -17,10 +20,11 @@ from kafka.record.memory_records import MemoryRecords
 
 from broker.config.log import LogConfig
 from broker.log.checkpoint import LogCheckpoint
-from broker.log.log import Log
+from broker.log.log import Log, LogAppendInfo
 from pyspark_kafkalog.record.batch import seal
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import batch, bytes_of
+from tests.broker.log.conftest import Clock
 from tests.broker.log.memory_files import MemoryFiles
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
@@ -29,26 +33,26 @@ ABORT = TransactionMarker(is_commit=False, coordinator_epoch=3)
 
 
 @pytest.fixture
-def open_log(directory, clock, files):
-    def open_log(config=SMALL, **known):
+def open_log(directory: Path, clock: Clock, files: MemoryFiles) -> Callable[..., Log]:
+    def open_log(config: LogConfig = SMALL, **known: Any) -> Log:
         return Log(directory, config, clock, files, LogCheckpoint(**known))
 
     return open_log
 
 
 @pytest.fixture
-def log(open_log):
+def log(open_log: Callable[..., Log]) -> Log:
     return open_log()
 
 
 class Producers:
     """Transactional producers that number their batches."""
 
-    def __init__(self, log):
+    def __init__(self, log: Log) -> None:
         self.log = log
         self.sequences: dict[int, int] = {}
 
-    def send(self, producer_id, count=1, epoch=0):
+    def send(self, producer_id: int, count: int = 1, epoch: int = 0) -> int:
         sequence = self.sequences.get(producer_id, 0)
         self.sequences[producer_id] = sequence + count
         records = batch(
@@ -58,17 +62,19 @@ class Producers:
         )
         return self.log.append(records, 0, transactional=True).first_offset
 
-    def end(self, producer_id, marker, epoch=0):
+    def end(self, producer_id: int, marker: TransactionMarker, epoch: int = 0) -> int:
         return self.log.append_end_marker(producer_id, epoch, marker, 0).first_offset
 
 
-def aborted_in(log, offset, max_bytes=10**6, bound=None):
+def aborted_in(
+    log: Log, offset: int, max_bytes: int = 10**6, bound: int | None = None
+) -> list[Any]:
     end = log.log_end_offset if bound is None else bound
     found = log.read_committed(offset, max_bytes, end)[1]
     return [(each.producer_id, each.first_offset) for each in found]
 
 
-def committed(log):
+def committed(log: Log) -> list[tuple[Any, Any]]:
     """(offset, producer id) of every record that a read_committed consumer keeps."""
     found = []
     stable = log.last_stable_offset(log.log_end_offset)
@@ -90,7 +96,7 @@ def committed(log):
 
 
 class TestLastStableOffset:
-    def test_is_the_first_open_transaction(self, log):
+    def test_is_the_first_open_transaction(self, log: Log) -> None:
         producers = Producers(log)
         log.append(batch([b"a"]), 0)
         assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
@@ -102,26 +108,26 @@ class TestLastStableOffset:
         producers.end(2, ABORT)
         assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
 
-    def test_waits_for_the_marker_to_be_committed(self, log):
+    def test_waits_for_the_marker_to_be_committed(self, log: Log) -> None:
         producers = Producers(log)
         producers.send(1)
         marker_offset = producers.end(1, COMMIT)
         assert log.last_stable_offset(marker_offset) == 0
         assert log.last_stable_offset(marker_offset + 1) == marker_offset + 1
 
-    def test_a_marker_without_records_ends_nothing(self, log):
+    def test_a_marker_without_records_ends_nothing(self, log: Log) -> None:
         Producers(log).end(1, ABORT)
         assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
         assert aborted_in(log, 0) == []
 
-    def test_is_never_before_the_start_of_the_log(self, log):
+    def test_is_never_before_the_start_of_the_log(self, log: Log) -> None:
         producers = Producers(log)
         for _ in range(5):
             producers.send(1)
         log.advance_log_start_offset(3)
         assert log.last_stable_offset(log.log_end_offset) == 3
 
-    def test_goes_back_with_a_truncation(self, log):
+    def test_goes_back_with_a_truncation(self, log: Log) -> None:
         producers = Producers(log)
         producers.send(1)
         marker_offset = producers.end(1, ABORT)
@@ -130,7 +136,9 @@ class TestLastStableOffset:
         assert aborted_in(log, 0) == []
 
     @pytest.mark.parametrize("was_clean", [True, False])
-    def test_is_known_after_a_restart(self, open_log, log, was_clean):
+    def test_is_known_after_a_restart(
+        self, open_log: Callable[..., Log], log: Log, was_clean: bool
+    ) -> None:
         producers = Producers(log)
         producers.send(1)
         for _ in range(20):
@@ -146,7 +154,7 @@ class TestLastStableOffset:
 
 
 class TestAborted:
-    def test_are_named_with_the_read_that_touches_them(self, log):
+    def test_are_named_with_the_read_that_touches_them(self, log: Log) -> None:
         producers = Producers(log)
         producers.send(1)
         producers.send(2)
@@ -158,7 +166,9 @@ class TestAborted:
         assert aborted_in(log, 0, bound=4) == [(1, 0)]
         assert aborted_in(log, 3) == [(3, 4)]
 
-    def test_a_segment_without_any_has_no_file(self, log, directory, files):
+    def test_a_segment_without_any_has_no_file(
+        self, log: Log, directory: Path, files: MemoryFiles
+    ) -> None:
         producers = Producers(log)
         producers.send(1)
         producers.end(1, COMMIT)
@@ -170,7 +180,14 @@ class TestAborted:
         )
 
     @pytest.mark.parametrize("crash", ["clean", "killed", "index lost", "index damaged"])
-    def test_are_known_after_a_restart(self, open_log, log, directory, files, crash):
+    def test_are_known_after_a_restart(
+        self,
+        open_log: Callable[..., Log],
+        log: Log,
+        directory: Path,
+        files: MemoryFiles,
+        crash: str,
+    ) -> None:
         producers = Producers(log)
         for number in range(30):
             producers.send(number % 3)
@@ -196,8 +213,8 @@ class TestAborted:
         assert aborted_in(again, 0, 10, 5) == aborted
 
     def test_a_damaged_index_is_rebuilt_also_after_a_clean_stop(
-        self, open_log, log, directory, files
-    ):
+        self, open_log: Callable[..., Log], log: Log, directory: Path, files: MemoryFiles
+    ) -> None:
         producers = Producers(log)
         for _ in range(20):
             producers.send(1)
@@ -209,7 +226,7 @@ class TestAborted:
         again = open_log(was_clean=True, recovery_point=log.recovery_point)
         assert aborted_in(again, 0) == expected
 
-    def test_what_a_full_disk_refused_is_not_there(self, log, files):
+    def test_what_a_full_disk_refused_is_not_there(self, log: Log, files: MemoryFiles) -> None:
         producers = Producers(log)
         producers.send(1)
         for failing in range(2):  # the room for the index entry, then the batch
@@ -222,7 +239,7 @@ class TestAborted:
 
 
 class TestFencing:
-    def test_a_marker_of_an_older_producer_or_coordinator_is_refused(self, log):
+    def test_a_marker_of_an_older_producer_or_coordinator_is_refused(self, log: Log) -> None:
         producers = Producers(log)
         producers.send(1, epoch=5)
         with pytest.raises(InvalidProducerEpochError):
@@ -231,7 +248,9 @@ class TestFencing:
         with pytest.raises(TransactionCoordinatorFencedError):
             producers.end(1, dataclasses.replace(COMMIT, coordinator_epoch=2), epoch=5)
 
-    def test_after_a_marker_with_a_new_epoch_the_sequence_begins_at_zero(self, open_log):
+    def test_after_a_marker_with_a_new_epoch_the_sequence_begins_at_zero(
+        self, open_log: Callable[..., Log]
+    ) -> None:
         log = open_log()
         producers = Producers(log)
         producers.send(1, 2, epoch=5)
@@ -242,16 +261,18 @@ class TestFencing:
         log.append(batch([b"1st"], producer=(1, 6, 0)), 0)
         log.append(batch([b"2nd"], producer=(1, 6, 1)), 0)
 
-    def test_a_batch_outside_the_open_transaction_is_refused(self, log):
+    def test_a_batch_outside_the_open_transaction_is_refused(self, log: Log) -> None:
         Producers(log).send(1)
         with pytest.raises(InvalidTxnStateError):
             log.append(batch([b"x"], producer=(1, 0, 1)), 0)
 
-    def test_a_transactional_batch_needs_the_callers_word(self, log):
+    def test_a_transactional_batch_needs_the_callers_word(self, log: Log) -> None:
         with pytest.raises(InvalidTxnStateError):
             log.append(batch([b"x"], producer=(1, 0, 0), transactional=True), 0)
 
-    def test_a_producer_with_an_open_transaction_does_not_expire(self, log, clock):
+    def test_a_producer_with_an_open_transaction_does_not_expire(
+        self, log: Log, clock: Clock
+    ) -> None:
         producers = Producers(log)
         producers.send(1)
         producers.send(2)
@@ -262,7 +283,7 @@ class TestFencing:
         assert log.last_stable_offset(log.log_end_offset) == 0
 
 
-def unnumbered(values, producer_id, epoch):
+def unnumbered(values: list[Any], producer_id: int, epoch: int) -> memoryview:
     records = batch(values, producer=(producer_id, epoch, 0), transactional=True)
     seal(records, producer_id, epoch)
     return records
@@ -271,11 +292,11 @@ def unnumbered(values, producer_id, epoch):
 class TestBatchesOfACoordinator:
     """Written in a producer's name, by others than itself: without sequence numbers."""
 
-    def write(self, log, value, epoch=0, producer_id=1):
+    def write(self, log: Log, value: bytes, epoch: int = 0, producer_id: int = 1) -> LogAppendInfo:
         records = unnumbered([value] * 3, producer_id, epoch)
         return log.append(records, 0, transactional=True, numbered=False)
 
-    def test_are_all_appended_and_are_one_transaction(self, log):
+    def test_are_all_appended_and_are_one_transaction(self, log: Log) -> None:
         written = [self.write(log, b"a"), self.write(log, b"a"), self.write(log, b"b")]
         assert [each.first_offset for each in written] == [0, 3, 6]
         assert not any(each.is_duplicate for each in written)
@@ -283,14 +304,16 @@ class TestBatchesOfACoordinator:
         log.append_end_marker(1, 0, COMMIT, 0)
         assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset
 
-    def test_begin_an_epoch_as_they_go_on_in_one(self, log):
+    def test_begin_an_epoch_as_they_go_on_in_one(self, log: Log) -> None:
         self.write(log, b"a", epoch=1)
         self.write(log, b"b", epoch=2)
         with pytest.raises(InvalidProducerEpochError):
             self.write(log, b"c", epoch=1)
 
     @pytest.mark.parametrize("was_clean", [True, False])
-    def test_are_known_after_a_restart(self, open_log, log, was_clean):
+    def test_are_known_after_a_restart(
+        self, open_log: Callable[..., Log], log: Log, was_clean: bool
+    ) -> None:
         self.write(log, b"a", epoch=3)
         before = log.producers.entries[1]
         log.close() if was_clean else log.flush()
@@ -302,7 +325,7 @@ class TestBatchesOfACoordinator:
             self.write(again, b"b", epoch=2)
         self.write(again, b"b", epoch=3)
 
-    def test_are_not_taken_from_clients(self, log):
+    def test_are_not_taken_from_clients(self, log: Log) -> None:
         with pytest.raises(InvalidRecordError):
             log.append(unnumbered([b"x"], 1, 0), 0, transactional=True)
         numbered = batch([b"x"], producer=(1, 0, 0), transactional=True)
@@ -313,13 +336,13 @@ class TestBatchesOfACoordinator:
 class Model:
     """What was appended, in order: (offset, producer id, records or marker)."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.events: list[tuple[int, int, int | TransactionMarker]] = []
 
-    def cut(self, end_offset):
+    def cut(self, end_offset: int) -> None:
         self.events = [event for event in self.events if event[0] < end_offset]
 
-    def state(self):
+    def state(self) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
         """(what is open by producer, what was committed as (offset, producer id))."""
         open_records: dict[int, list[int]] = {}
         kept: list[tuple[int, int]] = []
@@ -332,7 +355,7 @@ class Model:
             kept += [(record, producer_id) for record in ended if what.is_commit]
         return open_records, sorted(kept)
 
-    def sequences(self):
+    def sequences(self) -> dict[int, int]:
         counts: dict[int, int] = {}
         for _, producer_id, what in self.events:
             if isinstance(what, int):
@@ -341,7 +364,9 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_reader_keeps_what_was_committed_and_nothing_else(seed, directory, clock):
+def test_a_reader_keeps_what_was_committed_and_nothing_else(
+    seed: int, directory: Path, clock: Clock
+) -> None:
     """Random transactions and crashes against a list; the seed replays a failure."""
     choose = random.Random(seed)
     files = MemoryFiles()

@@ -18,7 +18,7 @@ from pyspark_kafkalog.record.batch import batches, check_crc, seal
 from tests.broker.log.batches import batch, together
 
 
-def changed(position, form, *values):
+def changed(position: int, form: str, *values: int) -> memoryview:
     """A batch of three records with a field overwritten and the checksum set right again."""
     records = batch([b"a", b"b", b"c"], producer=(4, 0, 0))
     producer = struct.unpack_from(">qhi", records, 43)
@@ -29,7 +29,7 @@ def changed(position, form, *values):
     return records
 
 
-def claiming(record_count):
+def claiming(record_count: int) -> memoryview:
     """A batch of one record that counts more, with the checksum set right again."""
     records = batch([b"a"])
     struct.pack_into(">i", records, 23, record_count - 1)
@@ -38,7 +38,7 @@ def claiming(record_count):
     return records
 
 
-def test_gives_the_headers_of_good_batches():
+def test_gives_the_headers_of_good_batches() -> None:
     records = together(batch([b"a", b"b"]), batch([b"c"], codec=1))
     headers = validator.validate(records, 1000)
     assert [header.record_count for header in headers] == [2, 1]
@@ -73,12 +73,12 @@ def test_gives_the_headers_of_good_batches():
         ),
     ],
 )
-def test_refuses(records, error):
+def test_refuses(records: memoryview, error: type[Exception]) -> None:
     with pytest.raises(error):
         validator.validate(records, 1000)
 
 
-def test_refuses_every_cut():
+def test_refuses_every_cut() -> None:
     records = together(batch([b"a", b"b"]), batch([b"c"]))
     boundary = len(batch([b"a", b"b"]))
     for size in range(1, len(records)):
@@ -87,7 +87,7 @@ def test_refuses_every_cut():
                 validator.validate(records[:size], 1000)
 
 
-def test_refuses_every_flipped_byte_under_the_checksum():
+def test_refuses_every_flipped_byte_under_the_checksum() -> None:
     whole = bytes(batch([b"value"]))
     for position in range(21, len(whole)):
         records = bytearray(whole)
@@ -103,7 +103,7 @@ def test_refuses_every_flipped_byte_under_the_checksum():
             validator.validate(memoryview(records), 1000)
 
 
-def test_the_limit_is_of_a_batch_and_inclusive():
+def test_the_limit_is_of_a_batch_and_inclusive() -> None:
     records = batch([b"." * 100])
     size_bytes = len(records)
     assert validator.validate(together(records, records), size_bytes)
@@ -111,7 +111,7 @@ def test_the_limit_is_of_a_batch_and_inclusive():
         validator.validate(records, size_bytes - 1)
 
 
-def test_stamps_keep_the_checksum_right():
+def test_stamps_keep_the_checksum_right() -> None:
     records = together(batch([b"a", b"b"]), batch([b"c"]))
     headers = validator.validate(records, 1000)
     assert validator.stamp_offsets(records, headers, 40, 7, 123456) == 43

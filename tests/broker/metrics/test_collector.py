@@ -5,7 +5,7 @@ from broker.log.cleaner_manager import CleanerFigures
 from broker.metrics.collector import _cleaner_metrics
 
 
-def test_the_cleaners_progress():
+def test_the_cleaners_progress() -> None:
     figures = CleanerFigures(
         bytes_read=1000,
         bytes_written=400,
@@ -24,7 +24,7 @@ def test_the_cleaners_progress():
     assert values["kafka_log_log_cleaner_manager_uncleanable_partitions_count"] == 1
 
 
-def test_a_duration_falls_into_the_first_bucket_that_holds_it():
+def test_a_duration_falls_into_the_first_bucket_that_holds_it() -> None:
     histogram = Histogram()
     for duration_ms in (0, BOUNDS_MS[0], BOUNDS_MS[0] + 0.01, BOUNDS_MS[-1] + 1):
         histogram.observe(duration_ms)

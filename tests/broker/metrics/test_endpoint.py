@@ -7,6 +7,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
@@ -19,17 +21,19 @@ from tests.broker.api.transaction_client import TransactionClient
 from tests.broker.test_main import run_broker
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import EVENT_S, wait_until
-from tests.support.records import batch_of
-from tests.support.scraping import address_of, get, scrape
+from tests.support.records import batch_of, whole
+from tests.support.scraping import Sample, address_of, get, scrape
 
 LISTEN = ("--metrics-listen=127.0.0.1:0",)
 
 
-def of_request(figures, name, request):
+def of_request(
+    figures: dict[tuple[str | tuple[str, str], ...], float], name: str, request: str
+) -> float:
     return figures.get((f"kafka_network_request_metrics_{name}", ("request", request)), 0)
 
 
-def create(client, name, **settings):
+def create(client: RawClient, name: str, **settings: str) -> None:
     configs = [
         CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
         for key, value in settings.items()
@@ -42,18 +46,18 @@ def create(client, name, **settings):
 
 
 @pytest.fixture(scope="module")
-def child(tmp_path_factory):
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
     with BrokerChild(tmp_path_factory.mktemp("metrics"), arguments=LISTEN) as child:
         yield child
         assert child.stop() == 0
 
 
 @pytest.fixture
-def address(child):
+def address(child: BrokerChild) -> tuple[str, int]:
     return address_of(child)
 
 
-def test_what_a_client_does_is_counted(child, address):
+def test_what_a_client_does_is_counted(child: BrokerChild, address: tuple[str, int]) -> None:
     before = scrape(address)
     with RawClient(child.host, child.port) as client:
         create(client, "counted", **{"flush.messages": "1"})
@@ -63,15 +67,15 @@ def test_what_a_client_does_is_counted(child, address):
         assert client.produce("counted", 99, batch).error_code == 3
         ask = FetchPartition("counted", 0, 0, 1 << 20)
         fetched = client.fetch(FetchRequest(11, 0, 1, [ask])).partitions[0]
-        assert len(memoryview(fetched.records)) == 3 * len(batch)
+        assert len(whole(fetched.records)) == 3 * len(batch)
         at_end = FetchPartition("counted", 0, 21, 1 << 20)
         assert not client.fetch(FetchRequest(11, 300, 1, [at_end])).partitions[0].records
         flushes = ("kafka_log_log_flush_stats_log_flush_rate_and_time_ms_count",)
         wait_until(lambda: scrape(address)[flushes], "the log is flushed")
         after = scrape(address)
 
-    def grown(name, *labels):
-        key = (name, *labels)
+    def grown(name: str, *labels: tuple[str, str]) -> float:
+        key: Sample = (name, *labels)
         return after[key] - before.get(key, 0)
 
     topics = "kafka_server_broker_topic_metrics_"
@@ -94,7 +98,9 @@ def test_what_a_client_does_is_counted(child, address):
     assert after[("process_resident_memory_bytes",)] > 1 << 20
 
 
-def test_an_error_of_a_transactions_partition_is_counted(child, address):
+def test_an_error_of_a_transactions_partition_is_counted(
+    child: BrokerChild, address: tuple[str, int]
+) -> None:
     error = ("kafka_network_request_metrics_errors_total", ("error", "UNKNOWN_TOPIC_OR_PARTITION"))
     before = scrape(address)
     with RawClient(child.host, child.port) as client:
@@ -105,7 +111,9 @@ def test_an_error_of_a_transactions_partition_is_counted(child, address):
     assert scrape(address)[error] - before.get(error, 0) == 1
 
 
-def test_a_fetch_that_waits_spends_remote_time(child, address):
+def test_a_fetch_that_waits_spends_remote_time(
+    child: BrokerChild, address: tuple[str, int]
+) -> None:
     with RawClient(child.host, child.port) as client:
         create(client, "waited")
         ask = FetchPartition("waited", 0, 0, 1 << 20)
@@ -126,7 +134,9 @@ def test_a_fetch_that_waits_spends_remote_time(child, address):
         assert counts[-1] == of_request(figures, f"{kind}_time_ms_count", "Fetch")
 
 
-def test_connections_and_waiting_fetches_are_gauges(child, address):
+def test_connections_and_waiting_fetches_are_gauges(
+    child: BrokerChild, address: tuple[str, int]
+) -> None:
     opened = ("kafka_network_socket_server_connection_count",)
     waiting = (
         "kafka_server_delayed_operation_purgatory_purgatory_size",
@@ -147,7 +157,7 @@ def test_connections_and_waiting_fetches_are_gauges(child, address):
     assert scrape(address)[("kafka_network_socket_server_connection_close_total",)] >= 1
 
 
-def test_refused_requests_are_counted(child, address):
+def test_refused_requests_are_counted(child: BrokerChild, address: tuple[str, int]) -> None:
     name = ("kafka_network_request_metrics_refused_total",)
     before = scrape(address)[name]
     with RawClient(child.host, child.port) as client:
@@ -167,19 +177,21 @@ def test_refused_requests_are_counted(child, address):
         ("POST", "/metrics", 405),
     ],
 )
-def test_paths_and_methods(address, method, path, status):
+def test_paths_and_methods(address: tuple[str, int], method: str, path: str, status: int) -> None:
     found, body = get(address, path, method)
     assert found == status
     assert (not body) == (method == "HEAD")
 
 
-def test_openmetrics_for_who_asks(address):
+def test_openmetrics_for_who_asks(address: tuple[str, int]) -> None:
     _, text = get(address, "/metrics", headers={"Accept": "application/openmetrics-text"})
     assert text.endswith("# EOF\n")
 
 
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
-def test_text_for_who_asks_for_what_is_no_version(child, address, kind):
+def test_text_for_who_asks_for_what_is_no_version(
+    child: BrokerChild, address: tuple[str, int], kind: str
+) -> None:
     for version in ("abc", "1.x", "³", "1..0", "-"):
         accept = f"{kind}; version={version}".encode("latin-1")
         status, text = get(address, "/metrics", headers={"Accept": accept})
@@ -187,7 +199,9 @@ def test_text_for_who_asks_for_what_is_no_version(child, address, kind):
     assert "trace=" not in child.stderr()
 
 
-def test_half_requests_and_many_connections_do_no_harm(child, address):
+def test_half_requests_and_many_connections_do_no_harm(
+    child: BrokerChild, address: tuple[str, int]
+) -> None:
     with contextlib.ExitStack() as stack:
         for head in (b"", b"GET /metr", b"GET / HTTP/1.1\r\n" + b"x" * 4000, b"\0\xff" * 100):
             for _ in range(20):
@@ -209,7 +223,7 @@ def test_half_requests_and_many_connections_do_no_harm(child, address):
     raise AssertionError("the endpoint does not answer any more")
 
 
-def test_an_event_loop_that_does_not_turn_is_noticed(monkeypatch):
+def test_an_event_loop_that_does_not_turn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_HEALTH_S", 0.2)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -228,7 +242,7 @@ def test_an_event_loop_that_does_not_turn_is_noticed(monkeypatch):
         loop.close()
 
 
-def test_a_broker_that_recovers_its_logs_says_so(tmp_path):
+def test_a_broker_that_recovers_its_logs_says_so(tmp_path: Path) -> None:
     directory = tmp_path / "big-0"
     directory.mkdir()
     log = Log(directory, LogConfig())
@@ -240,7 +254,7 @@ def test_a_broker_that_recovers_its_logs_says_so(tmp_path):
     seen = set()
     stop = threading.Event()
 
-    def watch():
+    def watch() -> None:
         while not stop.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 seen.add(get(address, "/healthz"))
@@ -260,7 +274,7 @@ def test_a_broker_that_recovers_its_logs_says_so(tmp_path):
     assert {status for status, _ in seen} == {200, 503}
 
 
-def test_a_taken_port_is_said_in_one_line(tmp_path):
+def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"--metrics-listen=127.0.0.1:{taken.getsockname()[1]}"
         code, _, err = run_broker(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", listen)
@@ -271,7 +285,7 @@ def test_a_taken_port_is_said_in_one_line(tmp_path):
     assert "HOST:PORT" in err
 
 
-def test_without_the_option_nothing_listens_and_nothing_is_imported(tmp_path):
+def test_without_the_option_nothing_listens_and_nothing_is_imported(tmp_path: Path) -> None:
     with BrokerChild(tmp_path) as child:
         assert "metrics" not in child.stderr()
         with open(f"/proc/{child.process.pid}/task/{child.process.pid}/children") as children:

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -91,7 +91,7 @@ class Served:
 
 
 @pytest.fixture
-def serve():
+def serve() -> Iterator[Callable[..., Served]]:
     """serve(limits, options) -> Served; all are closed at the end."""
     with contextlib.ExitStack() as stack:
 
@@ -106,5 +106,5 @@ def serve():
 
 
 @pytest.fixture
-def served(serve):
+def served(serve: Callable[..., Served]) -> Served:
     return serve()

@@ -24,7 +24,7 @@ async def asked(listener: socket.socket) -> socket.socket:
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-def test_the_next_connection_is_not_deaf(is_cancelled):
+def test_the_next_connection_is_not_deaf(is_cancelled: bool) -> None:
     """It has the descriptor of the one before, whose end must not be taken for its own."""
     untold: list[object] = []
 

@@ -5,7 +5,7 @@ from broker.network.buffers import FRAME_BYTES, ReceiveBuffers
 HEAD = b"head" * 8192
 
 
-def test_a_frame_that_nobody_holds_is_used_again():
+def test_a_frame_that_nobody_holds_is_used_again() -> None:
     buffers = ReceiveBuffers()
     frame = buffers.take(1 << 20, HEAD)
     frame[:3] = b"old"
@@ -15,7 +15,7 @@ def test_a_frame_that_nobody_holds_is_used_again():
     assert buffers.take(1 << 20, HEAD) is not frame
 
 
-def test_a_frame_with_a_view_is_not():
+def test_a_frame_with_a_view_is_not() -> None:
     buffers = ReceiveBuffers()
     frame = buffers.take(1 << 20, HEAD)
     kept = memoryview(frame)[10:20]
@@ -24,7 +24,7 @@ def test_a_frame_with_a_view_is_not():
     assert len(kept) == 10
 
 
-def test_a_frame_that_grew_is_let_go():
+def test_a_frame_that_grew_is_let_go() -> None:
     buffers = ReceiveBuffers()
     frame = buffers.take(1 << 20, HEAD)
     frame.extend(b"more")
@@ -32,7 +32,7 @@ def test_a_frame_that_grew_is_let_go():
     assert buffers.take(1 << 20, HEAD) is not frame
 
 
-def test_the_pool_is_bounded():
+def test_the_pool_is_bounded() -> None:
     buffers = ReceiveBuffers()
     frames = [buffers.take(1 << 20, HEAD) for _ in range(20)]
     for frame in frames:
@@ -41,7 +41,7 @@ def test_the_pool_is_bounded():
     assert 0 < len(again & {id(frame) for frame in frames}) <= 8
 
 
-def test_a_frame_that_is_alone_always_has_room():
+def test_a_frame_that_is_alone_always_has_room() -> None:
     """Others may wait until it is handled; it could wait for nobody."""
     buffers = ReceiveBuffers(max_held_bytes=100_000)
     frame = buffers.take(400_000, HEAD)

@@ -7,11 +7,13 @@ import random
 import socket
 import struct
 import time
+from collections.abc import Callable
 
 import pytest
 
 from broker.network.connection import ConnectionLimits
 from broker.network.server import SocketOptions
+from tests.broker.network.conftest import Served
 from tests.support.patience import EVENT_S
 
 LIMIT_BYTES = 1 << 20
@@ -41,14 +43,14 @@ def assert_closed_by_server(sock: socket.socket) -> None:
         assert sock.recv(1) == b""
 
 
-def test_a_frame_arrives_byte_by_byte(served):
+def test_a_frame_arrives_byte_by_byte(served: Served) -> None:
     with served.connect() as sock:
         for byte in framed(b"hello"):
             sock.sendall(bytes([byte]))
         assert receive_frame(sock) == b"hello"
 
 
-def test_many_frames_in_one_packet_are_answered_in_order(served):
+def test_many_frames_in_one_packet_are_answered_in_order(served: Served) -> None:
     bodies = [b"frame %d" % number for number in range(500)]
     with served.connect() as sock:
         sock.sendall(framed(*bodies))
@@ -56,14 +58,14 @@ def test_many_frames_in_one_packet_are_answered_in_order(served):
 
 
 @pytest.mark.parametrize("size_bytes", [1, 65_531, 65_532, 65_533, 65_536, 200_000, LIMIT_BYTES])
-def test_frames_around_the_staging_buffer_are_whole(served, size_bytes):
+def test_frames_around_the_staging_buffer_are_whole(served: Served, size_bytes: int) -> None:
     bodies = [random.Random(size_bytes).randbytes(size_bytes), b"after", b"wards"]
     with served.connect() as sock:
         sock.sendall(framed(*bodies))
         assert [receive_frame(sock) for _ in bodies] == bodies
 
 
-def test_a_frame_larger_than_its_first_buffer_grows(serve):
+def test_a_frame_larger_than_its_first_buffer_grows(serve: Callable[..., Served]) -> None:
     served = serve(ConnectionLimits(16 << 20))
     body = os.urandom(9 << 20)
     with served.connect() as sock:
@@ -72,7 +74,9 @@ def test_a_frame_larger_than_its_first_buffer_grows(serve):
 
 
 @pytest.mark.parametrize("size_bytes", [0, -1, -(2**31), LIMIT_BYTES + 1, 2**31 - 1])
-def test_a_size_that_no_frame_has_closes_the_connection(served, size_bytes, caplog):
+def test_a_size_that_no_frame_has_closes_the_connection(
+    served: Served, size_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with served.connect() as sock:
         sock.sendall(struct.pack(">i", size_bytes) + b"x" * 10)
         assert_closed_by_server(sock)
@@ -80,7 +84,7 @@ def test_a_size_that_no_frame_has_closes_the_connection(served, size_bytes, capl
     assert served.echo.frames == []
 
 
-def test_garbage_closes_its_connection_and_no_other(served):
+def test_garbage_closes_its_connection_and_no_other(served: Served) -> None:
     with served.connect() as good, served.connect() as bad:
         bad.sendall(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n")
         assert_closed_by_server(bad)
@@ -88,7 +92,7 @@ def test_garbage_closes_its_connection_and_no_other(served):
         assert receive_frame(good) == b"still here"
 
 
-def test_a_size_field_alone_allocates_nothing_of_that_size(serve):
+def test_a_size_field_alone_allocates_nothing_of_that_size(serve: Callable[..., Served]) -> None:
     served = serve(ConnectionLimits(2**31 - 1))
     with open("/proc/self/statm", encoding="ascii") as statm:
         before = int(statm.read().split()[1])
@@ -105,7 +109,7 @@ def test_a_size_field_alone_allocates_nothing_of_that_size(serve):
     assert pages * os.sysconf("SC_PAGE_SIZE") < 100 * 200_000
 
 
-def test_a_half_closed_peer_gets_its_answers(served):
+def test_a_half_closed_peer_gets_its_answers(served: Served) -> None:
     with served.connect() as sock:
         sock.sendall(framed(b"wait", b"second"))
         sock.shutdown(socket.SHUT_WR)
@@ -116,7 +120,7 @@ def test_a_half_closed_peer_gets_its_answers(served):
         assert_closed_by_server(sock)
 
 
-def test_requests_behind_a_waiting_one_wait_too(served):
+def test_requests_behind_a_waiting_one_wait_too(served: Served) -> None:
     with served.connect() as sock:
         sock.sendall(framed(b"wait", b"two", b"three"))
         assert served.echo.received.acquire(timeout=EVENT_S)
@@ -128,13 +132,15 @@ def test_requests_behind_a_waiting_one_wait_too(served):
         assert [receive_frame(sock) for _ in range(3)] == [b"one", b"two", b"three"]
 
 
-def test_no_answer_means_no_bytes(served):
+def test_no_answer_means_no_bytes(served: Served) -> None:
     with served.connect() as sock:
         sock.sendall(framed(b"none", b"some"))
         assert receive_frame(sock) == b"some"
 
 
-def test_a_bug_in_a_handler_ends_its_connection_only(served, caplog):
+def test_a_bug_in_a_handler_ends_its_connection_only(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     with served.connect() as sock, served.connect() as other:
         sock.sendall(framed(b"bug!"))
         assert_closed_by_server(sock)
@@ -143,7 +149,7 @@ def test_a_bug_in_a_handler_ends_its_connection_only(served, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_peer_that_does_not_read_is_not_read_from(serve):
+def test_a_peer_that_does_not_read_is_not_read_from(serve: Callable[..., Served]) -> None:
     served = serve(ConnectionLimits(LIMIT_BYTES, max_unsent_bytes=100_000))
     request = framed(b"x" * 50_000)
     with served.connect() as sock:
@@ -158,8 +164,8 @@ def test_a_peer_that_does_not_read_is_not_read_from(serve):
 
 @pytest.mark.parametrize("max_unsent_bytes", [1 << 20, 1])
 def test_a_peer_that_sends_many_requests_at_once_lets_others_have_their_turn(
-    serve, max_unsent_bytes
-):
+    serve: Callable[..., Served], max_unsent_bytes: int
+) -> None:
     """Also one that reads its answers at once, however few of them may wait for it."""
     served = serve(limits=ConnectionLimits(1 << 20, max_unsent_bytes))
     with served.connect() as many, served.connect() as other:
@@ -172,7 +178,7 @@ def test_a_peer_that_sends_many_requests_at_once_lets_others_have_their_turn(
             assert receive_frame(many) == b"slow"
 
 
-def test_answers_that_nobody_reads_share_what_they_may_hold(serve):
+def test_answers_that_nobody_reads_share_what_they_may_hold(serve: Callable[..., Served]) -> None:
     served = serve(options=SocketOptions(send_buffer_bytes=8192))
     served.echo.answer = [b"y" * 50_000]
     with contextlib.ExitStack() as stack:
@@ -189,14 +195,16 @@ def test_answers_that_nobody_reads_share_what_they_may_hold(serve):
         assert receive_frame(probe) == served.echo.answer[0]
 
 
-def small_window(served):
+def small_window(served: Served) -> socket.socket:
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.connect(served.address)
     return sock
 
 
-def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(serve):
+def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(
+    serve: Callable[..., Served],
+) -> None:
     served = serve(options=SocketOptions(max_idle_ms=100))
     with served.connect() as sock:
         sock.sendall(framed(b"wait"))
@@ -204,13 +212,13 @@ def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(serve):
     assert served.echo.cancelled.wait(EVENT_S)
 
 
-def test_idle_connections_are_closed(serve):
+def test_idle_connections_are_closed(serve: Callable[..., Served]) -> None:
     served = serve(options=SocketOptions(max_idle_ms=100))
     with served.connect() as sock:
         assert_closed_by_server(sock)
 
 
-def test_a_connection_that_is_being_answered_is_not_idle(serve):
+def test_a_connection_that_is_being_answered_is_not_idle(serve: Callable[..., Served]) -> None:
     """One whose requests came long ago, all at once, and take long together."""
     served = serve(options=SocketOptions(max_idle_ms=200))
     with served.connect() as sock:
@@ -220,7 +228,9 @@ def test_a_connection_that_is_being_answered_is_not_idle(serve):
         assert_closed_by_server(sock)
 
 
-def test_no_idle_time_closes_a_connection_when_it_is_switched_off(serve):
+def test_no_idle_time_closes_a_connection_when_it_is_switched_off(
+    serve: Callable[..., Served],
+) -> None:
     served = serve(options=SocketOptions(max_idle_ms=-1))
     with served.connect() as sock:
         time.sleep(0.3)
@@ -228,7 +238,7 @@ def test_no_idle_time_closes_a_connection_when_it_is_switched_off(serve):
         assert receive_frame(sock) == b"still here"
 
 
-def test_close_lets_an_answer_on_its_way_out_go(serve):
+def test_close_lets_an_answer_on_its_way_out_go(serve: Callable[..., Served]) -> None:
     served = serve()
     served.echo.answer = [b"y" * (30 << 20)]
     with served.connect() as sock:

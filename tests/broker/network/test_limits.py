@@ -3,21 +3,27 @@
 import contextlib
 import logging
 import os
+import socket
 import struct
 import time
+from asyncio import Future
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from broker.network import server
 from broker.network.buffers import ReceiveBuffers
-from broker.network.connection import ConnectionLimits
+from broker.network.connection import BrokerConnection, ConnectionLimits
 from broker.network.connection_quotas import (
     ConnectionLimitOptions,
     canonical_address,
     resolve_overrides,
 )
 from broker.network.log_limit import LimitedLog
+from broker.network.send import FileRegion
 from broker.network.server import SocketOptions
+from tests.broker.network.conftest import Served
 from tests.broker.network.test_connection import (
     assert_closed_by_server,
     framed,
@@ -26,21 +32,23 @@ from tests.broker.network.test_connection import (
 from tests.support.patience import BUSY_S, EVENT_S
 
 
-def resident_bytes():
+def resident_bytes() -> int:
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def limited(**options):
+def limited(**options: Any) -> SocketOptions:
     return SocketOptions(connections=ConnectionLimitOptions(**options))
 
 
-def assert_served(sock):
+def assert_served(sock: socket.socket) -> None:
     sock.sendall(framed(b"in"))
     assert receive_frame(sock) == b"in"
 
 
-def test_at_max_connections_a_client_waits_for_another_to_leave(serve):
+def test_at_max_connections_a_client_waits_for_another_to_leave(
+    serve: Callable[..., Served],
+) -> None:
     served = serve(options=limited(max_connections=1))
     with served.connect() as first, served.connect() as second:
         assert_served(first)
@@ -54,7 +62,7 @@ def test_at_max_connections_a_client_waits_for_another_to_leave(serve):
         assert receive_frame(second) == b"later"
 
 
-def test_an_address_has_its_own_limit(serve):
+def test_an_address_has_its_own_limit(serve: Callable[..., Served]) -> None:
     served = serve(options=limited(per_ip=2))
     with served.connect() as first, served.connect() as second:
         assert_served(first)
@@ -70,7 +78,7 @@ def test_an_address_has_its_own_limit(serve):
         assert_served(second)
 
 
-def test_an_override_counts_instead(serve):
+def test_an_override_counts_instead(serve: Callable[..., Served]) -> None:
     options = limited(per_ip=0, per_ip_overrides=resolve_overrides({"localhost": 1}))
     served = serve(options=options)
     with served.connect() as first, served.connect() as second:
@@ -78,7 +86,7 @@ def test_an_override_counts_instead(serve):
         assert_closed_by_server(second)
 
 
-def test_connections_above_the_creation_rate_wait(serve):
+def test_connections_above_the_creation_rate_wait(serve: Callable[..., Served]) -> None:
     served = serve(options=limited(creation_rate=5))
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -91,11 +99,11 @@ def test_connections_above_the_creation_rate_wait(serve):
     ("address", "canonical"),
     [("::ffff:192.0.2.1", "192.0.2.1"), ("192.0.2.1", "192.0.2.1"), ("fe80::1%2", "fe80::1%2")],
 )
-def test_a_mapped_address_is_one_of_ipv4(address, canonical):
+def test_a_mapped_address_is_one_of_ipv4(address: str, canonical: str) -> None:
     assert canonical_address(address) == canonical
 
 
-def test_a_thousand_half_frames_cost_what_they_sent(serve):
+def test_a_thousand_half_frames_cost_what_they_sent(serve: Callable[..., Served]) -> None:
     served = serve(ConnectionLimits(100 << 20), SocketOptions(backlog=1100))
     before = resident_bytes()
     with contextlib.ExitStack() as stack:
@@ -117,7 +125,7 @@ def test_a_thousand_half_frames_cost_what_they_sent(serve):
     assert served.server.received_bytes_held == 0
 
 
-def test_a_frame_waits_for_room_and_then_goes_on(serve):
+def test_a_frame_waits_for_room_and_then_goes_on(serve: Callable[..., Served]) -> None:
     options = SocketOptions(max_queued_bytes=1 << 20)
     served = serve(ConnectionLimits(100 << 20), options)
     big = os.urandom(700_000)
@@ -139,7 +147,9 @@ def test_a_frame_waits_for_room_and_then_goes_on(serve):
         assert receive_frame(second) == big
 
 
-def test_a_frame_counts_as_long_as_its_handler_looks_into_it(serve, monkeypatch):
+def test_a_frame_counts_as_long_as_its_handler_looks_into_it(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An append in a thread takes its time, and frames may come faster than disks write. Who waits
     for it is not cut off, as who waits for a peer that sends slowly would be."""
     monkeypatch.setattr(server, "_ROOM_TIMEOUT_S", 0.05)
@@ -147,7 +157,13 @@ def test_a_frame_counts_as_long_as_its_handler_looks_into_it(serve, monkeypatch)
     views = []
     echo = served.echo
 
-    def keep(frame, connection):
+    def keep(
+        frame: memoryview, connection: BrokerConnection
+    ) -> (
+        list[bytes | bytearray | memoryview | FileRegion]
+        | Future[list[bytes | bytearray | memoryview | FileRegion] | None]
+        | None
+    ):
         views.append(frame)
         return echo(frame, connection)
 
@@ -168,7 +184,9 @@ def test_a_frame_counts_as_long_as_its_handler_looks_into_it(serve, monkeypatch)
     assert served.server.received_bytes_held == 0
 
 
-def test_of_frames_that_wait_for_each_other_the_slowest_goes(serve, monkeypatch):
+def test_of_frames_that_wait_for_each_other_the_slowest_goes(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "_ROOM_TIMEOUT_S", 0.2)
     served = serve(ConnectionLimits(100 << 20), SocketOptions(max_queued_bytes=1 << 20))
     big = os.urandom(900_000)
@@ -180,12 +198,12 @@ def test_of_frames_that_wait_for_each_other_the_slowest_goes(serve, monkeypatch)
         assert_closed_by_server(first)
 
 
-def assert_served_by_another(served):
+def assert_served_by_another(served: Served) -> None:
     with served.connect() as probe:
         assert_served(probe)
 
 
-def test_a_buffer_grows_with_what_arrives_when_there_is_no_plenty():
+def test_a_buffer_grows_with_what_arrives_when_there_is_no_plenty() -> None:
     receive_buffers = ReceiveBuffers(max_held_bytes=1 << 20)
     frame = receive_buffers.take(800_000, b"x" * 1000)
     assert len(frame) == 4096
@@ -197,14 +215,16 @@ def test_a_buffer_grows_with_what_arrives_when_there_is_no_plenty():
     assert receive_buffers.held_bytes == 5
 
 
-def test_a_peer_that_never_reads_costs_one_answer_and_is_closed(serve):
+def test_a_peer_that_never_reads_costs_one_answer_and_is_closed(
+    serve: Callable[..., Served],
+) -> None:
     served = serve(
         ConnectionLimits(1 << 20, max_unsent_bytes=100_000), SocketOptions(max_idle_ms=500)
     )
     served.echo.answer = [b"y" * 50_000]
     with served.connect() as sock:
         sock.sendall(framed(*[b"more"] * 10_000))
-        unsent = []
+        unsent: list[int] = []
         served.call(lambda: unsent.extend(c.unsent_bytes for c in served.server._connections))
         assert max(unsent, default=0) < 200_000
         deadline = time.monotonic() + EVENT_S
@@ -214,7 +234,7 @@ def test_a_peer_that_never_reads_costs_one_answer_and_is_closed(serve):
         assert len(served.echo.frames) < 1000
 
 
-def test_half_a_frame_is_idle_after_its_time(serve):
+def test_half_a_frame_is_idle_after_its_time(serve: Callable[..., Served]) -> None:
     served = serve(options=SocketOptions(max_idle_ms=100))
     with served.connect() as sock:
         sock.sendall(struct.pack(">i", 5000) + b"half")
@@ -223,7 +243,9 @@ def test_half_a_frame_is_idle_after_its_time(serve):
     assert served.server.received_bytes_held == 0
 
 
-def test_descriptors_are_left_for_log_files(serve, monkeypatch):
+def test_descriptors_are_left_for_log_files(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = serve()
     with served.connect() as before:
         assert_served(before)
@@ -234,7 +256,7 @@ def test_descriptors_are_left_for_log_files(serve, monkeypatch):
     assert served.server.stats.refused == 1
 
 
-def test_lines_that_peers_cause_are_few(caplog):
+def test_lines_that_peers_cause_are_few(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     log = LimitedLog(logging.getLogger("test"), lambda: now[0])
     for number in range(1000):

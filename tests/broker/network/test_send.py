@@ -1,8 +1,11 @@
 """SendQueue over a socket pair whose buffers are small, so that every send is partial."""
 
+import io
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -23,7 +26,7 @@ class Region:
 
 
 @pytest.fixture
-def pair():
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -33,7 +36,7 @@ def pair():
 
 
 @pytest.fixture
-def segment(tmp_path):
+def segment(tmp_path: Path) -> Iterator[io.BufferedReader]:
     path = tmp_path / "segment"
     path.write_bytes(os.urandom(300_000))
     with path.open("rb") as file:
@@ -50,7 +53,9 @@ def drain(queue: SendQueue, ours: socket.socket, theirs: socket.socket) -> bytes
     return bytes(received)
 
 
-def test_bytes_and_slices_leave_in_order(pair, segment):
+def test_bytes_and_slices_leave_in_order(
+    pair: tuple[socket.socket, socket.socket], segment: io.BufferedReader
+) -> None:
     content = segment.read()
     parts: list[Part] = [
         b"head",
@@ -70,20 +75,22 @@ def test_bytes_and_slices_leave_in_order(pair, segment):
     assert queue.pending_bytes == 0
 
 
-def test_more_small_parts_than_one_call_takes(pair):
+def test_more_small_parts_than_one_call_takes(pair: tuple[socket.socket, socket.socket]) -> None:
     queue = SendQueue()
     queue.push([b"%05d" % number for number in range(5000)])
     assert drain(queue, *pair) == b"".join(b"%05d" % number for number in range(5000))
 
 
-def test_a_file_that_shrank_is_an_error_not_a_wait(pair, segment):
+def test_a_file_that_shrank_is_an_error_not_a_wait(
+    pair: tuple[socket.socket, socket.socket], segment: io.BufferedReader
+) -> None:
     queue = SendQueue()
     queue.push([Region(segment, 299_000, 2000)])
     with pytest.raises(OSError, match="bytes missing"):
         drain(queue, *pair)
 
 
-def test_clear_lets_go_of_everything(pair):
+def test_clear_lets_go_of_everything(pair: tuple[socket.socket, socket.socket]) -> None:
     queue = SendQueue()
     queue.push([b"x" * 100_000])
     assert not queue.flush(PlainTransport(pair[0]))

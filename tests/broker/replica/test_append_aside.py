@@ -2,19 +2,27 @@
 
 import asyncio
 import os
+from asyncio import Future
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaStorageError
 from kafka.structs import TopicPartition
+from typing_extensions import Buffer
 
 from broker.cluster.metadata import new_topic
 from broker.config.broker import BrokerConfig
-from broker.log.files import DiskFile, DiskFiles
+from broker.log.files import DiskFile, DiskFiles, File
+from broker.log.log import LogAppendInfo
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
+from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
+from tests.support.present import present
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone, stop
 
@@ -27,11 +35,11 @@ class _Disk(DiskFiles):
 
     is_full = False
 
-    def open(self, path, *, create=False):
+    def open(self, path: Path, *, create: bool = False) -> File:
         disk = self
 
         class File(DiskFile):
-            def pwrite(self, data, position):
+            def pwrite(self, data: Buffer, position: int) -> None:
                 if disk.is_full and path.suffix == ".log":
                     raise OSError(28, "No space left on device")
                 super().pwrite(data, position)
@@ -40,12 +48,12 @@ class _Disk(DiskFiles):
 
 
 @pytest.fixture
-def disk():
+def disk() -> _Disk:
     return _Disk()
 
 
 @pytest.fixture
-def replicas(tmp_path, disk):
+def replicas(tmp_path: Path, disk: _Disk) -> Iterator[ReplicaManager]:
     """A topic with two partitions."""
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path)})
     logs = LogManager(config, files=disk)
@@ -59,20 +67,22 @@ def replicas(tmp_path, disk):
     logs.close()
 
 
-def large():
+def large() -> memoryview:
     return memoryview(bytearray(batch_of([(None, os.urandom(LARGE_BYTES))])))
 
 
-def small():
+def small() -> memoryview:
     return memoryview(bytearray(batch_of(1)))
 
 
-def aside(replicas, number, peer):
+def aside(replicas: ReplicaManager, number: int, peer: str) -> Future[LogAppendInfo] | None:
     return replicas.append_aside(replicas.partition(PLACES[number]), large(), ACKS_ALL, peer)
 
 
-def test_large_batches_of_several_connections_for_several_logs_go_to_threads(replicas):
-    async def scenario():
+def test_large_batches_of_several_connections_for_several_logs_go_to_threads(
+    replicas: ReplicaManager,
+) -> None:
+    async def scenario() -> list[Any]:
         assert replicas.append_aside(replicas.partition(PLACES[0]), small(), ACKS_ALL, "a") is None
         begun = []
         for number, peer, is_aside in [
@@ -86,7 +96,7 @@ def test_large_batches_of_several_connections_for_several_logs_go_to_threads(rep
             appending = aside(replicas, number, peer)
             assert (appending is not None) == is_aside, (number, peer)
             begun += [appending] if is_aside else []
-        found = [(await each).first_offset for each in begun]
+        found = [(await present(each)).first_offset for each in begun]
         await asyncio.sleep(0)  # a turn of the loop, in which all of them are done with
         assert aside(replicas, 0, "a") is None
         return found
@@ -98,30 +108,33 @@ def test_large_batches_of_several_connections_for_several_logs_go_to_threads(rep
 
 
 @pytest.fixture
-def busy(replicas):
+def busy(replicas: ReplicaManager) -> None:
     """Another connection has just written to the second partition."""
     assert aside(replicas, 1, "other") is None
 
 
-def test_a_log_that_stamps_times_has_them_in_order(replicas):
+def test_a_log_that_stamps_times_has_them_in_order(replicas: ReplicaManager) -> None:
     partition = replicas.partition(PLACES[0])
     partition.log.config = replace(partition.log.config, message_timestamp_type="LogAppendTime")
 
-    async def scenario():
+    async def scenario() -> list[Any]:
         aside(replicas, 1, "other")
         begun = [aside(replicas, 0, "a") for _ in range(20)]
         return sorted(
-            (each.first_offset, each.log_append_time_ms) for each in [await b for b in begun]
+            (each.first_offset, each.log_append_time_ms)
+            for each in [await present(b) for b in begun]
         )
 
     times_ms = [time_ms for _, time_ms in asyncio.run(scenario())]
     assert times_ms == sorted(times_ms)
 
 
-def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(replicas, busy):
+def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(
+    replicas: ReplicaManager, busy: None
+) -> None:
     partition = replicas.partition(PLACES[0])
 
-    async def scenario():
+    async def scenario() -> None:
         woken = asyncio.Event()
         replicas.wait(DelayedFetch([PLACES[0]], 1, Isolation.HIGH_WATERMARK), 10_000, woken.set)
         appending = aside(replicas, 0, "a")
@@ -134,17 +147,19 @@ def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(replicas, 
     assert partition.high_watermark == 1
 
 
-async def _shielded(appending):
-    await asyncio.shield(appending)
+async def _shielded(appending: Future[LogAppendInfo] | None) -> None:
+    await asyncio.shield(present(appending))
 
 
-def test_a_disk_that_refuses_leaves_nothing(replicas, busy, disk):
+def test_a_disk_that_refuses_leaves_nothing(
+    replicas: ReplicaManager, busy: None, disk: _Disk
+) -> None:
     partition = replicas.partition(PLACES[0])
 
-    async def scenario():
+    async def scenario() -> int:
         disk.is_full = True
         with pytest.raises(KafkaStorageError):
-            await aside(replicas, 0, "a")
+            await present(aside(replicas, 0, "a"))
         disk.is_full = False
         assert (partition.high_watermark, partition.log.log_end_offset) == (0, 0)
         return replicas.append(partition, small(), ACKS_ALL).first_offset
@@ -152,27 +167,29 @@ def test_a_disk_that_refuses_leaves_nothing(replicas, busy, disk):
     assert asyncio.run(scenario()) == 0
 
 
-def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(replicas, busy):
+def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(
+    replicas: ReplicaManager, busy: None
+) -> None:
     partitions = [replicas.partition(place) for place in PLACES]
 
-    async def scenario():
+    async def scenario() -> None:
         begun = [aside(replicas, n % 2, f"{n}") for n in range(20)]
         replicas.finish_appends()
         assert all(partition.log.log_end_offset == 10 for partition in partitions)
-        await asyncio.gather(*begun)
+        await asyncio.gather(*map(present, begun))
 
     asyncio.run(scenario())
 
 
-def test_a_topic_that_goes_takes_no_more(replicas, busy):
+def test_a_topic_that_goes_takes_no_more(replicas: ReplicaManager, busy: None) -> None:
     partition = replicas.partition(PLACES[0])
     topic = new_topic("t", 2, 1)
 
-    async def scenario():
+    async def scenario() -> None:
         stop(replicas, topic)
         for topic_partition in topic.topic_partitions():
             replicas.delete_log(topic_partition)
         with pytest.raises(KafkaStorageError):
-            await replicas.append_aside(partition, large(), ACKS_ALL, "a")
+            await present(replicas.append_aside(partition, large(), ACKS_ALL, "a"))
 
     asyncio.run(scenario())

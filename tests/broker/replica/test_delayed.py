@@ -1,8 +1,10 @@
 """A produce with acks=all: when its answer comes, in a partition that two replicas keep."""
 
 import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka.errors import (
@@ -36,7 +38,7 @@ LONG_MS = 60_000
 class Broker:
     """Leads two partitions, of which another broker keeps replicas that are in sync."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.config = BrokerConfig.from_properties({"log.dirs": "/data"})
         self.logs = LogManager(self.config, files=MemoryFiles())
         self.logs.open()
@@ -48,47 +50,47 @@ class Broker:
         lead(self.replicas, self.topic)
         self.partitions = [self.replicas.partition(place) for place in PLACES]
 
-    def call_later(self, delay_s, run):
+    def call_later(self, delay_s: float, run: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay_s, run)
 
-    def produce(self, *places, acks=-1, timeout_ms=LONG_MS):
-        parts = [ProducePartition(*place, batch_of(1)) for place in places]
+    def produce(self, *places: TopicPartition, acks: int = -1, timeout_ms: int = LONG_MS) -> Any:
+        parts = [ProducePartition(place.topic, place.partition, batch_of(1)) for place in places]
         wanted = ProduceRequest(9, None, acks, timeout_ms, parts)
-        context = SimpleNamespace(config=self.config, replicas=self.replicas)
+        context: Any = SimpleNamespace(config=self.config, replicas=self.replicas)
         request = request_of(0, 9, b"".join(encode_produce_request(wanted)))
         return produce.handle(request, context)
 
-    def replicate(self, number, offset):
+    def replicate(self, number: int, offset: int) -> None:
         """The other replica has all below `offset`."""
         partition = self.partitions[number]
         size_bytes, stable_bytes = partition.advance_high_watermark(offset)
         self.purgatory.became_visible(partition.topic_partition, size_bytes, stable_bytes)
 
     @property
-    def waiting(self):
+    def waiting(self) -> int:
         return self.purgatory.count(DelayedProduce)
 
 
 @pytest.fixture
-def broker():
+def broker() -> Iterator[Broker]:
     made = Broker()
     yield made
     made.logs.close()
 
 
-def errors_of(response):
+def errors_of(response: Any) -> list[Any]:
     return [each.error_code for each in response.partitions]
 
 
-async def begun(produced):
+async def begun(produced: Any) -> Any:
     """Until it waits, or is done."""
     task = asyncio.ensure_future(produced)
     await asyncio.sleep(0.01)
     return task
 
 
-def test_the_answer_comes_when_all_replicas_in_sync_have_the_records(broker):
-    async def scenario():
+def test_the_answer_comes_when_all_replicas_in_sync_have_the_records(broker: Broker) -> None:
+    async def scenario() -> Any:
         task = await begun(broker.produce(*PLACES))
         for number, offset in [(0, 1), (1, 0)]:
             broker.replicate(number, offset)
@@ -103,19 +105,19 @@ def test_the_answer_comes_when_all_replicas_in_sync_have_the_records(broker):
     assert broker.waiting == 0
 
 
-def test_other_acks_do_not_wait(broker):
+def test_other_acks_do_not_wait(broker: Broker) -> None:
     assert errors_of(broker.produce(*PLACES, acks=1)) == [0, 0]
     assert broker.produce(*PLACES, acks=0) is None
     assert [partition.high_watermark for partition in broker.partitions] == [0, 0]
 
 
-def test_an_only_replica_does_not_wait(broker):
+def test_an_only_replica_does_not_wait(broker: Broker) -> None:
     broker.partitions[0].lead(PartitionMetadata((1,), 1, 0, (1,), 1))
     assert errors_of(broker.produce(PLACES[0])) == [0]
 
 
-def test_at_the_end_of_its_time_it_says_what_is_missing(broker):
-    async def scenario():
+def test_at_the_end_of_its_time_it_says_what_is_missing(broker: Broker) -> None:
+    async def scenario() -> Any:
         task = await begun(broker.produce(*PLACES, timeout_ms=50))
         broker.replicate(0, 1)
         return await task
@@ -125,8 +127,8 @@ def test_at_the_end_of_its_time_it_says_what_is_missing(broker):
     assert broker.waiting == 0
 
 
-def test_replicas_that_become_too_few_are_said(broker):
-    async def scenario():
+def test_replicas_that_become_too_few_are_said(broker: Broker) -> None:
+    async def scenario() -> Any:
         task = await begun(broker.produce(PLACES[0]))
         log = broker.partitions[0].log
         log.config = replace(log.config, min_insync_replicas=2)
@@ -137,8 +139,8 @@ def test_replicas_that_become_too_few_are_said(broker):
     assert errors_of(asyncio.run(scenario())) == [NotEnoughReplicasAfterAppendError.errno]
 
 
-def test_leadership_that_goes_is_said(broker):
-    async def scenario():
+def test_leadership_that_goes_is_said(broker: Broker) -> None:
+    async def scenario() -> Any:
         task = await begun(broker.produce(*PLACES))
         broker.replicate(0, 1)
         stop(broker.replicas, broker.topic)
@@ -148,17 +150,17 @@ def test_leadership_that_goes_is_said(broker):
     assert errors_of(asyncio.run(scenario())) == [0, lost]
 
 
-def wait_for_records(broker, woken):
+def wait_for_records(broker: Broker, woken: list[Any]) -> None:
     fetch = DelayedFetch([PLACES[0]], 1 << 20, Isolation.HIGH_WATERMARK)
     broker.replicas.wait(fetch, LONG_MS, lambda: woken.append(PLACES[0]))
 
 
-def test_a_leader_that_follows_now_keeps_nobody_waiting(broker):
+def test_a_leader_that_follows_now_keeps_nobody_waiting(broker: Broker) -> None:
     """Also where it leads again before anybody has looked: it may have cut what it appended."""
-    woken = []
+    woken: list[TopicPartition] = []
     (state, _), topic_id = broker.topic.partitions, broker.topic.topic_id
 
-    async def scenario():
+    async def scenario() -> Any:
         wait_for_records(broker, woken)
         first = await begun(broker.produce(PLACES[0]))
         elsewhere = replace(state, leader=2, leader_epoch=1, partition_epoch=1)
@@ -174,11 +176,13 @@ def test_a_leader_that_follows_now_keeps_nobody_waiting(broker):
     assert broker.waiting == 0
 
 
-def test_a_leader_that_leads_on_in_a_new_epoch_answers_when_all_have_the_records(broker):
+def test_a_leader_that_leads_on_in_a_new_epoch_answers_when_all_have_the_records(
+    broker: Broker,
+) -> None:
     """Followers have told it nothing in that epoch yet."""
     (state, _), topic_id = broker.topic.partitions, broker.topic.topic_id
 
-    async def scenario():
+    async def scenario() -> Any:
         task = await begun(broker.produce(PLACES[0]))
         again = replace(state, leader_epoch=1, partition_epoch=1)
         broker.replicas.lead(PLACES[0], topic_id, again)
@@ -190,8 +194,8 @@ def test_a_leader_that_leads_on_in_a_new_epoch_answers_when_all_have_the_records
     assert errors_of(asyncio.run(scenario())) == [0]
 
 
-def test_who_goes_away_is_forgotten(broker):
-    async def scenario():
+def test_who_goes_away_is_forgotten(broker: Broker) -> None:
+    async def scenario() -> None:
         task = await begun(broker.produce(PLACES[0]))
         assert broker.waiting == 1
         task.cancel()
@@ -201,10 +205,10 @@ def test_who_goes_away_is_forgotten(broker):
     asyncio.run(scenario())
 
 
-def test_a_fetch_is_woken_by_the_high_watermark_and_not_by_the_append(broker):
-    woken = []
+def test_a_fetch_is_woken_by_the_high_watermark_and_not_by_the_append(broker: Broker) -> None:
+    woken: list[TopicPartition] = []
 
-    async def scenario():
+    async def scenario() -> None:
         fetch = DelayedFetch([PLACES[0]], 1, Isolation.HIGH_WATERMARK)
         broker.replicas.wait(fetch, LONG_MS, lambda: woken.append(1))
         task = await begun(broker.produce(PLACES[0]))

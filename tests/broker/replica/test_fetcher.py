@@ -5,8 +5,10 @@ into its answers.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -33,6 +35,8 @@ from pyspark_kafkalog.protocol.fetch import (
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.patience import eventually
+from tests.support.present import present
+from tests.support.records import whole
 from tests.support.replicas import host_alone
 
 LEADER, FOLLOWER = 1, 2
@@ -42,7 +46,7 @@ OPTIONS = FetcherOptions(1 << 20, 10 << 20, 1, 10, 20)
 class Pair:
     """A partition as its leader and its follower have it."""
 
-    def __init__(self, number: int, files: MemoryFiles, directory) -> None:
+    def __init__(self, number: int, files: MemoryFiles, directory: Path) -> None:
         self.place = TopicPartition("t", number)
         self.topic_id = UUID(int=7)
         self.epoch = 0
@@ -97,13 +101,15 @@ class Replicas:
         self.held_off: set[TopicPartition] = set()
         self.received_bytes = 0
 
-    def follow_leader(self, partition, high_watermark, log_start_offset):
+    def follow_leader(
+        self, partition: Partition, high_watermark: int, log_start_offset: int
+    ) -> None:
         partition.follow_leader(high_watermark, log_start_offset)
 
-    def holds_off(self, partition):
+    def holds_off(self, partition: Partition) -> bool:
         return partition.topic_partition in self.held_off
 
-    def received(self, partition, size_bytes):
+    def received(self, partition: Partition, size_bytes: int) -> None:
         self.received_bytes += size_bytes
 
 
@@ -138,7 +144,7 @@ class Leader:
                 leader.check_epoch(ask.current_leader_epoch)
                 read = leader.read(ask, self.most_bytes, Isolation.LOG_END, min_one_batch=True)
             except Exception as error:
-                found.error_code = code_of(error)  # type: ignore[arg-type]
+                found.error_code = code_of(error)
             else:
                 found.high_watermark = read.high_watermark
                 found.log_start_offset = read.log_start_offset
@@ -150,7 +156,7 @@ class Leader:
             await self.gate.wait()
         return memoryview(bytearray(b"".join(encode_fetch_response(response, version))))
 
-    async def request(self, message, version, response_class):
+    async def request(self, message: Any, version: int, response_class: Any) -> Any:
         (ask,) = message.topics[0].partitions
         leader = self.pairs[ask.partition_index].leader
         self.begin_at(ask.timestamp)
@@ -162,7 +168,7 @@ class Leader:
             answer.error_code, answer.offset = code_of(error), -1
         else:
             found = leader.find_offset(ask.timestamp, Isolation.LOG_END)
-            answer.error_code, answer.offset = 0, found.offset
+            answer.error_code, answer.offset = 0, present(found).offset
         return ListOffsetsResponse(topics=[topic_class(name="t", partitions=[answer])])
 
     def close(self) -> None:
@@ -170,12 +176,14 @@ class Leader:
 
 
 @pytest.fixture
-def pairs(tmp_path):
+def pairs(tmp_path: Path) -> list[Pair]:
     files = MemoryFiles()
     return [Pair(number, files, tmp_path) for number in range(2)]
 
 
-def fetching(pairs, scenario):
+def fetching(
+    pairs: list[Pair], scenario: Callable[[Leader, ReplicaFetcher], Awaitable[None]]
+) -> None:
     """Runs it while the follower fetches."""
 
     async def run() -> None:
@@ -191,12 +199,12 @@ def fetching(pairs, scenario):
     asyncio.run(run())
 
 
-def until_equal(*pairs):
+def until_equal(*pairs: Pair) -> Coroutine[Any, Any, Any]:
     return eventually(lambda: all(pair.is_equal for pair in pairs))
 
 
-def test_it_catches_up_and_its_high_watermark_follows(pairs):
-    async def scenario(leader, fetcher):
+def test_it_catches_up_and_its_high_watermark_follows(pairs: list[Pair]) -> None:
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         for pair in pairs:
             pair.append(count=5)
         await until_equal(*pairs)
@@ -207,17 +215,19 @@ def test_it_catches_up_and_its_high_watermark_follows(pairs):
     fetching(pairs, scenario)
 
 
-def test_it_catches_up_by_several_fetches_and_its_high_watermark_is_in_its_log(pairs):
+def test_it_catches_up_by_several_fetches_and_its_high_watermark_is_in_its_log(
+    pairs: list[Pair],
+) -> None:
     first = pairs[0]
     first.append(count=20)
     first.leader.advance_high_watermark(20)
     ends = []
 
-    def spoil(found):
+    def spoil(found: FetchedPartition) -> None:
         follower = first.follower
         ends.append((follower.high_watermark, follower.log.log_end_offset))
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.spoil = spoil
         leader.most_bytes = 5 * first.leader.log.size_bytes // 20
         await until_equal(first)
@@ -227,8 +237,8 @@ def test_it_catches_up_by_several_fetches_and_its_high_watermark_is_in_its_log(p
     fetching([first], scenario)
 
 
-def test_the_lag_is_what_is_committed_and_not_here_yet(pairs):
-    async def scenario(leader, fetcher):
+def test_the_lag_is_what_is_committed_and_not_here_yet(pairs: list[Pair]) -> None:
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         first = pairs[0]
         leader.spoil = lambda found: setattr(found, "high_watermark", 7)
         first.append(count=5)
@@ -240,14 +250,14 @@ def test_the_lag_is_what_is_committed_and_not_here_yet(pairs):
     fetching(pairs, scenario)
 
 
-def test_a_partition_in_error_is_held_back_and_the_others_go_on(pairs):
+def test_a_partition_in_error_is_held_back_and_the_others_go_on(pairs: list[Pair]) -> None:
     failing = [True]
 
-    def spoil(found):
+    def spoil(found: FetchedPartition) -> None:
         if failing[0] and found.partition == 0:
             found.error_code = NotLeaderForPartitionError.errno
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.spoil = spoil
         pairs[0].append()
         pairs[1].append()
@@ -260,14 +270,14 @@ def test_a_partition_in_error_is_held_back_and_the_others_go_on(pairs):
     fetching(pairs, scenario)
 
 
-def test_an_answer_that_nobody_understands_is_not_the_last(pairs):
+def test_an_answer_that_nobody_understands_is_not_the_last(pairs: list[Pair]) -> None:
     nonsense = [ValueError("what?")]
 
-    def spoil(found):
+    def spoil(found: FetchedPartition) -> None:
         if nonsense:
             raise nonsense.pop()
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.spoil = spoil
         pairs[0].append()
         await until_equal(*pairs)
@@ -276,8 +286,8 @@ def test_an_answer_that_nobody_understands_is_not_the_last(pairs):
     fetching(pairs, scenario)
 
 
-def test_one_that_is_fenced_stops_until_a_new_epoch(pairs):
-    async def scenario(leader, fetcher):
+def test_one_that_is_fenced_stops_until_a_new_epoch(pairs: list[Pair]) -> None:
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         first = pairs[0]
         first.leader.lead(PartitionMetadata((LEADER, FOLLOWER), LEADER, 1, (LEADER,), 1))
         first.append(1)
@@ -292,10 +302,10 @@ def test_one_that_is_fenced_stops_until_a_new_epoch(pairs):
     fetching(pairs, scenario)
 
 
-def test_a_leader_that_knows_an_older_epoch_is_waited_for(pairs):
+def test_a_leader_that_knows_an_older_epoch_is_waited_for(pairs: list[Pair]) -> None:
     state = PartitionMetadata((LEADER, FOLLOWER), LEADER, 1, (LEADER,), 1)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         first = pairs[0]
         first.follower.follow(state)
         fetcher.add(first.follower)
@@ -310,14 +320,16 @@ def test_a_leader_that_knows_an_older_epoch_is_waited_for(pairs):
 
 
 @pytest.mark.parametrize(("cut_at", "high_watermark"), [(4, 3), (2, 2)])
-def test_what_is_cut_off_leaves_the_high_watermark_where_it_can(pairs, cut_at, high_watermark):
+def test_what_is_cut_off_leaves_the_high_watermark_where_it_can(
+    pairs: list[Pair], cut_at: int, high_watermark: int
+) -> None:
     first = pairs[0]
     first.append(0, cut_at)
     first.append_to_follower(0, 6)
     first.follower.advance_high_watermark(3)
     first.begin(1)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         follower = first.follower
         expected = cut_at, high_watermark
         await eventually(lambda: (follower.log.log_end_offset, follower.high_watermark) == expected)
@@ -325,7 +337,7 @@ def test_what_is_cut_off_leaves_the_high_watermark_where_it_can(pairs, cut_at, h
     fetching(pairs, scenario)
 
 
-def test_a_log_without_epochs_is_cut_at_its_high_watermark(pairs):
+def test_a_log_without_epochs_is_cut_at_its_high_watermark(pairs: list[Pair]) -> None:
     """What lies above may be nobody else's, and no epoch tells."""
     first = pairs[0]
     first.append(0, 3)
@@ -336,22 +348,22 @@ def test_a_log_without_epochs_is_cut_at_its_high_watermark(pairs):
     first.begin(2)
     first.append(count=5)
 
-    async def same(leader, fetcher):
+    async def same(leader: Leader, fetcher: ReplicaFetcher) -> None:
         await until_equal(first)
 
     fetching([first], same)
 
 
-def test_what_a_leader_has_sent_without_epochs_is_not_cut_again(pairs):
+def test_what_a_leader_has_sent_without_epochs_is_not_cut_again(pairs: list[Pair]) -> None:
     """Its high watermark waits for this follower, which is to ask for what comes next."""
     first = pairs[0]
     first.append(-1, 5)
     ends = []
 
-    def spoil(found):
+    def spoil(found: FetchedPartition) -> None:
         ends.append(first.follower.log.log_end_offset)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.spoil = spoil
         await until_equal(first)
         await eventually(lambda: len(ends) > 5)
@@ -362,13 +374,15 @@ def test_what_a_leader_has_sent_without_epochs_is_not_cut_again(pairs):
     fetching([first], scenario)
 
 
-def test_a_leader_that_knows_nothing_of_an_epoch_is_not_asked_without_end(pairs):
+def test_a_leader_that_knows_nothing_of_an_epoch_is_not_asked_without_end(
+    pairs: list[Pair],
+) -> None:
     """Its epochs went back: by another ZooKeeper, say. The others go on."""
     first, second = pairs
     first.append(0, 5)
     first.append_to_follower(3, 2)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         for _ in range(20):
             asked = len(leader.asked)
             second.append()
@@ -380,13 +394,13 @@ def test_a_leader_that_knows_nothing_of_an_epoch_is_not_asked_without_end(pairs)
     fetching(pairs, scenario)
 
 
-def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs):
+def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs: list[Pair]) -> None:
     """Twice: an epoch that the leader never had is none of its answers (KIP-279)."""
     first, second = pairs
     first.append(0, 5)
     second.append(0, 5)
 
-    async def same(leader, fetcher):
+    async def same(leader: Leader, fetcher: ReplicaFetcher) -> None:
         await until_equal(*pairs)
 
     fetching(pairs, same)
@@ -401,24 +415,24 @@ def test_a_log_that_has_diverged_is_cut_where_the_epochs_part(pairs):
     fetching(pairs, same)
 
 
-def test_a_log_that_ends_above_the_leaders_end_is_cut_there(pairs):
+def test_a_log_that_ends_above_the_leaders_end_is_cut_there(pairs: list[Pair]) -> None:
     first = pairs[0]
     first.append(count=2)
     first.append_to_follower(0, 6)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         await eventually(lambda: first.follower.log.log_end_offset == 2)
 
     fetching([first], scenario)
 
 
-def test_a_log_that_ends_below_the_leaders_start_begins_there(pairs):
+def test_a_log_that_ends_below_the_leaders_start_begins_there(pairs: list[Pair]) -> None:
     first = pairs[0]
     first.append(count=8)
     first.leader.advance_high_watermark(8)
     first.leader.log.advance_log_start_offset(5)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         await eventually(lambda: first.follower.log.log_end_offset == 8)
         assert first.follower.log.log_start_offset == 5
         first.append()
@@ -429,7 +443,9 @@ def test_a_log_that_ends_below_the_leaders_start_begins_there(pairs):
 
 
 @pytest.mark.parametrize(("is_above", "asked_for"), [(True, LATEST), (False, EARLIEST)])
-def test_one_that_is_fenced_while_it_is_out_of_range_stops(pairs, is_above, asked_for):
+def test_one_that_is_fenced_while_it_is_out_of_range_stops(
+    pairs: list[Pair], is_above: bool, asked_for: int
+) -> None:
     """Its log stays as it is until the controller has said who leads."""
     first = pairs[0]
     if is_above:
@@ -440,14 +456,14 @@ def test_one_that_is_fenced_while_it_is_out_of_range_stops(pairs, is_above, aske
         first.leader.log.advance_log_start_offset(5)
     has = first.follower.log.log_end_offset
 
-    def elect(timestamp):
+    def elect(timestamp: int) -> None:
         if timestamp == asked_for:
             asked.append(timestamp)
             first.leader.lead(PartitionMetadata((LEADER, FOLLOWER), LEADER, 1, (LEADER,), 1))
 
     asked: list[int] = []
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.begin_at = elect
         await eventually(lambda: asked)
         fetches = len(leader.asked)
@@ -464,10 +480,10 @@ def test_one_that_is_fenced_while_it_is_out_of_range_stops(pairs, is_above, aske
     fetching(pairs, scenario)
 
 
-def test_where_the_leader_begins_the_follower_begins(pairs):
+def test_where_the_leader_begins_the_follower_begins(pairs: list[Pair]) -> None:
     first = pairs[0]
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         first.append(count=8)
         await until_equal(first)
         first.leader.advance_high_watermark(8)
@@ -477,10 +493,12 @@ def test_where_the_leader_begins_the_follower_begins(pairs):
     fetching([first], scenario)
 
 
-def test_nothing_is_written_to_what_was_removed_while_its_answer_was_under_way(pairs):
+def test_nothing_is_written_to_what_was_removed_while_its_answer_was_under_way(
+    pairs: list[Pair],
+) -> None:
     first = pairs[0]
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.gate = asyncio.Event()
         first.append()
         await eventually(lambda: leader.asked)
@@ -493,14 +511,14 @@ def test_nothing_is_written_to_what_was_removed_while_its_answer_was_under_way(p
     fetching(pairs, scenario)
 
 
-def test_an_answer_of_the_epoch_before_is_dropped(pairs):
+def test_an_answer_of_the_epoch_before_is_dropped(pairs: list[Pair]) -> None:
     """Also where it says that what is here has diverged: meanwhile another one may lead."""
     first = pairs[0]
     first.append(0, 2)
     first.append_to_follower(0, 6)
     first.begin(1)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.gate = asyncio.Event()
         fetcher.add(first.follower)
         await eventually(lambda: any(0 in each for each in leader.asked))
@@ -523,19 +541,20 @@ def test_an_answer_of_the_epoch_before_is_dropped(pairs):
 
 
 @pytest.mark.parametrize("operation", ["append", "cut"])
-def test_a_disk_that_refuses_stops_one_partition_alone(pairs, operation):
+def test_a_disk_that_refuses_stops_one_partition_alone(pairs: list[Pair], operation: str) -> None:
     first, second = pairs
     if operation == "cut":
         first.append(0, 2)
         first.append_to_follower(0, 6)
         first.begin(1)
 
-    def refuse(*_):
+    def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         name = "append_as_follower" if operation == "append" else "truncate_to"
-        first.follower = Refusing(first.follower, name, refuse)
+        refusing: Any = Refusing(first.follower, name, refuse)
+        first.follower = refusing
         fetcher.add(first.follower)
         first.append()
         second.append()
@@ -551,7 +570,7 @@ def test_a_disk_that_refuses_stops_one_partition_alone(pairs, operation):
 class Refusing:
     """A partition whose log does one thing no more."""
 
-    def __init__(self, partition, name, refuse):
+    def __init__(self, partition: Partition, name: str, refuse: Callable[..., None]) -> None:
         self._partition = partition
         self.log = SimpleNamespace(
             log_end_offset=partition.log.log_end_offset,
@@ -560,20 +579,20 @@ class Refusing:
             **{name: refuse},
         )
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._partition, name)
 
 
-def test_a_damaged_answer_is_asked_for_again(pairs):
+def test_a_damaged_answer_is_asked_for_again(pairs: list[Pair]) -> None:
     first, second = pairs
     damaged = [2]
 
-    def spoil(found):
+    def spoil(found: FetchedPartition) -> None:
         if found.records and found.partition == 0 and damaged[0]:
             damaged[0] -= 1
-            found.records = bytes(found.records[:-1]) + b"\xff"
+            found.records = whole(found.records)[:-1] + b"\xff"
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.spoil = spoil
         first.append(count=3)
         second.append(count=3)
@@ -585,12 +604,12 @@ def test_a_damaged_answer_is_asked_for_again(pairs):
     fetching(pairs, scenario)
 
 
-def test_an_answer_for_what_was_not_asked_changes_nothing(pairs):
-    def spoil(found):
+def test_an_answer_for_what_was_not_asked_changes_nothing(pairs: list[Pair]) -> None:
+    def spoil(found: FetchedPartition) -> None:
         if found.partition == 0:
             found.topic_id = UUID(int=8)
 
-    async def scenario(leader, fetcher):
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.spoil = spoil
         for pair in pairs:
             pair.append()
@@ -600,8 +619,8 @@ def test_an_answer_for_what_was_not_asked_changes_nothing(pairs):
     fetching(pairs, scenario)
 
 
-def test_a_leader_that_is_not_reached_is_asked_again(pairs):
-    async def scenario(leader, fetcher):
+def test_a_leader_that_is_not_reached_is_asked_again(pairs: list[Pair]) -> None:
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         leader.is_gone = True
         pairs[0].append()
         await eventually(lambda: leader.refused > 2)
@@ -611,8 +630,8 @@ def test_a_leader_that_is_not_reached_is_asked_again(pairs):
     fetching(pairs, scenario)
 
 
-def test_a_throttled_partition_is_not_asked_for_and_the_others_are(pairs):
-    async def scenario(leader, fetcher):
+def test_a_throttled_partition_is_not_asked_for_and_the_others_are(pairs: list[Pair]) -> None:
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
         held_off, other = pairs
         leader.replicas.held_off.add(held_off.place)
         for pair in pairs:

@@ -13,7 +13,7 @@ ME, A, B = 1, 2, 3
 class World:
     """A leader with two followers, at a time that the test says."""
 
-    def __init__(self, isr=(ME, A, B)) -> None:
+    def __init__(self, isr: tuple[int, ...] = (ME, A, B)) -> None:
         self.now_ms = 1_000_000
         self.live = {ME, A, B}
         self.racks = {ME: "here", A: "there", B: "there"}
@@ -28,23 +28,23 @@ class World:
         self.isr = InSyncReplicas(host)
         self.isr.begin((ME, A, B), isr, is_new_epoch=True)
 
-    def fetched(self, node_id, offset, end_offset):
+    def fetched(self, node_id: int, offset: int, end_offset: int) -> None:
         self.isr.followers[node_id].fetched(offset, 0, end_offset, self.now_ms)
 
 
 @pytest.fixture
-def world():
+def world() -> World:
     return World()
 
 
-def test_nothing_is_committed_before_every_one_in_sync_has_asked_for_more(world):
+def test_nothing_is_committed_before_every_one_in_sync_has_asked_for_more(world: World) -> None:
     world.fetched(A, 10, 10)
     assert world.isr.committed_end(10) == -1
     world.fetched(B, 7, 10)
     assert world.isr.committed_end(10) == 7
 
 
-def test_one_that_is_about_to_join_is_waited_for():
+def test_one_that_is_about_to_join_is_waited_for() -> None:
     world = World(isr=(ME, A))
     world.fetched(A, 10, 10)
     world.fetched(B, 9, 10)
@@ -56,7 +56,7 @@ def test_one_that_is_about_to_join_is_waited_for():
     assert world.isr.committed_end(12) == 12
 
 
-def test_while_a_change_is_asked_for_the_larger_isr_counts(world):
+def test_while_a_change_is_asked_for_the_larger_isr_counts(world: World) -> None:
     world.fetched(A, 10, 10)
     world.fetched(B, 4, 10)
     world.isr.propose((ME, A))
@@ -66,7 +66,7 @@ def test_while_a_change_is_asked_for_the_larger_isr_counts(world):
     assert world.isr.committed_end(10) == 10
 
 
-def test_who_joins_has_what_is_committed_and_what_the_epoch_began_with():
+def test_who_joins_has_what_is_committed_and_what_the_epoch_began_with() -> None:
     world = World(isr=(ME, A))
     world.fetched(B, 8, 10)
     assert world.isr.with_follower(B, 9, 0) is None
@@ -76,7 +76,7 @@ def test_who_joins_has_what_is_committed_and_what_the_epoch_began_with():
     assert world.isr.with_follower(B, 8, 8) is None
 
 
-def test_there_is_one_change_at_a_time(world):
+def test_there_is_one_change_at_a_time(world: World) -> None:
     world.isr.propose((ME, A))
     world.now_ms += 2 * LAG_MS
     assert world.isr.without_laggards(10) is None
@@ -84,7 +84,7 @@ def test_there_is_one_change_at_a_time(world):
     assert world.isr.without_laggards(10) == (ME,)
 
 
-def test_who_has_all_that_there_is_stays_however_long_ago_it_asked(world):
+def test_who_has_all_that_there_is_stays_however_long_ago_it_asked(world: World) -> None:
     world.fetched(A, 10, 10)
     world.fetched(B, 9, 10)
     world.now_ms += 2 * LAG_MS
@@ -92,7 +92,9 @@ def test_who_has_all_that_there_is_stays_however_long_ago_it_asked(world):
     assert world.isr.without_laggards(11) == (ME,)
 
 
-def test_who_reaches_where_the_leader_was_at_its_last_fetch_was_caught_up_then(world):
+def test_who_reaches_where_the_leader_was_at_its_last_fetch_was_caught_up_then(
+    world: World,
+) -> None:
     """A busy partition is never quite caught up with."""
     for _ in range(5):
         world.now_ms += LAG_MS
@@ -104,7 +106,7 @@ def test_who_reaches_where_the_leader_was_at_its_last_fetch_was_caught_up_then(w
     assert world.isr.without_laggards(10_000) is None
 
 
-def test_who_had_all_has_as_long_as_the_rule_says_to_fetch_more(world):
+def test_who_had_all_has_as_long_as_the_rule_says_to_fetch_more(world: World) -> None:
     world.now_ms += LAG_MS
     for node_id in (A, B):
         world.fetched(node_id, 10, 10)
@@ -114,7 +116,7 @@ def test_who_had_all_has_as_long_as_the_rule_says_to_fetch_more(world):
     assert world.isr.without_laggards(11) == (ME,)
 
 
-def test_the_same_epoch_resets_no_follower(world):
+def test_the_same_epoch_resets_no_follower(world: World) -> None:
     world.fetched(A, 5, 9)
     world.isr.begin((ME, A), (ME, A), is_new_epoch=False)
     assert world.isr.committed_end(9) == 5
@@ -122,7 +124,7 @@ def test_the_same_epoch_resets_no_follower(world):
     assert world.isr.committed_end(9) == -1
 
 
-def test_a_consumer_is_sent_to_who_has_most_of_those_in_sync_in_its_rack(world):
+def test_a_consumer_is_sent_to_who_has_most_of_those_in_sync_in_its_rack(world: World) -> None:
     assert world.isr.nearest("there", 0) is None  # nobody has said what it has
     world.fetched(A, 5, 10)
     world.fetched(B, 7, 10)
@@ -147,7 +149,7 @@ def test_a_consumer_is_sent_to_who_has_most_of_those_in_sync_in_its_rack(world):
         st.tuples(st.sampled_from([A, B]), st.integers(0, 20), st.integers(0, LAG_MS)), max_size=30
     )
 )
-def test_what_is_committed_is_in_every_replica_in_sync(steps):
+def test_what_is_committed_is_in_every_replica_in_sync(steps: list[tuple[int, int, int]]) -> None:
     """Whatever joins and leaves: below the committed end nobody in the ISR lacks anything."""
     world = World(isr=(ME,))
     end_offset, high_watermark = 20, 0

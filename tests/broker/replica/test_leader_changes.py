@@ -2,9 +2,11 @@
 the end all have one log, with all that all of them had (KIP-101, KIP-279)."""
 
 import asyncio
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -101,7 +103,7 @@ class Replicas:
         self.check()
 
 
-async def play(history) -> None:
+async def play(history: Sequence[tuple[Any, ...]]) -> None:
     replicas = Replicas()
     replicas.elect(A)
     for step, *arguments in history:
@@ -127,7 +129,7 @@ histories = st.lists(st.one_of(steps.map(lambda step: (step,)), crashes), max_si
 
 @settings(max_examples=25)
 @given(history=histories)
-def test_all_logs_are_one_in_the_end(history):
+def test_all_logs_are_one_in_the_end(history: list[tuple[str, int] | tuple[str, int, int]]) -> None:
     asyncio.run(play(history))
 
 
@@ -148,5 +150,7 @@ def test_all_logs_are_one_in_the_end(history):
     ],
     ids=["KIP-101", "KIP-279"],
 )
-def test_leaders_that_change_faster_than_followers_fetch(history):
+def test_leaders_that_change_faster_than_followers_fetch(
+    history: list[tuple[str | int, ...]],
+) -> None:
     asyncio.run(play(history))

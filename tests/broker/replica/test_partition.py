@@ -1,6 +1,7 @@
 """One partition: where its epochs end, and who is woken by what is appended."""
 
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -19,8 +20,9 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.coordinator.transactions_in_memory import TOPIC, TransactionBroker
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.present import present
 from tests.support.records import batch_of, values_of
-from tests.support.replicas import host_alone, lead, replicas_alone, stop
+from tests.support.replicas import host_alone, lead, never, replicas_alone, stop
 
 PLACE = TopicPartition(TOPIC, 0)
 TOPIC_ID = UUID(int=1)
@@ -28,7 +30,7 @@ HIGH_WATERMARK, TXN_COMMITTED, LOG_END = Isolation
 
 
 @pytest.fixture
-def partition(tmp_path):
+def partition(tmp_path: Path) -> Partition:
     """Led in epoch 3; epochs 0 and 1 have five records each, and 2 has none."""
     files = MemoryFiles()
     files.make_directory(tmp_path)
@@ -38,19 +40,21 @@ def partition(tmp_path):
     return led(log)
 
 
-def led(log, replicas=(1,), isr=(1,), high_watermark=0):
+def led(
+    log: Log, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] = (1,), high_watermark: int = 0
+) -> Partition:
     """Led by broker 1 in epoch 3."""
     made = Partition(PLACE, TOPIC_ID, log, host_alone(), high_watermark)
     made.lead(PartitionMetadata(replicas, 1, 3, isr, 0))
     return made
 
 
-def test_an_epoch_without_records_ends_where_the_one_before_does(partition):
+def test_an_epoch_without_records_ends_where_the_one_before_does(partition: Partition) -> None:
     ends = [partition.end_offset_for_epoch(epoch) for epoch in range(-1, 5)]
     assert ends == [(-1, -1), (0, 5), (1, 10), (1, 10), (3, 10), (-1, -1)]
 
 
-def test_a_replica_that_is_longer_or_of_another_epoch_has_diverged(partition):
+def test_a_replica_that_is_longer_or_of_another_epoch_has_diverged(partition: Partition) -> None:
     assert partition.read_divergence(5, 0) is None
     assert partition.read_divergence(10, 1) is None
     for fetch_offset, epoch, end in [(6, 0, (0, 5)), (11, 1, (1, 10)), (10, 2, (1, 10))]:
@@ -59,11 +63,13 @@ def test_a_replica_that_is_longer_or_of_another_epoch_has_diverged(partition):
         assert found.diverging_epoch == end
 
 
-def led_by_two(log, high_watermark=0, isr=(1, 2)):
+def led_by_two(log: Log, high_watermark: int = 0, isr: tuple[int, ...] = (1, 2)) -> Partition:
     return led(log, (1, 2), isr, high_watermark)
 
 
-def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(partition):
+def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(
+    partition: Partition,
+) -> None:
     log = partition.log
     for written, begins in [(0, 0), (7, 7), (10, 10), (11, 10)]:
         assert led_by_two(log, written).high_watermark == begins
@@ -73,7 +79,7 @@ def test_the_high_watermark_begins_where_it_was_written_down_within_the_log(part
     assert led(log, high_watermark=7).high_watermark == 10
 
 
-def test_a_new_leader_does_not_say_where_a_log_ends_before_it_knows(partition):
+def test_a_new_leader_does_not_say_where_a_log_ends_before_it_knows(partition: Partition) -> None:
     """The one before may have told a client that more is committed (KIP-207)."""
     late = 1 << 60
     both = led_by_two(partition.log, 7)
@@ -81,14 +87,14 @@ def test_a_new_leader_does_not_say_where_a_log_ends_before_it_knows(partition):
         for timestamp_ms in (LATEST, late):
             with pytest.raises(OffsetNotAvailableError):
                 both.find_offset(timestamp_ms, isolation)
-        assert both.find_offset(EARLIEST, isolation).offset == 0
-    assert both.find_offset(LATEST, LOG_END).offset == 10
+        assert present(both.find_offset(EARLIEST, isolation)).offset == 0
+    assert present(both.find_offset(LATEST, LOG_END)).offset == 10
     both.fetched_by(2, 10, 0)
-    assert both.find_offset(LATEST, HIGH_WATERMARK).offset == 10
+    assert present(both.find_offset(LATEST, HIGH_WATERMARK)).offset == 10
     assert both.find_offset(late, HIGH_WATERMARK) is None
 
 
-def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
+def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition: Partition) -> None:
     log = partition.log
     size_bytes = log.size_bytes // 10
     both = led_by_two(log, 10)
@@ -107,7 +113,7 @@ def test_an_append_is_visible_when_all_replicas_in_sync_have_it(partition):
     assert both.commit(second) == (0, 0)
 
 
-def test_the_high_watermark_stands_below_min_insync_replicas(partition):
+def test_the_high_watermark_stands_below_min_insync_replicas(partition: Partition) -> None:
     log = partition.log
     alone = led_by_two(log, 10, isr=(1,))
     log.config = replace(log.config, min_insync_replicas=2)
@@ -115,7 +121,7 @@ def test_the_high_watermark_stands_below_min_insync_replicas(partition):
     assert alone.high_watermark == 10
 
 
-def test_the_same_epoch_leaves_its_followers_where_they_are(partition):
+def test_the_same_epoch_leaves_its_followers_where_they_are(partition: Partition) -> None:
     """A new one knows nothing of any, and begins at the log's end."""
     both = led_by_two(partition.log, 7)
     both.fetched_by(2, 8, 0)
@@ -135,21 +141,23 @@ def test_the_same_epoch_leaves_its_followers_where_they_are(partition):
     assert both.join_isr(3) is None
 
 
-def test_who_reads_committed_records_gets_none_of_an_open_transaction(partition):
+def test_who_reads_committed_records_gets_none_of_an_open_transaction(partition: Partition) -> None:
     """Also where some that are committed lie before it, in the same answer."""
     records = bytearray(batch_of(3, producer=(7, 0, 0), transactional=True))
     partition.commit(partition.append(memoryview(records), 1, transactional=True))
     assert (partition.last_stable_offset, partition.high_watermark) == (10, 13)
     wanted = FetchPartition(TOPIC, 0, 8, 0)
     found = {
-        isolation: partition.read(wanted, 1 << 20, isolation, True).records.read()
+        isolation: present(partition.read(wanted, 1 << 20, isolation, True).records).read()
         for isolation in (HIGH_WATERMARK, TXN_COMMITTED)
     }
     offsets = {isolation: [o for o, _ in values_of(found[isolation])] for isolation in found}
     assert offsets == {HIGH_WATERMARK: [8, 9, 10, 11, 12], TXN_COMMITTED: [8, 9]}
 
 
-def test_appends_that_come_in_another_order_than_into_the_log_are_all_counted(partition):
+def test_appends_that_come_in_another_order_than_into_the_log_are_all_counted(
+    partition: Partition,
+) -> None:
     """Those of threads; and the answer to a retry may come before the thread's own."""
     size_bytes = partition.log.size_bytes // 10
     first, second = partition.append(batch(), 1), partition.append(batch(), 1)
@@ -163,7 +171,7 @@ def test_appends_that_come_in_another_order_than_into_the_log_are_all_counted(pa
     assert partition.commit(appended) == (0, 0)
 
 
-def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
+def test_a_restart_begins_with_the_high_watermarks_that_were_written_down() -> None:
     config = BrokerConfig.from_properties({"log.dirs": "/data"})
     logs = LogManager(config, files=MemoryFiles())
     logs.open()
@@ -175,30 +183,37 @@ def test_a_restart_begins_with_the_high_watermarks_that_were_written_down():
         for _ in range(5):
             logs.create(place).append(batch(), 0)
     logs.checkpoint_high_watermarks(dict.fromkeys(places, 3))
-    replicas = replicas_alone(logs, Purgatory(lambda delay_s, run: None))
+    replicas = replicas_alone(logs, Purgatory(never))
     lead(replicas, topic, make_logs=False)
     assert replicas.high_watermarks() == {places[0]: 5, places[1]: 3}
     logs.close()
 
 
-@pytest.fixture
-def broker():
+class Begun(TransactionBroker):
     """A transaction is open in the partition, with one record."""
-    made = TransactionBroker()
-    made.producer = made.coordinator.initialize("id", 60_000)
-    made.coordinator.add_partitions("id", made.producer, frozenset((PLACE,)), 0)
-    assert made.produce("id", made.producer, PLACE, b"x", 0, version=9) == 0
-    return made
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.producer = self.coordinator.initialize("id", 60_000)
+        self.coordinator.add_partitions("id", self.producer, frozenset((PLACE,)), 0)
+        assert self.produce("id", self.producer, PLACE, b"x", 0, version=9) == 0
 
 
-def wait(broker, isolation):
+@pytest.fixture
+def broker() -> Begun:
+    return Begun()
+
+
+def wait(broker: Begun, isolation: Isolation) -> list[int]:
     woken = []
     fetch = DelayedFetch([PLACE], 1, isolation)
     broker.replicas.wait(fetch, 10_000, lambda: woken.append(1))
     return woken
 
 
-def test_who_reads_committed_records_is_woken_by_the_end_of_a_transaction(broker):
+def test_who_reads_committed_records_is_woken_by_the_end_of_a_transaction(
+    broker: Begun,
+) -> None:
     patient, other = wait(broker, TXN_COMMITTED), wait(broker, HIGH_WATERMARK)
     assert broker.produce("id", broker.producer, PLACE, b"y", 1, version=9) == 0
     assert (patient, other) == ([], [1])
@@ -206,13 +221,15 @@ def test_who_reads_committed_records_is_woken_by_the_end_of_a_transaction(broker
     assert patient == [1]
 
 
-def test_who_waits_is_woken_when_the_topic_goes(broker):
+def test_who_waits_is_woken_when_the_topic_goes(broker: Begun) -> None:
     woken = wait(broker, TXN_COMMITTED)
     stop(broker.replicas, broker.topics[TOPIC])
     assert woken == [1]
 
 
-def test_the_end_for_committed_records_is_where_a_transaction_is_open(broker):
+def test_the_end_for_committed_records_is_where_a_transaction_is_open(
+    broker: Begun,
+) -> None:
     partition = broker.replicas.partition(PLACE)
-    assert partition.find_offset(LATEST, TXN_COMMITTED).offset == 0
-    assert partition.find_offset(LATEST, HIGH_WATERMARK).offset == 1
+    assert present(partition.find_offset(LATEST, TXN_COMMITTED)).offset == 0
+    assert present(partition.find_offset(LATEST, HIGH_WATERMARK)).offset == 1

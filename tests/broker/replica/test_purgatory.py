@@ -39,23 +39,25 @@ class Timer:
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def purgatory(clock):
+def purgatory(clock: Clock) -> Purgatory:
     return Purgatory(clock.call_later)
 
 
-def wait(purgatory, *partitions, missing_bytes=100):
+def wait(
+    purgatory: Purgatory, *partitions: TopicPartition, missing_bytes: int = 100
+) -> tuple[DelayedFetch, list[int]]:
     ran: list[int] = []
     fetch = DelayedFetch(partitions, missing_bytes, Isolation.HIGH_WATERMARK)
     purgatory.wait(fetch, 5000, lambda: ran.append(1))
     return fetch, ran
 
 
-def test_enough_bytes_of_several_partitions(purgatory, clock):
+def test_enough_bytes_of_several_partitions(purgatory: Purgatory, clock: Clock) -> None:
     _, ran = wait(purgatory, A, B)
     purgatory.became_visible(A, 60, 60)
     purgatory.became_visible(TopicPartition("other", 0), 1000, 1000)
@@ -68,7 +70,7 @@ def test_enough_bytes_of_several_partitions(purgatory, clock):
     assert purgatory.count(DelayedFetch) == 0
 
 
-def test_time_is_up(purgatory, clock):
+def test_time_is_up(purgatory: Purgatory, clock: Clock) -> None:
     _, ran = wait(purgatory, A, B)
     assert clock.timers[0].delay_s == 5
     clock.fire()
@@ -76,7 +78,7 @@ def test_time_is_up(purgatory, clock):
     assert purgatory.count(DelayedFetch) == 0
 
 
-def test_woken_for_another_reason(purgatory):
+def test_woken_for_another_reason(purgatory: Purgatory) -> None:
     _, ran_a = wait(purgatory, A)
     _, ran_b = wait(purgatory, B)
     purgatory.wake(A)
@@ -84,7 +86,7 @@ def test_woken_for_another_reason(purgatory):
     assert purgatory.count(DelayedFetch) == 1
 
 
-def test_cancelled(purgatory, clock):
+def test_cancelled(purgatory: Purgatory, clock: Clock) -> None:
     fetch, ran = wait(purgatory, A, B)
     fetch.cancel()
     fetch.cancel()
@@ -94,7 +96,7 @@ def test_cancelled(purgatory, clock):
     assert purgatory.count(DelayedFetch) == 0
 
 
-def test_one_that_waits_again_when_run(purgatory):
+def test_one_that_waits_again_when_run(purgatory: Purgatory) -> None:
     """A fetch that is woken may lead to the next one on the same partition at once."""
     rounds: list[int] = []
 
@@ -110,7 +112,7 @@ def test_one_that_waits_again_when_run(purgatory):
     assert purgatory.count(DelayedFetch) == 0
 
 
-def test_fetches_of_many_partitions_leave_room_when_they_go(purgatory):
+def test_fetches_of_many_partitions_leave_room_when_they_go(purgatory: Purgatory) -> None:
     partitions = [TopicPartition("t", number) for number in range(1000)]
     while not purgatory.is_full:
         wait(purgatory, *partitions)

@@ -1,6 +1,7 @@
 """Batches that come while too few replicas are in sync, and those behind them."""
 
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import PartitionMetadata
 from broker.config.log import LogConfig
-from broker.log.log import Log
+from broker.log.log import Log, LogAppendInfo
 from broker.replica.partition import ACKS_ALL, Partition
 from tests.broker.log.batches import batch, contents
 from tests.broker.log.memory_files import MemoryFiles
@@ -28,7 +29,7 @@ LAST_SEQUENCE = 2**31 - 1
 class Replicated:
     """A partition of two replicas that both are to be in sync."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory: Path) -> None:
         files = MemoryFiles()
         files.make_directory(directory)
         config = replace(LogConfig(), min_insync_replicas=2)
@@ -42,7 +43,9 @@ class Replicated:
         state = PartitionMetadata((1, 2), 1, leader_epoch, isr, self._partition_epoch)
         self.partition.lead(state)
 
-    def send(self, sequence: int, epoch: int = 0, acks: int = ACKS_ALL, producer: int = PRODUCER):
+    def send(
+        self, sequence: int, epoch: int = 0, acks: int = ACKS_ALL, producer: int = PRODUCER
+    ) -> LogAppendInfo:
         records = batch([b"%d" % sequence], producer=(producer, epoch, sequence))
         return self.partition.append(records, acks)
 
@@ -57,11 +60,11 @@ class Replicated:
 
 
 @pytest.fixture
-def replicated(tmp_path):
+def replicated(tmp_path: Path) -> Replicated:
     return Replicated(tmp_path)
 
 
-def test_what_is_behind_a_refused_batch_waits_for_it(replicated):
+def test_what_is_behind_a_refused_batch_waits_for_it(replicated: Replicated) -> None:
     """It is not out of order: of that librdkafka makes a new epoch, and sends all again."""
     replicated.send(0)
     replicated.in_sync(1)
@@ -73,7 +76,7 @@ def test_what_is_behind_a_refused_batch_waits_for_it(replicated):
     assert replicated.sequences == [*range(6)]
 
 
-def test_the_first_batches_of_a_producer_keep_their_order(replicated):
+def test_the_first_batches_of_a_producer_keep_their_order(replicated: Replicated) -> None:
     """The log would take any number from one that it does not know."""
     replicated.in_sync(1)
     replicated.refuse(5)
@@ -84,7 +87,7 @@ def test_the_first_batches_of_a_producer_keep_their_order(replicated):
     assert replicated.sequences == [5, 6]
 
 
-def test_what_is_there_already_is_not_refused(replicated):
+def test_what_is_there_already_is_not_refused(replicated: Replicated) -> None:
     """Who sends it again would take it for lost."""
     taken = replicated.send(0)
     replicated.in_sync(1)
@@ -94,7 +97,7 @@ def test_what_is_there_already_is_not_refused(replicated):
     assert replicated.sequences == [0]
 
 
-def test_sequences_go_round(replicated):
+def test_sequences_go_round(replicated: Replicated) -> None:
     replicated.send(LAST_SEQUENCE - 1)
     replicated.in_sync(1)
     replicated.refuse(LAST_SEQUENCE)
@@ -104,7 +107,7 @@ def test_sequences_go_round(replicated):
         replicated.send(sequence)
 
 
-def test_a_producer_that_begins_anew_waits_for_nothing(replicated):
+def test_a_producer_that_begins_anew_waits_for_nothing(replicated: Replicated) -> None:
     replicated.send(0)
     replicated.in_sync(1)
     replicated.refuse(1)
@@ -115,7 +118,7 @@ def test_a_producer_that_begins_anew_waits_for_nothing(replicated):
         replicated.send(2)
 
 
-def test_others_and_real_gaps_are_told_apart(replicated):
+def test_others_and_real_gaps_are_told_apart(replicated: Replicated) -> None:
     replicated.send(0)
     with pytest.raises(OutOfOrderSequenceNumberError):
         replicated.send(2)
@@ -129,7 +132,7 @@ def test_others_and_real_gaps_are_told_apart(replicated):
         replicated.send(3)
 
 
-def test_what_one_leadership_has_refused_the_next_does_not_know(replicated):
+def test_what_one_leadership_has_refused_the_next_does_not_know(replicated: Replicated) -> None:
     """Another broker may have taken it meanwhile."""
     replicated.send(0)
     replicated.in_sync(1)
@@ -143,7 +146,7 @@ def test_what_one_leadership_has_refused_the_next_does_not_know(replicated):
     replicated.send(2)
 
 
-def test_what_is_damaged_is_told_so(replicated):
+def test_what_is_damaged_is_told_so(replicated: Replicated) -> None:
     replicated.in_sync(1)
     damaged = batch(producer=(PRODUCER, 0, 0))
     damaged[-1] ^= 1

@@ -1,10 +1,14 @@
 """What a broker does when a controller tells it to."""
 
 import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from kafka.errors import (
+    BrokerResponseError,
     FencedLeaderEpochError,
     NotLeaderForPartitionError,
     StaleBrokerEpochError,
@@ -16,13 +20,7 @@ from kafka.structs import TopicPartition
 from broker.cluster import znodes
 from broker.cluster.cache import MetadataCache
 from broker.cluster.config_records import ConfigRecords
-from broker.cluster.control import (
-    LeaderAndIsr,
-    Stamp,
-    StoppedReplica,
-    StopReplica,
-    UpdateMetadata,
-)
+from broker.cluster.control import LeaderAndIsr, Stamp, StoppedReplica, StopReplica, UpdateMetadata
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
@@ -38,19 +36,21 @@ from tests.broker.log.batches import batch
 from tests.support.coordinators import ToldCoordinators
 from tests.support.replicas import no_fetchers, replicas_alone
 
+_T = TypeVar("_T")
+
 ME = BrokerNode(1, "host", 9092)
 TOPIC = new_topic("t", 2, 1)
 PLACES = TOPIC.topic_partitions()
 
 
-async def at_once(function):
+async def at_once(function: Callable[[], _T]) -> _T:
     return function()
 
 
 class Broker:
     """Its replicas and its metadata, and what it is told."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory: Path) -> None:
         self.store = LocalStore(directory)
         records = MetadataRecords(self.store)
         records.prepare()
@@ -75,17 +75,25 @@ class Broker:
         self.registered = self._changes.registered
         self.session_lost = self._changes.session_lost
 
-    def obey(self, request):
+    def obey(
+        self, request: LeaderAndIsr | StopReplica | UpdateMetadata
+    ) -> Mapping[TopicPartition, BrokerResponseError]:
         return asyncio.run(self.obeys(request))
 
-    async def obeys(self, request):
+    async def obeys(
+        self, request: LeaderAndIsr | StopReplica | UpdateMetadata
+    ) -> Mapping[TopicPartition, BrokerResponseError]:
         return await self._changes.obey(request)
 
-    def lead(self, epoch, partitions=None, broker_epoch=1):
+    def lead(
+        self, epoch: int, partitions: dict[Any, Any] | None = None, broker_epoch: int = 1
+    ) -> Mapping[TopicPartition, BrokerResponseError]:
         return self.obey(to_lead(epoch, partitions, broker_epoch))
 
 
-def to_lead(epoch, partitions=None, broker_epoch=1):
+def to_lead(
+    epoch: int, partitions: dict[Any, Any] | None = None, broker_epoch: int = 1
+) -> LeaderAndIsr:
     states = partitions or dict(zip(PLACES, TOPIC.partitions, strict=True))
     ids = {TOPIC.name: TOPIC.topic_id}
     stamp = Stamp(1, epoch, broker_epoch)
@@ -93,7 +101,7 @@ def to_lead(epoch, partitions=None, broker_epoch=1):
 
 
 @pytest.fixture
-def broker(tmp_path):
+def broker(tmp_path: Path) -> Iterator[Broker]:
     made = Broker(tmp_path)
     made.registered(1)
     yield made
@@ -101,7 +109,7 @@ def broker(tmp_path):
     made.store.close()
 
 
-def test_partitions_are_served_by_their_leader_alone(broker):
+def test_partitions_are_served_by_their_leader_alone(broker: Broker) -> None:
     states = dict(zip(PLACES, TOPIC.partitions, strict=True))
     states[PLACES[1]] = replace(states[PLACES[1]], leader=2, replicas=(2, 1))
     assert broker.lead(5, states) == {}
@@ -128,7 +136,12 @@ REQUESTS = {
     ("stamp", "error"),
     [(Stamp(2, 4, 1), StaleControllerEpochError), (Stamp(1, 5, 0), StaleBrokerEpochError)],
 )
-def test_a_controller_of_the_past_is_not_obeyed(broker, request_at, stamp, error):
+def test_a_controller_of_the_past_is_not_obeyed(
+    broker: Broker,
+    request_at: Callable[[Stamp], LeaderAndIsr | StopReplica | UpdateMetadata],
+    stamp: Stamp,
+    error: type[Exception],
+) -> None:
     """Nor is what one of today says to this broker as it was before it registered anew."""
     broker.lead(5)
     with pytest.raises(error):
@@ -141,7 +154,7 @@ def test_a_controller_of_the_past_is_not_obeyed(broker, request_at, stamp, error
         broker.lead(5)
 
 
-def test_what_is_older_than_what_is_known_of_a_partition_is_passed_over(broker):
+def test_what_is_older_than_what_is_known_of_a_partition_is_passed_over(broker: Broker) -> None:
     newer = replace(TOPIC.partitions[0], leader_epoch=3, partition_epoch=7)
     assert broker.lead(5, {PLACES[0]: newer}) == {}
     older = replace(newer, leader_epoch=2, partition_epoch=8, leader=2)
@@ -164,8 +177,8 @@ def test_what_is_older_than_what_is_known_of_a_partition_is_passed_over(broker):
     ids=["older", "equal", "newer", "none", "of a deletion"],
 )
 def test_a_replica_stops_unless_it_was_meant_in_an_epoch_before(
-    broker, leader_epoch, is_obeyed, delete
-):
+    broker: Broker, leader_epoch: int, is_obeyed: bool, delete: bool
+) -> None:
     place = PLACES[0]
     broker.lead(5, {place: replace(STATES[place], leader_epoch=3)})
     gone = TopicPartition("gone", 0)
@@ -178,7 +191,7 @@ def test_a_replica_stops_unless_it_was_meant_in_an_epoch_before(
     assert broker.replicas.has_log(place) != (is_obeyed and delete)
 
 
-def test_a_topic_made_anew_gets_nothing_of_the_log_of_the_one_before(broker):
+def test_a_topic_made_anew_gets_nothing_of_the_log_of_the_one_before(broker: Broker) -> None:
     """Whose deletion this broker has slept through. Who waits for its records hears of it."""
     place = PLACES[0]
     broker.lead(5, {place: replace(STATES[place], leader_epoch=7, partition_epoch=9)})
@@ -206,13 +219,13 @@ def test_a_topic_made_anew_gets_nothing_of_the_log_of_the_one_before(broker):
     assert broker.replicas.partition(place) is after
 
 
-def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path):
+def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path: Path) -> None:
     """A controller that has not seen the one before go tells of changes at this one's address, as
     soon as it listens there: they are not all that there is."""
     broker = Broker(tmp_path)
     state, ids = {PLACES[1]: TOPIC.partitions[1]}, {TOPIC.name: TOPIC.topic_id}
 
-    async def restarts():
+    async def restarts() -> None:
         stale = asyncio.create_task(broker.obeys(UpdateMetadata(Stamp(1, 5, 7), [ME], state, ids)))
         await asyncio.sleep(0)
         assert not stale.done()
@@ -228,7 +241,9 @@ def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path):
     broker.store.close()
 
 
-def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(broker):
+def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(
+    broker: Broker,
+) -> None:
     """What is said to it as it was before may come at any time."""
     replicas = broker.replicas
     assert not replicas.takes_appends
@@ -249,14 +264,16 @@ def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(bro
     assert replicas.takes_appends
 
 
-def test_what_the_store_does_not_answer_leaves_everything_as_it_is(broker, monkeypatch):
+def test_what_the_store_does_not_answer_leaves_everything_as_it_is(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else partitions that it was not about would be followed no more, and led as before."""
     followed = []
 
-    async def remove(topic_partitions):
+    async def remove(topic_partitions: Collection[TopicPartition]) -> None:
         followed.append(set(topic_partitions))
 
-    def lost(name):
+    def lost(name: str) -> None:
         raise StoreConnectionError("/")
 
     broker.lead(5, {PLACES[0]: TOPIC.partitions[0]})
@@ -271,7 +288,7 @@ def test_what_the_store_does_not_answer_leaves_everything_as_it_is(broker, monke
     assert followed == [set(PLACES)]
 
 
-def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
+def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker: Broker) -> None:
     broker.lead(5)
     stop = StopReplica(Stamp(1, 5, 1), {PLACES[0]: StoppedReplica(0, delete=False)})
     assert broker.obey(stop) == {}
@@ -282,7 +299,7 @@ def test_a_replica_that_stops_keeps_its_log_unless_that_goes_too(broker):
     assert set(broker.logs.all_logs()) == {PLACES[1]}
 
 
-def test_coordinators_hear_of_their_partitions_once_all_are_known(broker):
+def test_coordinators_hear_of_their_partitions_once_all_are_known(broker: Broker) -> None:
     """By how many there are a coordinator knows which keys it has."""
     offsets = new_topic(CONSUMER_OFFSETS, 1, 1)
     (place,) = offsets.topic_partitions()

@@ -17,7 +17,7 @@ from broker.replica.throttle import Throttle, Throttles, is_listed
 from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
-from tests.support.replicas import no_isr_change
+from tests.support.replicas import never, no_isr_change
 
 PLACE = TopicPartition("t", 0)
 LISTED = "leader.replication.throttled.replicas"
@@ -26,16 +26,16 @@ LISTED = "leader.replication.throttled.replicas"
 class Clock:
     now_ms = 1_000_000
 
-    def __call__(self):
+    def __call__(self) -> int:
         return self.now_ms
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
-def test_what_went_by_is_spread_over_the_time_since_the_oldest_sample(clock):
+def test_what_went_by_is_spread_over_the_time_since_the_oldest_sample(clock: Clock) -> None:
     throttle = Throttle(clock, 11, 1000)
     throttle.record(10_000_000)
     assert not throttle.is_exceeded  # there is no limit
@@ -60,7 +60,7 @@ def test_what_went_by_is_spread_over_the_time_since_the_oldest_sample(clock):
     assert throttle.is_exceeded
 
 
-def test_a_rate_is_kept_over_a_long_time(clock):
+def test_a_rate_is_kept_over_a_long_time(clock: Clock) -> None:
     throttle = Throttle(clock, 11, 1000)
     throttle.bytes_per_s = 1000
     sent = 0
@@ -72,7 +72,7 @@ def test_a_rate_is_kept_over_a_long_time(clock):
     assert sent == pytest.approx(60_000, rel=0.05)
 
 
-def test_which_replicas_a_topic_throttles():
+def test_which_replicas_a_topic_throttles() -> None:
     assert not is_listed((), 0, 1)
     assert is_listed(("*",), 0, 1)
     assert [is_listed(("0:1", "10:2"), *each) for each in ((0, 1), (1, 0), (10, 2), (0, 2))] == [
@@ -91,13 +91,13 @@ def test_which_replicas_a_topic_throttles():
 class Leading:
     """A broker that leads a throttled partition, with a follower in sync and one that is not."""
 
-    def __init__(self, clock):
+    def __init__(self, clock: Clock) -> None:
         config = BrokerConfig.from_properties({"log.dirs": "/data"})
         logs = LogManager(config, lambda topic: {LISTED: "0:1"}, files=MemoryFiles())
         logs.open()
         host = ReplicaHost(1, 30_000, lambda node_id: node_id == 2, lambda _: True, clock)
         self.throttles = Throttles(config, clock)
-        purgatory = Purgatory(lambda wait_s, run: None)
+        purgatory = Purgatory(never)
         self.replicas = ReplicaManager(logs, purgatory, host, no_isr_change, self.throttles)
         topic = new_topic("t", 1, 1)
         self.replicas.make_log(PLACE, topic.topic_id)
@@ -107,7 +107,7 @@ class Leading:
         for _ in range(10):
             self.log.append(batch(), 0)
 
-    def fetched_by(self, node_id, offset):
+    def fetched_by(self, node_id: int, offset: int) -> int:
         """How many bytes it gets."""
         asked = [FetchPartition("t", 0, offset, 1 << 20)]
         limits = FetchLimits(1 << 20, Isolation.LOG_END, follower_id=node_id)
@@ -116,7 +116,7 @@ class Leading:
         return result.size_bytes
 
 
-def test_a_leader_gives_nothing_above_the_rate_but_to_those_in_sync(clock):
+def test_a_leader_gives_nothing_above_the_rate_but_to_those_in_sync(clock: Clock) -> None:
     leading = Leading(clock)
     size_bytes = leading.log.size_bytes
     config = BrokerConfig.from_properties({"leader.replication.throttled.rate": str(size_bytes)})
